@@ -1,11 +1,11 @@
-"""The entry point of `unstale` and of `python -m unstale`. It imports nothing before it can be interrupted."""
+"""The entry point of `unstale` and of `python -m unstale`. Imports nothing before it handles Ctrl-C."""
 
 
 def main() -> None:
-    """Run the command line and end this process. Ctrl-C ends it with one line and exit code 130, even in an import.
+    """Run the command line and exit. Ctrl-C exits with one line and code 130, even during an import.
 
-    A command that ends by itself at Ctrl-C, such as `unstale server`, has a handler of its own. Interrupted code may
-    raise another exception than KeyboardInterrupt, as an import that takes it for a missing module does.
+    Commands that shut down at Ctrl-C, such as `unstale server`, have their own handler. Interrupted code may raise
+    another exception than KeyboardInterrupt, such as an import that reports a missing module.
     """
     import sys
 
@@ -19,9 +19,8 @@ def main() -> None:
     try:
         import signal
 
-        if (
-            signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):  # not where it is ignored, as under nohup
+        # Not if SIGINT is ignored, as under nohup.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, interrupt)
         from unstale.cli.main import main as run_command_line
 

@@ -1,22 +1,19 @@
-"""Mistakes of the person who configures a run, each told in one sentence.
-
-A peer's mistake is a `RemoteContractError` of `unstale_proto`; our own is an `assert`.
-"""
+"""Errors of users. Errors of peers are `RemoteContractError` of `unstale_proto`; bugs are failed assertions."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """A user's mistake. The text is one sentence: what was wrong, what was expected, what to do."""
+    """An error of the user. The message is one sentence: the problem, the expected value, and how to fix it."""
 
 
 class WorkerLostError(Exception):
-    """Another process has no result for a task. The text says why."""
+    """Another process has no result for a task. The message is the reason."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'fedbuff'?"` for a name close to a known one, else the list of what there is."""
+    """`"; did you mean 'fedbuff'?"` for a name similar to a known one, else the list of known names."""
     choices = sorted(known)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
@@ -25,5 +22,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is registered nowhere: `unknown policy 'fedbuf'; did you mean 'fedbuff'?`."""
+    """The error for an unknown name: `unknown policy 'fedbuf'; did you mean 'fedbuff'?`."""
     return UserError(f"unknown {kind} {name!r}{nearest(name, known)}")

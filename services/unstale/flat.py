@@ -1,6 +1,6 @@
-"""A model as one flat vector: the only form in which parameters are sent, stored, aggregated and digested.
+"""A model as one flat vector, in which parameters are sent, stored, aggregated and digested.
 
-Legend: d number of parameters, b number of float buffers' values.
+Legend: d parameters, b values of float buffers.
 """
 
 import hashlib
@@ -16,14 +16,12 @@ _ON_THE_WIRE = np.dtype("<f4")
 
 
 class FlatModel:
-    """A module whose parameters, gradients and float buffers are views into three vectors: `parameters_d`,
-    `gradient_d` and `buffers_b`.
+    """A module with parameters, gradients and float buffers that are views into `parameters_d`, `gradient_d` and
+    `buffers_b`.
 
-    Loading a version is one copy, a gradient is read without gathering, and an optimiser step is one
-    operation on d numbers. The order is that of `module.named_parameters()` and `module.named_buffers()`, all
-    float32. Buffers are not part of the model's vector; integer ones, such as BatchNorm's
-    count of batches, are part of nothing. The module must not be moved, cast or given new parameters or
-    buffers afterwards.
+    Loading a version is one copy, reading a gradient needs none, and an optimiser step is one operation on d numbers.
+    The order is that of `module.named_parameters()` and `module.named_buffers()`, all float32. No vector contains
+    integer buffers, such as BatchNorm's count of batches. Do not move or cast the module, or add parameters or buffers.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -36,7 +34,7 @@ class FlatModel:
 
     @property
     def gradient_d(self) -> Tensor:
-        """[d] float32; takes memory from when it is first asked for."""
+        """[d] float32; allocated at the first access."""
         if self._gradient_d is None:
             self._gradient_d = torch.zeros_like(self.parameters_d)
             for parameter, view in zip(
@@ -48,9 +46,9 @@ class FlatModel:
         return self._gradient_d
 
     def load(self, model_d: Tensor, buffers_b: Tensor | None = None) -> None:
-        """Copy a version into the module. model_d: [d] float32, any device, not written to.
+        """Copy a version into the module.
 
-        buffers_b: [b] float32 likewise; None leaves the buffers as they are.
+        model_d: [d] float32, any device, read-only. buffers_b: [b] float32 likewise; None for no change.
         """
         self.parameters_d.copy_(model_d)
         if buffers_b is not None:
@@ -58,9 +56,9 @@ class FlatModel:
 
     @contextmanager
     def using(self, model_d: Tensor, buffers_b: Tensor | None = None) -> Iterator[None]:
-        """Meanwhile the module computes with a version that is not copied, and so must not be written to.
+        """The module computes with a version inside the block. The parameters are not copied, and so read-only.
 
-        model_d, buffers_b: as for `load`; the buffers are copied, for a module may write to them.
+        model_d, buffers_b: as for `load`; buffers are copied, because a module may write to them.
         """
         own = [parameter.data for parameter in self._parameters]
         theirs = _views(model_d.to(self.buffers_b.device), self._parameters)
@@ -75,7 +73,7 @@ class FlatModel:
                 parameter.data = before
 
     def let_go(self) -> None:
-        """Give up the memory of parameters and gradient: `using` is all that it is good for from here on."""
+        """Release the memory of parameters and gradient. Only `using` works afterwards."""
         self.parameters_d = self._gradient_d = torch.empty(0, device=self.buffers_b.device)
         nothing = torch.zeros((), device=self.buffers_b.device)
         for parameter in self._parameters:
@@ -84,7 +82,7 @@ class FlatModel:
 
 
 def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """A new vector that holds what they hold, and which they are views into from here on."""
+    """A new vector with the values of these tensors, which become views into it."""
     vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
     for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
         assert tensor.dtype == torch.float32, f"expected float32, got {tensor.dtype}"
@@ -94,7 +92,7 @@ def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
 
 
 def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The vector's parts in order, each of the shape of one of `like`."""
+    """The vector's parts in order, with the shapes of `like`."""
     offset = 0
     for tensor in like:
         end = offset + tensor.numel()
@@ -103,7 +101,7 @@ def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """The buffers that go with the model's vector, by name, in the order of `buffers_b`."""
+    """The float buffers with their names, in the order of `buffers_b`."""
     return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
 
 
@@ -112,7 +110,7 @@ Description = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 def describe(module: nn.Module) -> Description:
-    """The parameters in vector order: what the wire contract signs."""
+    """The parameters in vector order, which the wire contract signs."""
     return _described(module.named_parameters())
 
 
@@ -128,12 +126,8 @@ def _described(tensors: Iterable[tuple[str, Tensor]]) -> Description:
 
 
 def to_bytes(model_d: Tensor) -> memoryview:
-    """The vector's little-endian float32 bytes, without a copy where it already lies in host memory.
-
-    model_d: [d] float32, contiguous. The view shares memory with it: do not write to the vector while it is
-    in use.
-    """
-    # Forced is detached and on the host: one call of torch, where three would let go of the interpreter twice.
+    """The vector's little-endian float32 bytes, as a view if it is in host memory. model_d: [d] float32, contiguous."""
+    # One call of torch detaches and copies to the host; three calls would release the interpreter lock twice.
     host_d: np.ndarray = model_d.numpy(force=True)
     return host_d.astype(_ON_THE_WIRE, copy=False).data.cast("B")
 
@@ -155,19 +149,19 @@ def from_bytes(
 
 
 def digest(*vectors: Tensor) -> str:
-    """SHA-256 of the vectors' bytes in order, in hex: two models are the same exactly when their digests are."""
+    """SHA-256 of the vectors' bytes in order, in hex."""
     return digest_of_frames(map(to_bytes, vectors))
 
 
 def digest_of_frames(frames: Iterable[memoryview]) -> str:
-    """`digest` of the vectors that these are the bytes of, however they are cut."""
-    hasher = hashlib.sha256()
+    """`digest` of vectors from frames of their bytes."""
+    sha256 = hashlib.sha256()
     for frame in frames:
-        hasher.update(frame)
-    return hasher.hexdigest()
+        sha256.update(frame)
+    return sha256.hexdigest()
 
 
 def is_finite(vector_d: Tensor) -> bool:
-    """Whether it holds neither a NaN nor an infinity. vector_d: [d] float32, any device, not written to."""
-    # A sum is one read where `isfinite` makes copies; only numbers near the largest float32 make it overflow.
+    """Whether the vector has no NaN and no infinity. vector_d: [d] float32, any device."""
+    # A sum is one read, `isfinite` makes copies; only numbers near the largest float32 overflow the sum.
     return math.isfinite(float(vector_d.sum())) or bool(torch.isfinite(vector_d).all())

@@ -1,4 +1,4 @@
-"""The settings of a part that is chosen by its name, such as a policy: checked, and described for people."""
+"""Settings of parts with a name, such as policies: validation, and descriptions for people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +25,7 @@ def setting(default: Any, description: str, source: str, **bounds: Any) -> Any:
 
 
 class PartSettings(Section):
-    """Settings of a part. Every field is described, and says where its default comes from: Field(...,
-    json_schema_extra={"source": "..."})."""
+    """Settings of a part. Every field has a description and a source of its default, as in `setting`."""
 
 
 S = TypeVar("S", bound=PartSettings)
@@ -34,22 +33,18 @@ S = TypeVar("S", bound=PartSettings)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDescription:
-    """A setting of a part, for people. type: `a number`, `one of a, b`. range: `> 0 and <= 1`, "" for none.
-
-    default: None with `required` true means that there is none. synchronous_default, reference_default: where another
-    one holds, in synchronous rounds or in the profile `reference`; else equal to `default`. source: where the default
-    comes from.
-    """
+    """A setting of a part, for people."""
 
     name: str
-    type: str
-    range: str
-    default: Any
+    type: str  # such as `a number` or `one of a, b`
+    range: str  # such as `> 0 and <= 1`; "" for none
+    default: Any  # None if `required`
+    # in synchronous rounds, and in the profile `reference`
     synchronous_default: Any
     reference_default: Any
     required: bool
     description: str
-    source: str
+    source: str  # of the default
 
     @property
     def expected(self) -> str:
@@ -58,7 +53,7 @@ class SettingDescription:
 
 
 def checked(part: str, name: str, settings_class: type[S], values: Mapping[str, Any]) -> S:
-    """The settings of a part. part: what it is, for people, such as `policy`; name: its name. Raises UserError."""
+    """Validated settings of a part. part: its kind, such as `policy`; name: its name. Raises UserError."""
     try:
         return settings_class(**values)
     except ValidationError as error:
@@ -82,7 +77,7 @@ def described(
     synchronous: Mapping[str, Any] = NO_OTHERS,
     reference: Mapping[str, Any] = NO_OTHERS,
 ) -> tuple[SettingDescription, ...]:
-    """Every setting, in order. synchronous, reference: defaults that are others there."""
+    """Every setting, in order. synchronous, reference: other defaults in synchronous rounds and in this profile."""
     return tuple(
         _described(key, field, synchronous, reference) for key, field in settings_class.model_fields.items()
     )
@@ -93,10 +88,10 @@ def _described(
 ) -> SettingDescription:
     default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, Mapping) else {}
-    kind, may_be_null = _kind(field.annotation)
+    kind, is_nullable = _kind(field.annotation)
     return SettingDescription(
         name=key,
-        type=f"{kind} or null" if may_be_null else kind,
+        type=f"{kind} or null" if is_nullable else kind,
         range=_range(field),
         default=default,
         synchronous_default=synchronous.get(key, default),
@@ -108,7 +103,7 @@ def _described(
 
 
 def _kind(annotation: Any) -> tuple[str, bool]:
-    """The type of a setting in words, and whether it may be null."""
+    """The type in words, and whether null is allowed."""
     alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     words = [_noun(one) for one in alternatives if one is not type(None)]
     return " or ".join(words), type(None) in alternatives

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from unstale.errors import UserError, unknown_name
 
@@ -42,12 +42,13 @@ def load(
         return built_in[name]
     point = entry_point(kind, name, group, (*built_in, *other_names))
     try:
-        loaded: Any = point.load()
+        loaded: type[T] = point.load()
     except (ImportError, AttributeError) as error:
         raise UserError(f"{kind} {name!r} cannot be imported from {point.value}: {error}") from error
-    if not (inspect.isclass(loaded) and issubclass(loaded, base)):
+    is_derived = inspect.isclass(loaded) and issubclass(loaded, base)
+    if not is_derived:
         raise UserError(f"{kind} {name!r} is {point.value}, expected a class derived from {base_name}")
-    return cast("type[T]", loaded)
+    return loaded
 
 
 def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> EntryPoint:

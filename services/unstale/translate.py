@@ -1,4 +1,4 @@
-"""Between what is said on the wire and what the coordinator knows: the one place where both vocabularies meet."""
+"""Translates between messages of the wire and events, actions and updates of the coordinator."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -29,11 +29,11 @@ from unstale_proto.messages import (
     UpdateEncoding,
 )
 
-# --- what a client says, to what the coordinator is told ---
+# --- messages to events ---
 
 
 def to_event(message: Message, client_id: int, at_s: float) -> events.Event | None:
-    """The event that a message without a payload is, or None for one that says nothing to the coordinator."""
+    """The event of a message without a payload; None for a message without one."""
     match message:
         case Heartbeat() | Chunk() | Credit():
             return events.HeartbeatReceived(client_id=client_id, at_s=at_s)
@@ -48,7 +48,7 @@ def to_event(message: Message, client_id: int, at_s: float) -> events.Event | No
 
 
 def to_client_joined(hello: Hello, at_s: float, *, same_connection: bool) -> events.ClientJoined:
-    """same_connection: the hello was said again where the client has been heard before."""
+    """same_connection: the client has sent a hello on this connection before."""
     return events.ClientJoined(
         client_id=hello.client_id, at_s=at_s, holding=hello.holding, same_connection=same_connection
     )
@@ -57,7 +57,7 @@ def to_client_joined(hello: Hello, at_s: float, *, same_connection: bool) -> eve
 def to_update_arrived(
     update: Update, client_id: int, handle: int, defect: Reason | None, at_s: float
 ) -> events.UpdateArrived:
-    """handle: where the payload lies staged, -1 for nowhere. defect: what is wrong with the payload."""
+    """handle: of the staged payload, -1 for none. defect: of the payload."""
     return events.UpdateArrived(
         client_id=client_id,
         task_id=update.task_id,
@@ -69,7 +69,7 @@ def to_update_arrived(
 
 
 def to_staged(update: Update, client_id: int) -> StagedUpdate:
-    """What is kept beside the row of an update until its round."""
+    """The header of a staged update."""
     return StagedUpdate(
         client_id=client_id,
         num_examples=update.num_examples,
@@ -82,7 +82,7 @@ def to_staged(update: Update, client_id: int) -> StagedUpdate:
 def to_round(
     contributions: Sequence[actions.Contribution], staged: Sequence[StagedUpdate]
 ) -> tuple[RoundUpdate, ...]:
-    """What the learner is told of each row of a round, in order of arrival."""
+    """The updates of a round, in order of arrival."""
     return tuple(
         update.in_round(
             task_id=contribution.task_id,
@@ -93,7 +93,7 @@ def to_round(
     )
 
 
-# --- what the coordinator wants, to what clients are told ---
+# --- actions to messages ---
 
 
 def to_task(
@@ -135,7 +135,7 @@ def to_stop(action: actions.Finish) -> Stop:
     return Stop(reason="shutdown" if action.reason == "shutdown" else "finished", version=action.version)
 
 
-# --- what a client made, to the wire ---
+# --- updates to messages ---
 
 
 def to_update(
@@ -146,9 +146,12 @@ def to_update(
     checksum: str | None = None,
     encoding: Encoding | None = None,
 ) -> Update:
-    """The header of an update, whose payload is made of `payload_parts`. evaluation: of the task's model, if it asked.
-    checksum: of a payload that goes in chunks. encoding: of the payload; None for float32."""
-    sent_as = None if encoding is None or encoding.name == FLOAT32 else encoding
+    """The header of an update. Its payload is `payload_parts`.
+
+    evaluation: of the task's model, if requested. checksum: of a payload in chunks. encoding: of the payload; None for
+    float32.
+    """
+    encoded = None if encoding is None or encoding.name == FLOAT32 else encoding
     return Update(
         task_id=task.task_id,
         base_version=task.version,
@@ -158,24 +161,24 @@ def to_update(
         loss=local.loss,
         learning_rate=local.learning_rate,
         signature=task.signature,
-        payload_bytes=sent_as.payload_bytes if sent_as else sum(part.nbytes for part in payload_parts(local)),
+        payload_bytes=encoded.payload_bytes if encoded else sum(part.nbytes for part in payload_parts(local)),
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
         checksum=checksum,
-        encoding=cast("UpdateEncoding", sent_as.name) if sent_as else None,
+        encoding=cast("UpdateEncoding", encoded.name) if encoded else None,
     )
 
 
 def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
-    """The vectors of an update's payload, in their order: what training changed, buffers, the extra vector."""
-    if local.buffers_b is None and local.extra_d is None:  # most are; several times as fast
+    """The vectors of an update's payload in order: update, buffers, extra vector."""
+    if local.buffers_b is None and local.extra_d is None:  # the common case; several times as fast
         return (local.vector_d,)
     parts = (local.vector_d, local.buffers_b, local.extra_d)
     return tuple(part for part in parts if part is not None)
 
 
 def _own(evaluation: Evaluation) -> OwnEvaluation | None:
-    """None for a loss that cannot be said: a model may be trainable still, and without a finite loss elsewhere."""
+    """None for a loss that is not finite; the model may still be trainable on other clients."""
     if not isfinite(evaluation.loss):
         return None
     return OwnEvaluation(accuracy=evaluation.accuracy, loss=evaluation.loss, examples=evaluation.examples)

@@ -1,4 +1,4 @@
-"""Compensators in the learner: what the policy sees, what stays as it was, and the golden vector of first order."""
+"""Compensators in the learner: the input of the policy, unchanged updates, and the golden vector of first order."""
 
 from typing import Any
 
@@ -84,8 +84,8 @@ def two_rounds(subject: Learner, *, extra: int = 0):
     first = numbers(1, 123 + extra, seed=50, scale=0.3)
     subject.apply_round(first, [update(1, base_version=0, staleness=0)])
     rows = numbers(2, 123 + extra, seed=51, scale=0.3)
-    told = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
-    return rows, subject.apply_round(rows, told)
+    updates = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
+    return rows, subject.apply_round(rows, updates)
 
 
 COMPENSATORS = {
@@ -107,9 +107,9 @@ def test_the_policy_sees_the_estimate_in_place_of_the_stale_update(name):
     seen = policy.batches[-1]
     assert not torch.equal(seen.matrix_Kd[0], rows[0])
     assert torch.equal(seen.matrix_Kd[1], rows[1])
-    assert result.staleness == (1, 0)  # what it was
+    assert result.staleness == (1, 0)  # unchanged
     assert result.compensation is not None
-    assert [what.method for what in result.compensation.updates][1] == "none"
+    assert [compensated.method for compensated in result.compensation.updates][1] == "none"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_policy_sees_the_estimate_in_place_of_the_stale_update(name):
         *("oracle", "oracle as stale"),
     ],
 )
-def test_what_counts_as_fresh_has_staleness_0_and_the_current_model_for_its_base(compensator, staleness):
+def test_an_update_that_counts_as_fresh_has_staleness_0_and_the_current_base(compensator, staleness):
     policy = Recorder(123)
     subject = learner(compensator(), policy)
     two_rounds(subject)
@@ -144,7 +144,7 @@ def test_what_counts_as_fresh_has_staleness_0_and_the_current_model_for_its_base
     assert [torch.equal(base_d, seen.model_d) for base_d in seen.base_models] == [True, True]
 
 
-def test_what_was_not_replaced_stays_as_stale_as_it_is():
+def test_an_unchanged_update_keeps_its_staleness():
     # It did not fit the budget, and `auto` knows that first order is worse than nothing.
     compensator = inversion("auto", window=1, iterations_per_round=1)
     compensator.recent.load_state_dict({"none": [[1.0, 0.5]], "first-order": [[2.0, 0.5]]})
@@ -157,7 +157,7 @@ def test_what_was_not_replaced_stays_as_stale_as_it_is():
     assert torch.equal(seen.base_models[0], subject.base(0).model_d)
 
 
-def test_what_was_compensated_to_first_order_for_want_of_budget_does_not_count_as_inverted():
+def test_an_update_compensated_to_first_order_does_not_count_as_inverted():
     policy = Recorder(123)
     _, result = two_rounds(learner(inversion(iterations_per_round=1), policy))
     assert result.compensation.updates[0].method == "first-order"
@@ -200,20 +200,20 @@ def test_buffers_and_the_second_vector_of_a_row_stay(name):
 
 @pytest.mark.parametrize("name", COMPENSATORS)
 @pytest.mark.parametrize("policy", ["direct", "weighted", "fedasync", "dynsgd"])
-def test_where_nobody_is_stale_a_run_is_that_without_a_compensator_to_the_bit(policy, name):
+def test_a_run_without_stale_updates_is_bit_identical_without_a_compensator(policy, name):
     def played(compensator: Compensator[Any] | None) -> Tensor:
         made_ = create(policy, dimension=123, clients=10, device="cpu")
         subject = learner(compensator, made_)
         for version in range(4):
             rows = numbers(3, 123, seed=version, scale=0.3)
-            told = [update(client_id, base_version=version, staleness=0) for client_id in range(3)]
-            subject.apply_round(rows, told)
+            updates = [update(client_id, base_version=version, staleness=0) for client_id in range(3)]
+            subject.apply_round(rows, updates)
         return subject.model_d
 
     assert torch.equal(played(COMPENSATORS[name]()), played(None))
 
 
-def test_without_a_compensator_nothing_is_said():
+def test_without_a_compensator_there_is_no_outcome():
     subject = learner(None)
     _, result = two_rounds(subject)
     assert result.compensation is None
@@ -249,22 +249,22 @@ def test_the_golden_vector_of_first_order(policy, compensator, result):
 # Before a round, and again.
 
 
-def test_what_came_early_is_worked_on_before_its_round_and_gives_the_same():
+def test_early_work_gives_the_same_result():
     early, late = learner(inversion()), learner(inversion())
     for subject in (early, late):
         subject.apply_round(numbers(1, 123, scale=0.3), [update(1, base_version=0, staleness=0)])
     rows = numbers(1, 123, seed=51, scale=0.3)
-    told = update(0, base_version=0, staleness=1)
+    first = update(0, base_version=0, staleness=1)
     assert early.prefetches
-    early.precompute(rows[0], told)
+    early.precompute(rows[0], first)
     done = sum(early.work() for _ in range(20))
     assert done == 6
-    results = [subject.apply_round(rows, [told]) for subject in (early, late)]
+    results = [subject.apply_round(rows, [first]) for subject in (early, late)]
     assert torch.equal(early.model_d, late.model_d)
     assert [result.compensation.updates[0].iterations for result in results] == [6, 6]
 
 
-def test_a_round_with_what_was_made_of_it_before_is_the_same():
+def test_a_round_with_its_recorded_result_is_the_same():
     subject, again = learner(inversion()), learner(inversion())
     _, result = two_rounds(subject)
     assert result.compensation.made is not None
@@ -272,13 +272,13 @@ def test_a_round_with_what_was_made_of_it_before_is_the_same():
         numbers(1, 123, seed=50, scale=0.3), [update(1, base_version=0, staleness=0)], made=None
     )
     rows = numbers(2, 123, seed=51, scale=0.3)
-    told = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
-    same = again.apply_round(rows, told, result.compensation.made)
+    updates = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
+    same = again.apply_round(rows, updates, result.compensation.made)
     assert same.sent.digest == result.sent.digest
     assert same.compensation.updates == result.compensation.updates
 
 
-def test_what_costs_nothing_is_not_kept_with_the_round():
+def test_a_cheap_result_is_not_recorded():
     _, result = two_rounds(learner(made("first-order")))
     assert result.compensation.made is None
 
@@ -292,7 +292,7 @@ def test_an_update_whose_base_is_gone_is_applied_as_it_is():
         one.forget(0)
         results.append(one.apply_round(rows, [update(0, base_version=0, staleness=1)]))
     assert torch.equal(subject.model_d, plain.model_d)
-    assert [what.method for what in results[0].compensation.updates] == ["none"]
+    assert [compensated.method for compensated in results[0].compensation.updates] == ["none"]
     assert results[0].compensation.fallbacks == {"no-base": 1}
 
 

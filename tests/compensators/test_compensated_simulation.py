@@ -1,4 +1,4 @@
-"""Compensators in simulated runs: digits, a few clients, rounds that wait for everybody, a group that is stale."""
+"""Compensators in simulated runs: digits, few clients, rounds that wait for all of them, and a stale group."""
 
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ FEW = {"images_max": 4, "iterations": 3, "iterations_min": 1, "window": 4, "adap
     ids=["epochs", "momentum", "gradient"],
 )
 @pytest.mark.parametrize("policy", ["direct", "dynsgd"])
-def test_with_the_oracle_a_run_is_the_one_in_which_nobody_is_stale(scenario, policy, training):
+def test_with_the_oracle_a_run_equals_one_without_stale_updates(scenario, policy, training):
     changes = {"policy": {"name": policy}, "training": training}
     unstale = run(**changes)
     assert run("oracle", scenario=scenario, **changes).model_digest == unstale.model_digest
@@ -89,8 +89,8 @@ def test_the_oracle_asks_clients_that_are_computed_in_one_batch(scenario):
 
 
 @pytest.mark.parametrize("training", ["moon", "scaffold"])
-def test_the_oracle_asks_nobody_who_keeps_something_between_tasks(scenario, training):
-    # What such a client would send depends on what it keeps now, and to ask it would change that.
+def test_the_oracle_refuses_clients_that_keep_state(scenario, training):
+    # The update of such a client depends on its state, which computing the update would change.
     policy = "scaffold" if training == "scaffold" else "direct"
     changes = {"training": {"name": training, "steps": 2}, "policy": {"name": policy}}
     with pytest.raises(UserError, match=f"training.name is '{training}'.* more than model and data"):
@@ -98,7 +98,7 @@ def test_the_oracle_asks_nobody_who_keeps_something_between_tasks(scenario, trai
 
 
 @pytest.mark.parametrize("name", ["first-order", "gradient-inversion", "auto"])
-def test_a_run_in_which_nobody_is_stale_is_the_one_without_a_compensator(name):
+def test_a_run_without_stale_updates_equals_one_without_a_compensator(name):
     assert run(name).model_digest == run().model_digest
 
 
@@ -118,7 +118,9 @@ def test_stale_updates_are_compensated_and_no_others(scenario, results, name, se
         assert len(stale) == (2 if version >= LATE else 0)
         assert result.compensation is not None
         compensated = {
-            place for place, what in enumerate(result.compensation.updates) if what.method == method
+            place
+            for place, compensated in enumerate(result.compensation.updates)
+            if compensated.method == method
         }
         assert compensated == stale
 
@@ -132,17 +134,17 @@ def test_a_run_repeats_itself_to_the_bit(scenario):
 
 
 def test_matched_errors_come_from_the_clients_later_updates(scenario, results):
-    # A client is two rounds late, so an estimate for version v is told about by its update in round v + 2.
+    # A client is two rounds late, so its update in round v + 2 measures an estimate for version v.
     run("gradient-inversion", {**FEW, "switch": "matched"}, scenario=scenario)
-    told = [len(result.compensation.errors) for result in results]
-    assert told == [0, 0, 0, 0, 2 * 3, 2 * 3]
+    errors = [len(result.compensation.errors) for result in results]
+    assert errors == [0, 0, 0, 0, 2 * 3, 2 * 3]
     errors = [error for result in results for error in result.compensation.errors]
     assert {error.staleness for error in errors} == {LATE}
     assert {error.method for error in errors} == {"none", "first-order", "gradient-inversion"}
 
 
 def test_matched_errors_are_the_true_ones(scenario, results):
-    # What a client makes of version v is known at once to a simulation, and two rounds later to everybody.
+    # A simulation knows a client's update of version v at once, a server two rounds later.
     def errors(switch: str) -> dict[tuple[int, int, str], float]:
         results.clear()
         run("gradient-inversion", {**FEW, "switch": switch, "window": 100}, scenario=scenario)
@@ -159,7 +161,7 @@ def test_matched_errors_are_the_true_ones(scenario, results):
         assert l1 == pytest.approx(true[key], rel=1e-4), key
 
 
-def test_who_is_stale_is_who_the_scenario_says(scenario):
+def test_the_stale_clients_are_those_of_the_scenario(scenario):
     trace = Trace()
     whole = small(
         clients=5,

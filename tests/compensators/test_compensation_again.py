@@ -1,4 +1,4 @@
-"""Compensation again: from what was written down with a round, and from a state."""
+"""Compensation again, from recorded results and from a state."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from unstale.journal import checkpoints
 
 
 def played(subject, recorded: dict[int, Any] | None = None, first: int = 3) -> list[tuple[Any, Outcome]]:
-    """Six rounds of two clients, of which each is stale every other time; with what was made of them before."""
+    """Six rounds of two clients, of which each is stale every other time, and their recorded results."""
     result = []
     for version in range(first, 9):
         stale, fresh = version % 2, 1 - version % 2
@@ -41,7 +41,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("name", "given"), KINDS, ids=["inversion", "auto", "auto that adapts"])
-def test_what_was_made_of_rounds_gives_the_same_without_being_computed(name, given, monkeypatch):
+def test_recorded_results_give_the_same_rounds(name, given, monkeypatch):
     first = played(subject := inversion(name, **given))
     recorded = {version: made_ for version, (made_, _) in enumerate(first, 3)}
     monkeypatch.setattr(Engine, "iterate", None)
@@ -52,7 +52,7 @@ def test_what_was_made_of_rounds_gives_the_same_without_being_computed(name, giv
     assert any(outcome.errors for _, outcome in first)
 
 
-def test_what_was_made_can_be_kept_in_a_file(tmp_path: Path):
+def test_recorded_results_can_be_stored_in_a_file(tmp_path: Path):
     round_ = stale_round(received(0), received(1, is_kept=False), received(2))
     subject, again = inversion(), inversion()
     made_ = subject.make(round_)
@@ -77,7 +77,7 @@ def test_it_continues_from_its_state_to_the_bit_also_through_a_file(name, given,
     file = checkpoints.write(tmp_path, 5, subject.state_dict(), {})
     state, _ = checkpoints.read(file.path)
     resumed, straight = inversion(name, **given), inversion(name, **given)
-    taken(resumed, received(9))  # what was there before does not stay
+    taken(resumed, received(9))  # the earlier state is removed
     resumed.load_state_dict(state)
     straight.load_state_dict(subject.state_dict())
     for one in (resumed, straight):
@@ -96,7 +96,7 @@ def test_a_state_is_not_changed_by_who_goes_on_from_it():
     assert plain(state) == before
 
 
-def test_what_the_oracle_knew_gives_the_same_again_from_a_file(tmp_path: Path):
+def test_stored_results_of_the_oracle_give_the_same(tmp_path: Path):
     def fresh_update(update, stale):
         return numbers(123, seed=77)
 

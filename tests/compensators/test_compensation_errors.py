@@ -1,4 +1,4 @@
-"""How wrong estimates turn out to be: the errors themselves, who tells them, and what is kept of them."""
+"""Errors of estimates: measuring, waiting and statistics."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_an_error_by_hand():
 @pytest.mark.parametrize(
     ("estimate", "cosine"), [([6.0, 8.0], 0.0), ([-3.0, -4.0], 2.0), ([0.0, 0.0], 1.0), ([4.0, -3.0], 1.0)]
 )
-def test_the_cosine_error_tells_the_direction_alone(estimate, cosine):
+def test_the_cosine_error_depends_on_the_direction_only(estimate, cosine):
     update = received(vector_d=torch.tensor([3.0, 4.0]), base_d=torch.zeros(2))
     assert measured(update, "none", torch.tensor(estimate), 1).cosine == pytest.approx(cosine, abs=1e-12)
 
@@ -66,7 +66,7 @@ BYTES = 4 * (123 + 2 * 4 * (16 + 3))
 BASE_BYTES = 4 * 123
 
 
-def test_an_update_tells_about_the_newest_of_its_client_that_is_not_newer_than_its_base():
+def test_an_update_measures_the_newest_estimate_up_to_its_base():
     matches = Matches(100 * BYTES)
     for client_id, version in ((0, 3), (0, 5), (0, 7), (1, 6)):
         matches.add(waiting(client_id, version))
@@ -80,7 +80,7 @@ def test_an_update_tells_about_the_newest_of_its_client_that_is_not_newer_than_i
     assert found(2, 7) is None
 
 
-def test_what_an_update_could_have_told_about_waits_no_longer():
+def test_measurable_estimates_stop_waiting():
     matches = Matches(100 * BYTES)
     for client_id, version in ((0, 3), (0, 5), (0, 7), (1, 6)):
         matches.add(waiting(client_id, version))
@@ -92,7 +92,7 @@ def test_what_an_update_could_have_told_about_waits_no_longer():
     assert matches.of(received(1, base_version=7)) is not None
 
 
-def test_of_several_updates_of_a_client_the_one_of_the_newest_base_settles_whatever_their_order():
+def test_the_update_with_the_newest_base_settles_in_any_order():
     matches = Matches(100 * BYTES)
     matches.add(waiting(0, 4))
     matches.settle([received(0, base_version=4), received(0, base_version=3)], 5)
@@ -109,7 +109,7 @@ def test_where_there_is_no_room_those_that_wait_longest_stay():
 
 
 @pytest.mark.parametrize("bytes_max", [0, BYTES, BYTES + BASE_BYTES - 1])
-def test_what_has_no_room_at_all_does_not_wait(bytes_max):
+def test_an_estimate_without_memory_does_not_wait(bytes_max):
     matches = Matches(bytes_max)
     assert not matches.add(waiting())
     assert (len(matches), matches.size_bytes) == (0, 0)
@@ -127,7 +127,7 @@ def test_a_base_model_of_several_is_kept_once_also_in_the_state():
     assert len(list(tensors_of(matches.state_dict()))) == 3 * 5 + 1
 
 
-def test_what_waits_shares_no_memory_with_the_update():
+def test_a_waiting_estimate_shares_no_memory_with_the_update():
     matches, one = Matches(100 * BYTES), waiting()
     matches.add(one)
     one.stale.vector_d.zero_()
@@ -201,7 +201,7 @@ def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, share
 
 
 def estimated(subject) -> tuple[dict, Tensor]:
-    """A round at version 3, with a stale update of client 0 made from version 0: what was made of it."""
+    """A round at version 3, with a stale update of client 0 from version 0: its outcome."""
     round_ = stale_round(received(0), version=3)
     made = subject.make(round_)
     outcome = subject.take(round_, made)
@@ -209,8 +209,8 @@ def estimated(subject) -> tuple[dict, Tensor]:
     return made["estimates"][0], outcome.vectors[0]
 
 
-def told_by(subject, **later):
-    """The errors that a later update of client 0 tells."""
+def errors_of(subject, **later):
+    """The errors that a later update of client 0 measures."""
     update = received(0, **later)
     round_ = stale_round(update, version=update.base_version + update.staleness)
     outcome = subject.take(round_, subject.make(round_))
@@ -222,10 +222,10 @@ def l1(update, estimate_d: Tensor) -> float:
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_the_next_update_from_the_very_model_tells_how_wrong_each_method_was(staleness):
+def test_the_next_update_measures_each_method(staleness):
     subject = inversion()
     _, estimate_d = estimated(subject)
-    true, errors = told_by(subject, base_version=3, staleness=staleness)
+    true, errors = errors_of(subject, base_version=3, staleness=staleness)
     stale = received(0)
     u_d = averages.first_order(
         0.1 * stale.vector_d.double().numpy(), MODELS[3].double().numpy(), MODELS[0].double().numpy(), 4.0
@@ -240,11 +240,11 @@ def test_the_next_update_from_the_very_model_tells_how_wrong_each_method_was(sta
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.5])
-def test_an_update_from_a_newer_model_tells_what_each_method_would_have_made_of_that(residual):
+def test_an_update_from_a_newer_model_measures_each_method(residual):
     steps = LocalSteps(steps=2, momentum=0.5)
     subject = inversion(where=context(steps=steps), residual=residual)
     one, _ = estimated(subject)
-    true, errors = told_by(subject, base_version=5, staleness=0)
+    true, errors = errors_of(subject, base_version=5, staleness=0)
 
     x, l = reconstructed(one)["inputs"], reconstructed(one)["labels"]  # noqa: E741
     local = inversion_oracle.Local(steps=2, rate=0.1, momentum=0.5)
@@ -264,17 +264,17 @@ def test_an_update_from_a_newer_model_tells_what_each_method_would_have_made_of_
 
 
 @pytest.mark.parametrize("later", [{"base_version": 2, "staleness": 2}, {"base_version": 1}], ids=str)
-def test_an_update_from_an_older_model_tells_nothing(later):
+def test_an_update_from_an_older_model_measures_nothing(later):
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, **later)[1] == {}
+    assert errors_of(subject, **later)[1] == {}
 
 
-def test_what_was_told_once_is_not_told_again():
+def test_an_estimate_is_measured_once():
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, base_version=3, staleness=0)[1] != {}
-    assert told_by(subject, base_version=4, staleness=0)[1] == {}
+    assert errors_of(subject, base_version=3, staleness=0)[1] != {}
+    assert errors_of(subject, base_version=4, staleness=0)[1] == {}
 
 
 def test_two_updates_of_a_round_tell_once():
@@ -285,17 +285,17 @@ def test_two_updates_of_a_round_tell_once():
     assert [one[1] for one in errors] == ["none", "first-order", "gradient-inversion"]
 
 
-def test_with_room_for_some_of_what_waits_these_are_told_about_and_the_rest_is_said():
+def test_with_memory_for_some_estimates_the_rest_is_noted():
     # Every client is six rounds late, so that sixty wait; a third of that fits.
     subject = inversion(matches_bytes_max=20 * (BYTES + BASE_BYTES), warm_start=False, iterations=2)
-    told, notes = 0, []
+    errors, notes = 0, []
     for version in range(6, 20):
         updates = [received(client_id, base_version=version - 6, staleness=6) for client_id in range(10)]
         round_ = stale_round(*updates, version=version)
         outcome = subject.take(round_, subject.make(round_))
-        told += len(outcome.errors)
+        errors += len(outcome.errors)
         notes += outcome.notes
-    assert told >= 3 * 20
+    assert errors >= 3 * 20
     assert set(notes) == {
         "there is no memory for more estimates that wait for their client's next update, so not all are compared "
         "with it; raise compensator.settings.matches_bytes_max to learn from all"
@@ -304,35 +304,35 @@ def test_with_room_for_some_of_what_waits_these_are_told_about_and_the_rest_is_s
 
 @pytest.mark.parametrize("bad", ["none", "first-order", "gradient-inversion"])
 @pytest.mark.parametrize("number", [torch.inf, torch.nan])
-def test_where_one_error_is_not_finite_none_of_the_three_is_told(monkeypatch, bad, number):
-    def told(update, method, estimate_d, staleness):
+def test_if_one_error_is_not_finite_none_is_reported(monkeypatch, bad, number):
+    def not_finite(update, method, estimate_d, staleness):
         one = measured(update, method, estimate_d, staleness)
         return replace(one, l1=number) if method == bad else one
 
     subject = inversion()
     estimated(subject)
-    monkeypatch.setattr(gradient_inversion, "measured", told)
-    assert told_by(subject, base_version=3, staleness=0)[1] == {}
+    monkeypatch.setattr(gradient_inversion, "measured", not_finite)
+    assert errors_of(subject, base_version=3, staleness=0)[1] == {}
     oracle = inversion(
         where=context(fresh_update=lambda update, stale: numbers(123, seed=7)), switch="oracle"
     )
     assert oracle.make(stale_round(received(0)))["errors"] == []
 
 
-def test_an_update_whose_base_is_gone_tells_nothing():
+def test_an_update_without_a_base_measures_nothing():
     subject = inversion()
     estimated(subject)
-    assert told_by(subject, base_version=4, staleness=1, is_kept=False)[1] == {}
+    assert errors_of(subject, base_version=4, staleness=1, is_kept=False)[1] == {}
 
 
-def test_errors_are_told_where_they_end_nothing_too():
+def test_errors_are_reported_with_switch_never():
     subject = inversion(switch="never", window=1, margin=1e-6, adapt=False)
     estimated(subject)
-    assert told_by(subject, base_version=3, staleness=0)[1] != {}
+    assert errors_of(subject, base_version=3, staleness=0)[1] != {}
     assert subject.state_dict()["off_at"] is None
 
 
-def test_the_errors_are_those_of_what_was_measured_when_a_round_is_computed_again():
+def test_a_round_computed_again_has_the_recorded_errors():
     subject, again = inversion(), inversion()
     round_ = stale_round(received(0), version=3)
     made = subject.make(round_)
@@ -346,7 +346,7 @@ def test_the_errors_are_those_of_what_was_measured_when_a_round_is_computed_agai
 # What a simulation knows.
 
 
-def test_true_errors_are_told_at_once_by_the_update_that_the_client_makes_of_the_current_model():
+def test_true_errors_are_measured_at_once_in_a_simulation():
     true_d = numbers(123, seed=77, scale=0.3)
     asked = []
 

@@ -1,4 +1,4 @@
-"""Compensators by name: what each says about itself, and those that other packages bring."""
+"""Compensators by name: descriptions, settings and plug-ins."""
 
 import re
 from importlib.metadata import EntryPoint, EntryPoints
@@ -53,7 +53,7 @@ def test_the_names_are_sorted_after_that_of_none_and_complete() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_compensator_says_what_it_is_where_it_is_from_and_what_it_takes(name: str) -> None:
+def test_every_compensator_has_a_description(name: str) -> None:
     description = describe(name)
     assert description.name == name
     assert description.summary.endswith(".")
@@ -87,28 +87,28 @@ def test_a_compensator_is_made_with_its_settings() -> None:
     assert auto.first_order.settings.strength == "adaptive"
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
-    said = message("gradient-inverson")
-    assert said.startswith("unknown compensator 'gradient-inverson'")
-    assert "gradient-inversion" in said
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    error = message("gradient-inverson")
+    assert error.startswith("unknown compensator 'gradient-inverson'")
+    assert "gradient-inversion" in error
 
 
 # Presets.
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_is_what_it_lists_and_otherwise_the_defaults(preset: str) -> None:
+def test_a_preset_overrides_defaults(preset: str) -> None:
     found = InversionSettings(preset=preset).model_dump()
     expected = {**InversionSettings().model_dump(), **PRESETS[preset], "preset": preset}
     assert found == expected
 
 
-def test_what_is_given_goes_before_the_preset() -> None:
+def test_given_settings_override_the_preset() -> None:
     found = InversionSettings(preset="paper", iterations=500, residual=0.25)
     assert (found.iterations, found.residual, found.learning_rate) == (500, 0.25, 1.0)
 
 
-def test_the_paper_s_preset_is_what_the_paper_says() -> None:
+def test_the_preset_paper_has_the_values_of_the_paper() -> None:
     # docs/methods/compensators.md#gradient-inversion.
     found = InversionSettings(preset="paper")
     assert found.images_share == 0.5
@@ -120,7 +120,7 @@ def test_the_paper_s_preset_is_what_the_paper_says() -> None:
     assert (found.margin, found.smooth_rounds) == (1.0, 20)
 
 
-def test_the_reference_is_what_the_released_code_does() -> None:
+def test_the_preset_reference_has_the_values_of_the_released_code() -> None:
     found = InversionSettings(preset="reference")
     assert (found.images_max, found.iterations, found.label_loss) == (256, 40_000, "bce-raw")
     assert not found.warm_start
@@ -169,7 +169,7 @@ def test_a_plug_in_needs_to_do_no_more_than_take(monkeypatch: pytest.MonkeyPatch
         ),
     ],
 )
-def test_a_broken_plug_in_is_told_in_one_sentence(
+def test_a_broken_plug_in_has_an_error_of_one_sentence(
     monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint], expected: str
 ) -> None:
     plug_in(monkeypatch, *points)
@@ -177,7 +177,7 @@ def test_a_broken_plug_in_is_told_in_one_sentence(
 
 
 @pytest.mark.parametrize("name", ["none", "auto"])
-def test_a_plug_in_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_plug_in_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plug_in(monkeypatch, entry_point("math:pi", name=name))
     assert names().count(name) == 1
     assert describe(name).source != ""

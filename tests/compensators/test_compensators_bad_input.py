@@ -52,7 +52,7 @@ def message(name: str, where=None, **settings: Any) -> str:
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_be_is_named_with_what_was_expected(name, key, value, expected):
+def test_an_invalid_setting_is_refused_with_the_expected_value(name, key, value, expected):
     assert message(name, **{key: value}) == (
         f"setting {key!r} of compensator {name!r} is {value!r}, expected {expected}"
     )
@@ -115,7 +115,7 @@ def test_first_order_goes_with_every_training_and_knows_its_steps(training):
     ],
     ids=str,
 )
-def test_what_is_known_of_how_clients_train(training, expected):
+def test_local_steps_of_each_training(training, expected):
     assert compensation.local_steps(Settings(training=training)) == expected
 
 

@@ -22,8 +22,13 @@ def test_one_update_by_hand():
     update = received(vector_d=torch.tensor([1.0, -2.0, 0.0]), base_d=torch.tensor([0.5, 1.0, -3.0]))
     outcome = played(made("first-order"), stale_round(update, model_d=torch.tensor([1.0, 0.0, 0.0])))
     assert outcome.vectors[0].tolist() == pytest.approx([1.2, -3.6, 0.0])
-    (what,) = outcome.updates
-    assert (what.method, what.share, what.iterations, what.disparity) == ("first-order", 1.0, None, None)
+    (compensated,) = outcome.updates
+    assert (compensated.method, compensated.share, compensated.iterations, compensated.disparity) == (
+        "first-order",
+        1.0,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("lambda_u", [0.0, 0.5, 4.0])
@@ -107,14 +112,14 @@ def test_fresh_updates_stay(strength):
     fresh, stale = received(0, base_version=3, staleness=0), received(1)
     outcome = played(made("first-order", strength=strength), stale_round(fresh, stale))
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "first-order"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "first-order"]
 
 
-def test_an_update_whose_base_is_gone_stays_and_that_is_said():
+def test_an_update_without_a_base_is_unchanged_and_noted():
     gone = [received(client_id, is_kept=False) for client_id in (0, 2)]
     outcome = played(made("first-order"), stale_round(gone[0], received(1), gone[1]))
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "first-order", "none"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "first-order", "none"]
     assert dict(outcome.fallbacks) == {"no-base": 2}
     assert list(outcome.notes) == [
         "the base versions of some updates are no longer kept; these updates are not compensated"
@@ -142,7 +147,7 @@ def test_it_continues_from_its_state_to_the_bit():
         assert torch.equal(played(subject, round_).vectors[0], played(other, round_).vectors[0])
 
 
-def test_a_state_is_shared_with_nobody():
+def test_a_state_is_a_copy():
     subject, other = (made("first-order", strength="adaptive") for _ in range(2))
     played(subject, stale_round(received(0)))
     state = subject.state_dict()

@@ -1,4 +1,4 @@
-"""Gradient inversion in rounds: what estimates are made of, laws, and what may go wrong."""
+"""Gradient inversion in rounds: estimates, laws, and failures."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_with_the_true_data_the_disparity_is_0_and_the_estimate_is_the_true_unst
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.3])
-def test_an_estimate_is_what_the_reconstruction_makes_of_the_model_and_a_share_of_the_rest(residual):
+def test_an_estimate_is_the_local_update_and_a_share_of_the_residual(residual):
     subject = inversion(where=context(steps=LocalSteps(steps=2, momentum=0.5)), residual=residual)
     update = received()
     round_ = stale_round(update)
@@ -110,13 +110,13 @@ def test_an_epoch_of_mini_batches_is_one_step_as_long_as_they_are_together():
     assert (one["steps"], one["rate"]) == (2, pytest.approx(0.3))
 
 
-def test_what_is_said_of_an_update_is_what_was_done():
+def test_the_outcome_describes_the_inversion():
     subject = inversion(iterations=7)
     round_ = stale_round(received())
     made_ = subject.make(round_)
-    (what,) = subject.take(round_, made_).updates
-    assert (what.method, what.share, what.iterations) == ("gradient-inversion", 1.0, 7)
-    assert what.disparity == made_["estimates"][0]["disparity"] > 0
+    (compensated,) = subject.take(round_, made_).updates
+    assert (compensated.method, compensated.share, compensated.iterations) == ("gradient-inversion", 1.0, 7)
+    assert compensated.disparity == made_["estimates"][0]["disparity"] > 0
 
 
 # Laws.
@@ -129,7 +129,7 @@ def test_the_same_round_is_the_same_to_the_bit(name):
     assert equal(first, second)
 
 
-def test_several_in_a_round_are_what_each_is_alone():
+def test_several_in_a_round_equal_each_alone():
     together = taken(inversion(), *(received(client_id) for client_id in range(3)))
     for client_id in range(3):
         alone = taken(inversion(), received(client_id))
@@ -137,7 +137,7 @@ def test_several_in_a_round_are_what_each_is_alone():
         assert together.updates[client_id].disparity == pytest.approx(alone.updates[0].disparity, abs=1e-5)
 
 
-def test_those_of_different_sizes_are_what_each_is_alone():
+def test_updates_of_different_sizes_equal_each_alone():
     updates = [received(client_id, num_examples=2 + 3 * client_id) for client_id in range(3)]
     together = taken(inversion(), *updates)
     for place, update in enumerate(updates):
@@ -171,7 +171,7 @@ def test_fresh_updates_stay(name):
     fresh = received(0, base_version=3, staleness=0), received(2, staleness=0)
     outcome = taken(inversion(name), fresh[0], received(1), fresh[1])
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "gradient-inversion", "none"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "gradient-inversion", "none"]
     assert dict(outcome.fallbacks) == {}
 
 
@@ -190,7 +190,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, fit: int) -> None:
     monkeypatch.setattr(Engine, "_iterate", short)
 
 
-def test_the_share_of_an_estimate_is_less_what_is_left_of_the_update():
+def test_the_share_of_an_estimate_includes_trust():
     subject = inversion(trust=0.5)
     stale = received()
     made_ = subject.make(round_ := stale_round(stale))
@@ -201,14 +201,14 @@ def test_the_share_of_an_estimate_is_less_what_is_left_of_the_update():
     torch.testing.assert_close(outcome.vectors[0], (estimate_d + stale.vector_d) / 2)
 
 
-def test_where_memory_is_short_half_as_many_are_inverted_together_and_that_is_said_once(monkeypatch):
+def test_with_too_little_memory_groups_are_halved_with_one_note(monkeypatch):
     short_of_memory(monkeypatch, 1)
     subject = inversion(warm_start=False)
     notes = []
     for version in (3, 4):
         updates = [received(client_id, base_version=version - 3) for client_id in range(4)]
         outcome = taken(subject, *updates, version=version)
-        assert [what.iterations for what in outcome.updates] == [6] * 4
+        assert [compensated.iterations for compensated in outcome.updates] == [6] * 4
         assert dict(outcome.fallbacks) == {}
         notes += outcome.notes
     assert notes == [
@@ -226,7 +226,7 @@ def test_where_memory_is_short_the_estimates_are_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_what_does_not_fit_alone_is_compensated_to_first_order(monkeypatch, early):
+def test_an_update_too_large_for_memory_is_compensated_to_first_order(monkeypatch, early):
     updates = [received(client_id) for client_id in range(2)]
     expected = taken(made("first-order"), *updates)
     short_of_memory(monkeypatch, 0)
@@ -236,7 +236,7 @@ def test_what_does_not_fit_alone_is_compensated_to_first_order(monkeypatch, earl
         subject.work()
     outcome = taken(subject, *updates)
     assert dict(outcome.fallbacks) == {"memory": 2}
-    assert [what.method for what in outcome.updates] == ["first-order"] * 2
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"] * 2
     assert all(torch.equal(outcome.vectors[place], expected.vectors[place]) for place in (0, 1))
     assert outcome.notes[-1] == (
         "the device's memory is too small to invert even one update at a time, so that such updates are compensated to "
@@ -261,7 +261,7 @@ def test_one_that_is_too_large_leaves_the_others_of_its_round_alone(monkeypatch,
         subject.begin(updates[0])
         subject.work()
     outcome = taken(subject, *updates)
-    assert [what.method for what in outcome.updates] == ["first-order", "gradient-inversion"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order", "gradient-inversion"]
     assert outcome.updates[1].iterations == 6
     assert dict(outcome.fallbacks) == {"memory": 1}
 
@@ -275,7 +275,7 @@ def test_too_little_memory_to_begin_falls_back(monkeypatch):
     subject.begin(received(0))
     assert not subject.work()
     outcome = taken(subject, received(0), received(1, staleness=0))
-    assert [what.method for what in outcome.updates] == ["first-order", "none"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order", "none"]
     assert dict(outcome.fallbacks) == {"memory": 1}
     assert sum("even one" in note for note in outcome.notes) == 1
 
@@ -287,12 +287,12 @@ def test_too_little_memory_for_the_estimate_falls_back(monkeypatch):
     subject = inversion()
     monkeypatch.setattr(Engine, "local_update", short)
     outcome = taken(subject, received(0))
-    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"]
     assert dict(outcome.fallbacks) == {"memory": 1}
     assert sum("even one" in note for note in outcome.notes) == 1
 
 
-def test_too_little_memory_to_hold_an_estimate_against_a_later_update_tells_nothing(monkeypatch):
+def test_too_little_memory_to_measure_an_estimate_is_noted(monkeypatch):
     def short(*args):
         raise torch.OutOfMemoryError
 
@@ -306,10 +306,10 @@ def test_too_little_memory_to_hold_an_estimate_against_a_later_update_tells_noth
     ]
 
 
-def test_an_update_whose_base_is_gone_stays_and_that_is_said():
+def test_an_update_without_a_base_is_unchanged_and_noted():
     outcome = taken(inversion(), received(4, is_kept=False), received(1))
     assert list(outcome.vectors) == [1]
-    assert [what.method for what in outcome.updates] == ["none", "gradient-inversion"]
+    assert [compensated.method for compensated in outcome.updates] == ["none", "gradient-inversion"]
     assert dict(outcome.fallbacks) == {"no-base": 1}
     assert list(outcome.notes) == [
         "the base versions of some updates are no longer kept; these updates are not compensated"
@@ -317,7 +317,7 @@ def test_an_update_whose_base_is_gone_stays_and_that_is_said():
 
 
 def test_an_estimate_that_is_not_finite_is_not_used():
-    # A model whose logits are no numbers: what would be trained on it is none either.
+    # A model with logits that are NaN: so is an update of it.
     update = received()
     model_d = numbers(123, scale=0.3)
     model_d[-1] = torch.inf
@@ -326,7 +326,7 @@ def test_an_estimate_that_is_not_finite_is_not_used():
     made_ = subject.make(round_)
     assert made_["estimates"] == {}
     outcome = subject.take(round_, made_)
-    assert [what.method for what in outcome.updates] == ["first-order"]
+    assert [compensated.method for compensated in outcome.updates] == ["first-order"]
     assert dict(outcome.fallbacks) == {"not-finite": 1}
 
 
@@ -359,4 +359,7 @@ def test_the_oracle_replaces_stale_updates_by_true_ones_to_the_bit():
     assert asked == [(0, 3)]
     assert torch.equal(outcome.vectors[0], true_d)
     assert list(outcome.vectors) == [0]
-    assert [(what.method, what.share) for what in outcome.updates] == [("oracle", 1.0), ("none", 0.0)]
+    assert [(compensated.method, compensated.share) for compensated in outcome.updates] == [
+        ("oracle", 1.0),
+        ("none", 0.0),
+    ]

@@ -1,4 +1,4 @@
-"""What inverting may cost: iterations and seconds, of a round and of the run, and what becomes of what does not fit."""
+"""The budget of inversion: iterations and seconds, per round and run, and updates beyond it."""
 
 import math
 from concurrent.futures import Future
@@ -21,11 +21,11 @@ SAME = tuple(received(client_id, staleness=3) for client_id in range(3))
 
 
 def methods(outcome: Outcome) -> list[str]:
-    return [what.method for what in outcome.updates]
+    return [compensated.method for compensated in outcome.updates]
 
 
 def iterations(outcome: Outcome) -> list[int | None]:
-    return [what.iterations for what in outcome.updates]
+    return [compensated.iterations for compensated in outcome.updates]
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_of_equally_stale_ones_the_first_is_inverted():
     ]
 
 
-def test_what_does_not_fit_is_compensated_to_first_order():
+def test_updates_beyond_the_budget_are_compensated_to_first_order():
     outcome = taken(inversion(iterations_per_round=1, lambda_u=3.0), *UPDATES)
     expected = taken(made("first-order", lambda_u=3.0), *UPDATES)
     assert all(outcome.vectors[place].equal(expected.vectors[place]) for place in range(3))
@@ -206,7 +206,7 @@ def test_when_the_run_has_had_its_iterations_the_rest_is_of_first_order():
 # Before the round closes.
 
 
-def test_what_was_done_before_the_round_closes_need_not_be_done_again():
+def test_early_iterations_count_for_the_round():
     subject = inversion()
     subject.begin(UPDATES[0])
     subject.begin(UPDATES[0])
@@ -264,7 +264,7 @@ class Elsewhere:
         return self.future
 
 
-def test_what_is_under_way_elsewhere_for_a_round_that_inverts_nothing_is_cancelled():
+def test_remote_inversions_of_a_round_without_inversion_are_cancelled():
     elsewhere = Elsewhere()
     subject = inversion(where=replace(context(), executor=elsewhere), last_round=3)
     subject.begin(received(0, staleness=2))
@@ -280,13 +280,13 @@ def inverted_in_seconds(clock: PlayedClock, **given):
     return inversion(where=context(clock=clock), **given)
 
 
-def test_a_round_that_has_waited_long_enough_takes_what_there_is(clock):
+def test_a_round_out_of_time_uses_the_current_iterates(clock):
     outcome = taken(inverted_in_seconds(clock, seconds_per_round=2.5), *SAME)
     assert iterations(outcome) == [3, 3, 3]
     assert dict(outcome.fallbacks) == {}
 
 
-def test_what_had_too_few_iterations_is_not_used(clock):
+def test_an_inversion_with_too_few_iterations_is_not_used(clock):
     outcome = taken(inverted_in_seconds(clock, seconds_per_round=2.5, iterations_min=4), *SAME)
     assert methods(outcome) == ["first-order"] * 3
     assert dict(outcome.fallbacks) == {"budget": 3}
@@ -309,9 +309,7 @@ def test_seconds_of_the_run_end_it(clock):
     assert [dict(outcome.fallbacks) for outcome in outcomes] == [{}, {}, {"budget": 1}]
 
 
-def test_what_later_updates_tell_and_what_estimates_take_are_seconds_of_the_round_and_of_the_run(
-    clock, monkeypatch
-):
+def test_measuring_and_estimating_count_as_seconds(clock, monkeypatch):
     subject = inverted_in_seconds(clock, seconds_per_round=4.5, warm_start=False)
     taken(subject, SAME[0])
     assert subject.inversions.budget.seconds == 5  # iterations
@@ -330,13 +328,13 @@ def test_what_later_updates_tell_and_what_estimates_take_are_seconds_of_the_roun
     assert subject.inversions.budget.seconds == 5 + 6
 
 
-def test_what_was_spent_is_in_the_state_and_in_what_is_recorded(clock):
-    subject, resumed, told = (inverted_in_seconds(clock, seconds_total=8.0) for _ in range(3))
+def test_the_state_and_the_record_contain_the_spent_budget(clock):
+    subject, resumed, replayed = (inverted_in_seconds(clock, seconds_total=8.0) for _ in range(3))
     round_ = stale_round(SAME[0])
     recorded = subject.make(round_)
-    for one in (subject, told):
+    for one in (subject, replayed):
         one.take(round_, recorded)
     resumed.load_state_dict(subject.state_dict())
-    for one in (subject, resumed, told):
+    for one in (subject, resumed, replayed):
         budget = one.inversions.budget
         assert (budget.iterations, budget.seconds) == (6, 6.0)

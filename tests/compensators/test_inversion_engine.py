@@ -1,4 +1,4 @@
-"""Iterations of inversions: against the oracle, several together, and what ends them."""
+"""Iterations of inversions: compared with an oracle, in groups, and their end."""
 
 from dataclasses import replace
 from math import isfinite
@@ -127,7 +127,7 @@ def test_the_gradients_with_relu_and_pooling_are_the_oracles():
         torch.testing.assert_close(ours[0], theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_several_together_are_what_each_is_alone():
+def test_several_together_equal_each_alone():
     net = precise()
     together = [begun(net, seed) for seed in (0, 1, 2)]
     alone = [begun(net, seed) for seed in (0, 1, 2)]
@@ -199,7 +199,7 @@ def test_only_those_of_one_kind_are_computed_together():
 # Numbers that are none.
 
 
-def test_an_update_that_is_not_finite_leaves_the_reconstruction_as_it_was():
+def test_an_update_that_is_not_finite_does_not_change_the_reconstruction():
     net = network()
     one = begun(net)
     first, *rest = one.target.update
@@ -211,7 +211,7 @@ def test_an_update_that_is_not_finite_leaves_the_reconstruction_as_it_was():
 
 
 def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
-    # The third iteration is made to fail: what the second left stays, and the fourth goes on from there.
+    # The third iteration fails: the result of the second stays, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes
 
@@ -235,7 +235,7 @@ def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
 def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_whose_was(
     monkeypatch, number
 ):
-    # That of the second iterate is made to be none: the third is the first again, and the fourth goes on from there.
+    # That of the second iterate is not finite: the third is the first again, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes
 
@@ -254,7 +254,7 @@ def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_
     assert bool(at[3][0].isfinite().all())
 
 
-def test_one_that_is_not_finite_does_not_touch_those_beside_it():
+def test_an_update_that_is_not_finite_does_not_change_others():
     net = precise()
     good, alone, bad = begun(net), begun(net), begun(net, 1)
     first, *rest = bad.target.update
@@ -289,7 +289,7 @@ def test_where_the_memory_is_too_small_half_as_many_are_computed_together(monkey
     assert [one.done for one in some] == [2] * 8
 
 
-def test_fewer_than_may_be_together_are_halved_from_what_they_are(monkeypatch):
+def test_smaller_groups_are_halved_from_their_size(monkeypatch):
     # Three do not fit where eight might be: not four are tried next, but one.
     iterate, tried = Engine._iterate, []
 
@@ -305,7 +305,7 @@ def test_fewer_than_may_be_together_are_halved_from_what_they_are(monkeypatch):
     assert tried == [3, 1, 1, 1]
 
 
-def test_what_does_not_fit_alone_is_said(monkeypatch):
+def test_one_that_does_not_fit_alone_raises(monkeypatch):
     def short(self, some):
         raise torch.OutOfMemoryError
 
@@ -325,7 +325,7 @@ def test_bfloat16_is_near_and_leaves_the_state_in_float32():
     assert float(low.disparity) == pytest.approx(float(full.disparity), rel=0.05)
 
 
-def test_the_published_schedule_ends_where_the_paper_says():
+def test_the_published_schedule_has_the_steps_of_the_paper():
     # I = 15,000: floor(I / 2.667) = 5624, floor(I / 1.6) = 9375, floor(I / 1.142) = 13134.
     subject = engine(schedule="steps", learning_rate=1.0, iterations=15_000)
     one = begun(network(), iterations=15_000)

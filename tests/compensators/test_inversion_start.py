@@ -1,4 +1,4 @@
-"""Where inversions begin: examples from N(0, 1), and labels that the update tells."""
+"""Initial examples from N(0, 1), and labels estimated from the update."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_examples_and_labels_are_drawn_from_the_normal_distribution():
     )  # beyond 2 sigma
 
 
-def test_what_is_drawn_depends_on_seed_client_and_task_alone():
+def test_draws_depend_on_seed_client_and_task_only():
     def begun(client_id: int, task_id: int, seed: int = 0, *, before: int = 0):
         subject = Inversions(settings(labels_start="normal"), context(seed=seed))
         for other in range(before):
@@ -101,7 +101,7 @@ def one_step(net: Network, base_d: torch.Tensor, inputs_nX: torch.Tensor, labels
     return as_vector(made)
 
 
-def test_the_gradient_of_the_last_bias_tells_the_labels_where_the_examples_are_the_true_ones():
+def test_the_gradient_of_the_last_bias_gives_the_labels_of_the_true_examples():
     # mean(p) - y, and mean(p) is known from the same examples.
     net, base_d, inputs_nX = network(), numbers(123, scale=0.4), images(8)
     labels_n = torch.tensor([2, 2, 2, 0, 2, 2, 0, 2])
@@ -111,7 +111,7 @@ def test_the_gradient_of_the_last_bias_tells_the_labels_where_the_examples_are_t
 
 
 def test_the_labels_of_a_model_that_thinks_nothing_by_hand():
-    # All parameters 0: p = 1/3 of everything. slope = 1/3 - y, so y = 1/3 - slope; what falls below 0 is none.
+    # All parameters 0: p = 1/3 of everything. slope = 1/3 - y, so y = 1/3 - slope; negative shares are 0.
     net = network()
     parts = net.parts(torch.zeros(123))
     slope_C = torch.tensor([1 / 3 - 0.9, 1 / 3 - 0.3, 1 / 3 + 0.2])
@@ -137,7 +137,7 @@ def test_a_slope_that_leaves_nothing_is_taken_for_equal_shares():
     ids=str,
 )
 def test_an_inversion_begins_with_the_labels_of_its_client(steps):
-    # Nearly still: what the update adds up to is its gradient times the steps and the rate.
+    # A very small rate: the update is its gradient times the steps and the rate.
     net, labels_n = network(), torch.tensor([1, 1, 1, 1, 1, 1, 2, 2])
     base_d, rate = numbers(123, scale=0.05), 1e-4
     gradient_d = one_step(net, base_d, images(8), labels_n)
@@ -156,7 +156,7 @@ def test_an_inversion_begins_with_the_labels_of_its_client(steps):
     ],
     ids=["asked for", "no bias"],
 )
-def test_labels_are_drawn_where_that_is_asked_for_or_no_bias_tells_them(given, module):
+def test_labels_are_drawn_if_configured_or_without_a_bias(given, module):
     net = network(module)
     subject = Inversions(settings(**given), context(net))
     update = received(2, task_id=33, base_d=numbers(net.dimension))
@@ -175,7 +175,7 @@ def test_labels_are_drawn_where_that_is_asked_for_or_no_bias_tells_them(given, m
         ({"images_max": None}, 1, 1),
         ({"images_max": None, "images_share": 0.01}, 5, 1),
         ({"images_max": None, "images_share": 2.0}, 5, 10),
-        ({"images_max": None}, 10**9, 4096),  # whatever a client says that it holds
+        ({"images_max": None}, 10**9, 4096),  # however many a client reports
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""How far to invert, and how much of the rest to add, learned from what later updates tell."""
+"""Number of iterations, residual and trust, learned from later updates."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,14 +35,14 @@ def trial(share: float, stale_l1: float = 1.0) -> Trial:
     return Trial(share * stale_l1, 0.0, stale_l1, 0.0)
 
 
-def told(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
-    """A round without updates; one before told errors of choices: iterations, residual, share of the stale update's."""
-    said = [[iterations, residual, 1.0, *trial(share)] for iterations, residual, share in trials]
-    subject.take(stale_round(version=version), {**NOTHING, "trials": [said]})
+def round_with(subject, *trials: tuple[int, float, float], version: int = 2) -> None:
+    """A round without updates; with trials of choices: iterations, residual, share of the stale update's error."""
+    rows = [[iterations, residual, 1.0, *trial(share)] for iterations, residual, share in trials]
+    subject.take(stale_round(version=version), {**NOTHING, "trials": [rows]})
 
 
 def made_of(subject, *updates, version: int = 3) -> dict[str, Any]:
-    """What `make` says; the round is applied."""
+    """The result of `make`; the round is applied."""
     round_ = stale_round(*updates, version=version)
     made = subject.make(round_)
     subject.take(round_, made)
@@ -79,7 +79,7 @@ def test_the_best_choice_has_the_smallest_mean_error():
     assert trials.best() == A  # only the newest count: 0.25 against 0.35
 
 
-def test_an_update_whose_error_is_small_says_as_little_as_that():
+def test_a_small_error_is_reported_as_small():
     # Of a stale error of 0.1 it is 25 times as much, of nine of 10 the half: 47.5 of 90.1, not a mean of ratios.
     trials = Trials(10)
     trials.add({A: trial(25.0, 0.1), B: trial(1.0, 0.1)})
@@ -89,7 +89,7 @@ def test_an_update_whose_error_is_small_says_as_little_as_that():
     assert trials.best() == A
 
 
-def test_what_is_not_tried_any_more_is_forgotten():
+def test_old_trials_are_removed():
     trials = Trials(2)
     for _ in range(2):
         trials.add({A: trial(0.5), C: trial(0.1)})
@@ -107,7 +107,7 @@ def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_non
     assert trials.best() is None
     trials.add({Choice(*choice, 1.0): trial(0.5) for choice in ((20, 0.0), (5, 1.0), (5, 0.5))})
     assert trials.best() == (5, 0.5, 1.0)
-    trials.add({})  # tells nothing
+    trials.add({})  # no trial
     assert trials.best() == (5, 0.5, 1.0)
 
 
@@ -143,14 +143,14 @@ def test_without_it_all_iterations_are_used_and_nothing_else_is_kept():
     ("best", "used", "done"),
     [((5, 1.0), [5, 1.0, 1.0], 10), ((10, 0.0), [10, 0.0, 1.0], 20), ((20, 0.5), [20, 0.5, 1.0], 20)],
 )
-def test_what_turned_out_best_is_used_and_not_much_more_is_done(best, used, done):
+def test_the_best_choice_is_used_and_limits_iterations(best, used, done):
     subject = inversion(**ADAPTS)
-    told(subject, (*best, 0.2), (5, 0.5, 0.3))
+    round_with(subject, (*best, 0.2), (5, 0.5, 0.3))
     (one,) = made_of(subject, received())["estimates"].values()
     assert (one["choice"], one["iterations"]) == (used, done)
 
 
-def test_a_later_update_tells_the_error_of_every_choice():
+def test_a_later_update_measures_every_choice():
     subject = inversion(**{**ADAPTS, "window": 9})
     stale, true = received(0), received(0, base_version=3, staleness=1)
     (one,) = made_of(subject, stale)["estimates"].values()
@@ -175,7 +175,7 @@ def test_a_later_update_tells_the_error_of_every_choice():
         assert stale_cosine == pytest.approx(cosine_error(stale.vector_d, true.vector_d), abs=1e-5)
 
 
-def test_the_error_of_an_estimate_is_that_of_what_was_used():
+def test_an_error_belongs_to_the_choice_that_was_used():
     subject = inversion(**ADAPTS)
     made = made_of(subject, received(0))
     true = received(0, base_version=3, staleness=0)
@@ -186,15 +186,15 @@ def test_the_error_of_an_estimate_is_that_of_what_was_used():
     )
 
 
-def test_the_error_of_an_estimate_is_told_though_another_choice_is_better_by_now():
+def test_an_error_is_measured_after_another_choice_became_better():
     subject = inversion(**{**ADAPTS, "residual": 0.3})
     made_of(subject, received(0))
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     errors = made_of(subject, received(0, base_version=3, staleness=1), version=4)["errors"]
     assert [one[1] for one in errors] == ["none", "first-order", "gradient-inversion"]
 
 
-def test_what_the_budget_ended_is_used_as_far_as_it_came():
+def test_an_inversion_that_the_budget_ended_is_used():
     early = inversion(**{**ADAPTS, "iterations_per_round": 4, "iterations_min": 2})
     early.begin(received(0))
     for _ in range(4):
@@ -204,7 +204,7 @@ def test_what_the_budget_ended_is_used_as_far_as_it_came():
 
 
 @pytest.mark.parametrize(("most", "kept"), [(4, [4]), (7, [5]), (13, [5, 10])])
-def test_what_the_budget_ended_is_used_as_ever_but_only_its_marks_are_tried(most, kept):
+def test_an_inversion_that_the_budget_ended_has_trials_at_checkpoints_only(most, kept):
     subject = inversion(**{**ADAPTS, "iterations_per_round": most, "iterations_min": 2})
     (one,) = made_of(subject, received(0))["estimates"].values()
     assert (sorted(one["kept"]), one["choice"][0], one["iterations"]) == (kept, kept[0], most)
@@ -214,7 +214,7 @@ def test_what_the_budget_ended_is_used_as_ever_but_only_its_marks_are_tried(most
 
 
 def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
-    def told(update, method, estimate_d, staleness):
+    def spoilt(update, method, estimate_d, staleness):
         error = measured(update, method, estimate_d, staleness)
         is_bad = method == "gradient-inversion" and torch.equal(estimate_d, bad_d)
         return replace(error, cosine=torch.nan) if is_bad else error
@@ -222,7 +222,7 @@ def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
     subject = inversion(**{**ADAPTS, "window": 9})
     made = made_of(subject, received(0))
     bad_d = made["estimates"][0]["estimate"]  # of the choice that was used
-    monkeypatch.setattr(gradient_inversion, "measured", told)
+    monkeypatch.setattr(gradient_inversion, "measured", spoilt)
     after = made_of(subject, received(0, base_version=3, staleness=0), version=3)
     assert after["errors"] == []
     (rows,) = after["trials"]
@@ -230,7 +230,7 @@ def test_an_estimate_whose_error_is_not_finite_is_not_tried(monkeypatch):
     assert len(rows) == 3 * len(RESIDUALS) * len(TRUSTS) - 1
 
 
-def test_an_update_that_is_the_true_one_itself_says_nothing_of_choices():
+def test_an_exact_update_has_no_trials():
     # The stale update was right: its error is 0, and no share of it.
     subject = inversion(**ADAPTS)
     vector_d = numbers(123, seed=5, scale=0.3)
@@ -240,15 +240,15 @@ def test_an_update_that_is_the_true_one_itself_says_nothing_of_choices():
     assert [one[2] for one in made["errors"] if one[1] == "none"] == [0.0]
 
 
-def test_what_was_learned_is_in_the_state():
+def test_the_state_contains_the_trials():
     subject, resumed = inversion(**ADAPTS), inversion(**ADAPTS)
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     resumed.load_state_dict(subject.state_dict())
     assert equal(taken(subject, received()), taken(resumed, received()))
 
 
-def test_a_state_replaces_what_was_learned_before():
+def test_a_state_replaces_earlier_trials():
     subject, fresh = inversion(**ADAPTS), inversion(**ADAPTS)
-    told(subject, (5, 1.0, 0.1))
+    round_with(subject, (5, 1.0, 0.1))
     subject.load_state_dict(fresh.state_dict())
     assert equal(taken(subject, received()), taken(fresh, received()))

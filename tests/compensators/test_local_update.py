@@ -1,4 +1,4 @@
-"""The simplified local update LU: what the oracle makes, and what clients make of the same data."""
+"""The simplified local update LU, compared with an oracle and with clients."""
 
 import pytest
 import torch

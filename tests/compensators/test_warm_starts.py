@@ -1,4 +1,4 @@
-"""Warm starts: what is kept of each client, how much, and what becomes of it."""
+"""Warm starts: the reconstructions that are kept, and their memory."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_several_go_for_one_that_is_large():
     assert warm.size_bytes == 3 * BYTES
 
 
-def test_one_that_is_larger_than_the_bound_is_not_kept_and_nor_is_what_there_was():
+def test_a_reconstruction_over_the_limit_removes_the_earlier_one():
     warm = WarmStarts(BYTES)
     warm.put(0, reconstruction())
     warm.put(0, reconstruction(8))
@@ -65,7 +65,7 @@ def test_with_no_memory_nothing_is_kept():
     assert warm.get(0) is None
 
 
-def test_the_state_replaces_what_there_was_and_keeps_the_order():
+def test_the_state_replaces_all_and_keeps_the_order():
     warm, other = WarmStarts(3 * BYTES), WarmStarts(3 * BYTES)
     for client_id in (2, 0, 1):
         warm.put(client_id, reconstruction(seed=client_id))
@@ -107,7 +107,7 @@ def test_even_the_smallest_share_is_one_iteration():
 
 
 def test_a_warm_inversion_shorter_than_the_least_is_used_when_it_is_done():
-    # iterations_min is 2, and a warm start is over after 1: that is all of it, not what the budget left of it.
+    # iterations_min is 2, and a warm start is planned with 1, so the budget has not ended it early.
     subject = Inversions(settings(warm_share=0.01), context())
     subject.remember(0, reconstruction(4))
     result = subject.finish({0: received(0)})
@@ -126,7 +126,7 @@ def test_a_compensator_goes_on_from_its_own_reconstruction():
     assert [one.iterations for one in outcome.updates] == [3]
 
 
-def test_what_is_kept_of_one_keeps_nothing_of_those_beside_it():
+def test_a_kept_reconstruction_shares_no_memory_with_its_group():
     subject = inversion()
     round_ = stale_round(*(received(client_id) for client_id in range(4)))
     made = subject.make(round_)
@@ -135,8 +135,8 @@ def test_what_is_kept_of_one_keeps_nothing_of_those_beside_it():
         assert one.untyped_storage().nbytes() == one.nbytes
 
 
-def test_what_is_only_computed_is_not_remembered():
-    # `make` may be called and its result lost; what it says is remembered with `take`.
+def test_a_reconstruction_is_remembered_when_its_round_is_taken():
+    # The result of `make` may be lost; `take` remembers it.
     subject = inversion()
     round_ = stale_round(received(0))
     subject.make(round_)

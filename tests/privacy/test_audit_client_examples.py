@@ -1,4 +1,4 @@
-"""Who holds what, and what reconstructions are held against."""
+"""The examples of clients, and the comparison of reconstructions with them."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def test_pixels_are_bytes_over_the_most_that_there_can_be(normalise: str) -> Non
     torch.testing.assert_close(pixels, stored / 16)
 
 
-def test_pixels_of_floats_are_over_what_occurs() -> None:
+def test_pixels_of_floats_are_over_their_range() -> None:
     data = dataset(torch.tensor([[-1.0, 3.0], [1.0, 0.0], [0.0, 2.0]]), [0, 1, 2])
     assert Pixels(data)(torch.tensor([[-1.0, 3.0], [1.0, 5.0]])).tolist() == [[0.0, 1.0], [0.5, 1.0]]
 
@@ -136,7 +136,7 @@ def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
     assert rows(others) != rows(client_examples.own_and_others(0, 0, 8)[1])
 
 
-def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
+def test_an_example_of_the_client_is_not_one_of_others() -> None:
     few = {"name": "label-count", "smallest": 2, "largest": 2, "pool": 2}
     shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
     client_examples = ClientExamples(shared, build.dataset(shared))
@@ -145,7 +145,7 @@ def test_an_example_that_a_client_holds_itself_is_nobody_elses() -> None:
         assert not set(rows(held)) & set(rows(others))
 
 
-def test_a_class_that_nobody_else_holds_has_no_counterpart(tmp_path: Path) -> None:
+def test_a_class_of_one_client_has_no_counterpart(tmp_path: Path) -> None:
     file = tmp_path / "three.npz"
     labels = np.repeat(np.arange(3), 20)
     inputs = np.arange(120, dtype=np.float32).reshape(60, 2)

@@ -49,7 +49,7 @@ def test_ssim_of_an_image_with_itself_is_1() -> None:
     assert ssim(images, images).diagonal().tolist() == pytest.approx([1.0] * 3, abs=1e-6)
 
 
-def test_ssim_is_what_scikit_image_says() -> None:
+def test_ssim_equals_that_of_scikit_image() -> None:
     # structural_similarity of scikit-image 0.26, data_range=1, of channels where there are two.
     first, second = two_patterns()
     assert ssim(first[None, None], second[None, None]).item() == pytest.approx(0.20926679, abs=1e-6)
@@ -61,7 +61,7 @@ def test_ssim_is_what_scikit_image_says() -> None:
     assert ssim(two_channels, others).item() == pytest.approx(0.54861553, abs=1e-6)
 
 
-def test_ssim_of_many_pairs_is_what_scikit_image_says_of_each() -> None:
+def test_ssim_of_many_pairs_equals_that_of_scikit_image() -> None:
     metrics = pytest.importorskip("skimage.metrics", reason="scikit-image is not installed")
     made, held = drawn(3, 3, 10, 9), drawn(4, 3, 10, 9)
     expected = [
@@ -126,7 +126,7 @@ def test_lpips_is_the_weighted_distance_of_directions() -> None:
     assert measure.closest(image([0.6, 0.8, 0.0]), held)[1].tolist() == [1]
 
 
-def test_lpips_is_what_its_package_says_of_each_pair() -> None:
+def test_lpips_equals_that_of_its_package() -> None:
     package = pytest.importorskip("lpips", reason="lpips is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks torchvision in a way that is no longer liked
@@ -159,6 +159,6 @@ def test_lpips_is_left_out_where_its_weights_are_missing_and_nothing_is_download
         perceptual.measure((1, 28, 28))
 
 
-def test_lpips_is_left_out_of_what_is_no_picture() -> None:
+def test_lpips_is_left_out_without_images() -> None:
     with pytest.raises(perceptual.LeftOut, match=r"shape \(2, 8, 8\) are no grey or colour images"):
         perceptual.measure((2, 8, 8))

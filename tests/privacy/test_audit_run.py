@@ -1,4 +1,4 @@
-"""The audit as a whole: a run is played, its stale updates are inverted, and what comes out is held against data."""
+"""A whole audit: a simulated run, the inversion of its stale updates, and the comparison with data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +63,7 @@ def test_an_audit_repeats_to_the_bit() -> None:
         assert one.disparity == other.disparity
 
 
-def test_what_is_the_clients_own_data_is_found_to_be_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_own_data_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = training_context(settings()).trainer
 
     def know(watch: Any, updates: Sequence[StaleUpdate]) -> tuple[list[Inversion], list[list[float]]]:
@@ -100,10 +100,10 @@ def test_the_run_is_not_changed_by_being_looked_at() -> None:
 
 
 def test_no_more_updates_are_inverted_than_asked_for() -> None:
-    told: list[module.Reconstructed] = []
-    done = audit(settings(), range(1, 7), updates_max=3, on_reconstructed=told.append)
+    reported: list[module.Reconstructed] = []
+    done = audit(settings(), range(1, 7), updates_max=3, on_reconstructed=reported.append)
     assert done.findings.updates == 3
-    assert list(done.reconstructed) == told
+    assert list(done.reconstructed) == reported
 
 
 def test_a_client_that_is_inverted_again_begins_where_it_ended() -> None:
@@ -156,7 +156,7 @@ def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any
         ),
     ],
 )
-def test_what_cannot_be_audited_is_one_sentence(
+def test_an_impossible_audit_has_an_error_of_one_sentence(
     rounds: list[int], changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):

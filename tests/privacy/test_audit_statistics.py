@@ -39,13 +39,13 @@ def test_a_difference_is_of_examples_and_its_interval_of_clients() -> None:
     assert found.closer_share == pytest.approx(2 / 3)
 
 
-def test_one_client_says_nothing_of_others() -> None:
+def test_one_client_gives_no_result_about_others() -> None:
     found = difference(np.array([1.0, 2.0]), np.array([4, 4]), rng())
     assert found.mean == 1.5
     assert isnan(found.low) and isnan(found.high)
 
 
-def test_what_is_equally_close_counts_half() -> None:
+def test_equal_distances_count_half() -> None:
     found = difference(np.array([0.0, 0.0, 1.0, -1.0]), np.array([0, 0, 1, 1]), rng())
     assert found.closer_share == 0.5
 

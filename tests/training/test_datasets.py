@@ -12,7 +12,7 @@ MNIST = Path(__file__).parents[2].parent / "shared" / "data" / "mnist.npz"
 
 
 def arrays(**changes):
-    """Two training images and one test image of 2x2, with what a test changes about them."""
+    """Two training images and one test image of 2x2, with the changes of a test."""
     return {
         "x_train": np.array([[[0, 255], [0, 255]], [[0, 255], [0, 255]]], dtype=np.uint8),
         "y_train": np.array([0, 1]),
@@ -75,7 +75,7 @@ def test_floats_are_kept_as_they_are(tmp_path):
     assert dataset.train_examples().tolist() == x_train.tolist()
 
 
-def test_a_model_sees_what_normalise_says(tmp_path):
+def test_inputs_are_normalised_as_configured(tmp_path):
     # x_test: 51, 0, 0, 0. By 255: 0.2; standard: less 1/2 over 1/2.
     path = saved(tmp_path)
     for normalise, seen in (("raw", 51), ("unit", 0.2), ("standard", -0.6)):
@@ -114,7 +114,7 @@ def test_floats_have_no_unit(tmp_path):
         load("npz", path, normalise="unit")
 
 
-def test_a_column_of_numbers_says_who_an_example_is_from(tmp_path):
+def test_a_column_of_numbers_contains_the_groups(tmp_path):
     dataset = load(
         "npz", saved(tmp_path, writer_train=np.array([70, -3]), writer_test=np.array([70])), column="writer"
     )
@@ -240,7 +240,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD)
-def test_a_file_that_does_not_hold_what_it_should_is_refused_in_one_sentence(tmp_path, changes, sentence):
+def test_an_invalid_file_is_refused_with_one_sentence(tmp_path, changes, sentence):
     path = saved(tmp_path, **changes)
     with pytest.raises(UserError) as caught:
         load("npz", path)
@@ -306,7 +306,7 @@ def test_a_path_too_few_or_too_many_is_refused():
 
 
 @pytest.mark.skipif(not MNIST.is_file(), reason="needs mnist.npz in ../shared/data beside the checkout")
-def test_mnist_comes_out_as_the_published_normalisation_says():
+def test_mnist_has_the_published_normalisation():
     dataset = load("npz", MNIST)
     inputs = dataset.train_examples()
     assert inputs.shape == (60000, 1, 28, 28)

@@ -73,7 +73,7 @@ def test_other_lists_make_another_file(celeba):
     assert len(list(celeba.glob("unstale-84-*.npy"))) == 2
 
 
-def test_a_kept_file_that_is_broken_says_what_to_do(celeba):
+def test_a_broken_cached_file_is_refused_with_advice(celeba):
     load("celeba", cache=str(celeba.parent))
     (path,) = celeba.glob("unstale-84-*.npy")
     whole = path.read_bytes()

@@ -23,7 +23,7 @@ def draw(path: Path, colour, mode="L", size=(3, 2)) -> None:
 
 @pytest.fixture
 def cats_and_dogs(tmp_path):
-    """Grey images 3 wide and 2 high; the colour says which is which."""
+    """Grey images 3 wide and 2 high; with different colours."""
     folder = tmp_path / "pets"
     draw(folder / "train" / "dog" / "1.png", 30)
     draw(folder / "train" / "cat" / "b.png", 20)
@@ -208,7 +208,7 @@ def test_a_factory_makes_the_data_set(module):
     assert dataset.train_examples([2]).tolist() == [[0, 0, 0, 0]]
 
 
-def test_a_factory_is_told_what_it_takes(module):
+def test_a_factory_receives_the_arguments_it_takes(module):
     load("my_data:asks", "a", cache="/data", download=True, normalise="raw")
     expected = {"cache": Path("/data"), "download": True, "path": Path("a"), "normalise": "raw"}
     assert sys.modules["my_data"].asked == expected
@@ -229,13 +229,13 @@ BAD_FACTORIES = {
 
 
 @pytest.mark.parametrize(("name", "sentence"), BAD_FACTORIES.items())
-def test_a_factory_that_is_none_is_told_in_one_sentence(module, name, sentence):
+def test_an_invalid_factory_is_refused_with_one_sentence(module, name, sentence):
     with pytest.raises(UserError) as caught:
         load(name)
     assert str(caught.value).startswith(f"data set {sentence}")
 
 
-def test_what_a_factory_does_not_take_is_refused(module):
+def test_arguments_that_a_factory_does_not_take_are_refused(module):
     for given in ({"path": "a"}, {"normalise": "raw"}, {"column": "writer"}):
         with pytest.raises(
             UserError, match=rf"^data set 'my_data:plain' takes no {next(iter(given))}, got '"
@@ -249,7 +249,7 @@ def test_a_name_from_elsewhere_imports_nothing(module):
     assert "my_data" not in sys.modules
 
 
-def test_bytes_of_a_factory_are_normalised_as_it_says():
+def test_bytes_of_a_factory_have_its_normalisation():
     # 51 / 255 = 0.2; less 0.1, over 0.5: 0.2
     stored = torch.full((3, 1, 2, 2), 51, dtype=torch.uint8)
     rule = Normalisation(divisor=255, mean_C=(0.1,), std_C=(0.5,))

@@ -11,7 +11,7 @@ TRAIN = [2, 0, 1, 0, 0, 1, 2, 0, 0, 2]  # five of class 0, two of 1, three of 2
 
 
 def data_of(train: list[int], test: list[int]) -> Dataset:
-    """Example i of the training set is (i,), and of the test set (100 + i,); every one is from somebody else."""
+    """Example i of the training set is (i,), and of the test set (100 + i,); every one has its own group."""
     return Dataset(
         name="counted",
         classes=3,
@@ -28,7 +28,7 @@ def split_of(labels: list[int], first: int = 0) -> Split:
 
 
 def held(data: Dataset) -> tuple[list[int], list[int]]:
-    """Which examples of which set are left, told by what is stored; labels and groups must have gone with them."""
+    """The remaining examples of both splits, by stored value; labels and groups must match."""
     train, test = (
         [int(x) for x in stored.flatten()] for stored in (data.train.stored_NX, data.test.stored_NX)
     )

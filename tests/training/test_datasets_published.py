@@ -254,7 +254,7 @@ def test_svhn_counts_its_digits_from_0(tmp_path, monkeypatch, packed):
     assert dataset.test.labels_N.tolist() == LABELS["test"]
 
 
-def test_a_torn_file_of_svhn_is_told_apart_from_a_missing_one(tmp_path, monkeypatch):
+def test_a_truncated_file_of_svhn_is_not_reported_as_missing(tmp_path, monkeypatch):
     write_svhn(tmp_path, monkeypatch)
     path = tmp_path / "test_32x32.mat"
     whole = path.read_bytes()
@@ -302,7 +302,7 @@ def test_a_data_set_that_is_not_there_names_the_command_that_gets_it(tmp_path, n
 
 
 @pytest.mark.parametrize("name", IN_CACHE)
-def test_a_download_that_fails_is_told_in_one_sentence(tmp_path, name):
+def test_a_failed_download_has_an_error_of_one_sentence(tmp_path, name):
     with pytest.raises(UserError) as caught:
         load(name, cache=str(tmp_path), download=True)
     sentence = str(caught.value)
@@ -317,7 +317,7 @@ def test_a_download_asks_for_nothing_that_is_there(tmp_path, requests):
     assert requests == []
 
 
-def test_a_torn_file_is_told_apart_from_a_missing_one(tmp_path):
+def test_a_truncated_file_is_not_reported_as_missing(tmp_path):
     write_idx(tmp_path / "MNIST" / "raw", MNIST_FILES, upright())
     path = tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
     for kept in (0, 3, 10, 1000):

@@ -1,4 +1,4 @@
-"""Two data sets made into one that changes: what fits together, and what a model sees of it."""
+"""Two data sets as one that changes: checks, and inputs of a model."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_neither_data_set_is_written_to():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "message"),
     [
         (
             data_of(bytes_of(3, 32, 32)),
@@ -116,10 +116,10 @@ def test_neither_data_set_is_written_to():
     ],
     ids=["channels", "columns", "bytes and floats", "classes"],
 )
-def test_what_does_not_fit_together_is_told_in_one_sentence(first, second, said):
+def test_data_sets_that_do_not_fit_are_refused_with_one_sentence(first, second, message):
     with pytest.raises(UserError) as raised:
         both(first, second)
-    assert str(raised.value) == said
+    assert str(raised.value) == message
 
 
 def test_the_digest_of_the_labels_covers_the_later_ones_and_their_rate():

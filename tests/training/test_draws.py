@@ -18,7 +18,7 @@ SMALL_ENOUGH = sorted(MODELS.keys() - {"resnet18"})
 
 
 @pytest.mark.parametrize("name", SMALL_ENOUGH)
-def test_a_model_that_is_said_to_draw_nothing_leaves_the_generator_as_it_is(name: str) -> None:
+def test_a_model_without_draws_does_not_change_the_generator(name: str) -> None:
     shape = MODELS[name][1] or (1, 8, 8)
     module = build(name, shape, 10, seed=0).train()
     before = torch.get_rng_state()
@@ -50,5 +50,5 @@ def test_a_task_of_a_model_that_draws_is_the_same_bits_each_time_and_no_two_task
     first = trainer.train(0, 0, base_d, 0.1)
     torch.rand(3)
     assert torch.equal(trainer.train(0, 0, base_d, 0.1).vector_d, first.vector_d)
-    # All four examples are in every mini-batch, so only what is dropped differs.
+    # All four examples are in every mini-batch, so only dropout differs.
     assert not torch.allclose(trainer.train(0, 1, base_d, 0.1).vector_d, first.vector_d)

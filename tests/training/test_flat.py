@@ -52,7 +52,7 @@ def test_frames_of_the_wrong_size_in_all_are_our_own_mistake():
         from_bytes([bytes(4), bytes(8)], 2)
 
 
-def test_what_was_received_is_the_receivers_own_memory():
+def test_a_received_vector_has_its_own_memory():
     content = bytearray(4)
     model_d = from_bytes([content], 1)
     content[:] = struct.pack("<f", 9.0)
@@ -121,7 +121,7 @@ def test_a_version_is_used_without_a_copy_and_buffers_with_one():
     assert (model.module.weight.item(), model.module.bias.item()) == (1, 0)
 
 
-def test_what_lets_go_holds_nothing_and_still_says_what_it_is():
+def test_a_released_model_holds_nothing_and_keeps_its_description():
     model = FlatModel(nn.Linear(2, 1))
     before = describe(model.module)
     model.gradient_d.fill_(1.0)

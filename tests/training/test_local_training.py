@@ -145,7 +145,7 @@ def test_one_plain_step_over_the_learning_rate_is_the_gradient():
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=repr)
-def test_the_same_stream_gives_the_same_bits_whatever_the_workspace_held(training):
+def test_the_same_stream_gives_the_same_bits_in_any_workspace(training):
     model, base_d, inputs_nX, labels_n = digits_examples()
     kept = base_d.clone(), inputs_nX.clone(), labels_n.clone()
     first = compute(training, model, base_d, inputs_nX, labels_n)
@@ -194,7 +194,7 @@ def test_the_states_that_a_client_has_kept_are_not_written_to(training):
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=repr)
-def test_only_what_is_declared_is_kept_and_sent_along(training):
+def test_only_declared_tensors_are_kept_and_sent(training):
     update = compute(training, *digits_examples())
     assert bool(update.state) == training.keeps_state
     assert (update.extra_d is not None) == training.needs_extra

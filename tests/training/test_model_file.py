@@ -1,4 +1,4 @@
-"""The model as a file: what another program reads is what was trained."""
+"""The model as a file: another program reads the trained model."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_a_run_leaves_its_last_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "missing/model.safetensors", "/dev/null"])
-def test_what_is_no_file_in_a_folder_that_exists_is_said_before_the_run(path: str, tmp_path: Path) -> None:
+def test_an_invalid_path_is_refused_before_the_run(path: str, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^save_model is .*, expected the name of a file in a folder that exists$"
     ):
@@ -58,7 +58,7 @@ def test_what_is_no_file_in_a_folder_that_exists_is_said_before_the_run(path: st
         ("m\0", "embedded null byte"),
     ],
 )
-def test_a_file_that_could_not_be_written_is_said_before_the_run(path: str, why: str, tmp_path: Path) -> None:
+def test_an_unwritable_file_is_refused_before_the_run(path: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         model_file.check_writable(tmp_path / path)
     assert str(raised.value) == (

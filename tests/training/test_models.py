@@ -183,7 +183,7 @@ def test_halving_has_the_bits_of_max_pooling_behind_a_relu_with_and_without_grad
     assert torch.equal(found[0][1], found[1][1])
 
 
-def test_the_first_convolution_is_that_of_pytorch_with_what_it_makes_laid_out_channels_last():
+def test_the_first_convolution_equals_pytorchs_with_channels_last():
     ours, theirs = FirstConv2d(3, 4, kernel_size=5), nn.Conv2d(3, 4, kernel_size=5)
     theirs.load_state_dict(ours.state_dict())
     inputs = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))

@@ -31,7 +31,7 @@ def same_task_twice(name: str, device: str = "cpu") -> None:
 
 
 @pytest.mark.parametrize("name", ["lenet_gi", "lenet_28"])
-def test_the_same_task_gives_the_same_bits_whatever_ran_between(name: str) -> None:
+def test_the_same_task_gives_the_same_bits_after_other_tasks(name: str) -> None:
     same_task_twice(name)
 
 

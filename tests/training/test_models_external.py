@@ -1,4 +1,4 @@
-"""torchvision's models and the user's own factories: what they make is checked before anything starts."""
+"""torchvision's models and factories of the user, and checks of their models."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from unstale.training.models import build, find
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Module]:
-    """Builds what a factory makes, as model `mine:factory`."""
+    """Builds the result of a factory, as model `mine:factory`."""
 
     def built(factory: object, input_shape: tuple[int, ...] = (1, 2, 2), classes: int = 3) -> nn.Module:
         mine = ModuleType("mine")
@@ -121,7 +121,7 @@ def test_a_factory_is_called_by_keyword_where_it_has_the_names_and_else_in_order
 
 
 def test_a_factory_is_not_imported_where_it_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = ModuleType("mine")  # without a factory, so that an import would be told otherwise
+    mine = ModuleType("mine")  # without a factory, so that an import would have another error
     monkeypatch.setitem(sys.modules, "mine", mine)
     assert refused(lambda: build("mine:factory", (4,), 3, seed=0, allow_factory=False)) == (
         "model 'mine:factory' is code, which is not imported because another side names it; "
@@ -174,7 +174,7 @@ EXPECTED = "for two inputs of shape 4, expected float32 logits of shape 2x3"
         (7, "made a value of type int, expected a torch.nn.Module"),
     ],
 )
-def test_what_a_factory_makes_is_checked(make, module: object, message: str) -> None:
+def test_the_result_of_a_factory_is_checked(make, module: object, message: str) -> None:
     assert (
         refused(lambda: make(lambda input_shape, classes: module, (4,))) == f"model 'mine:factory' {message}"
     )

@@ -1,4 +1,4 @@
-"""What goes into the last linear layer, and MOON's head in its place. docs/methods/training.md#moon."""
+"""The input of the last linear layer, and MOON's head. docs/methods/training.md#moon."""
 
 import pytest
 import torch

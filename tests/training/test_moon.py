@@ -164,7 +164,7 @@ def test_a_representation_of_zero_has_a_cosine_of_zero(zero):
 
 
 def test_a_representation_of_zero_has_no_gradient_that_is_not_a_number():
-    # Without ReLU behind it nothing hides what comes back to z = 0: the first step, at A = 0, is that of sgd.
+    # Without a ReLU after it, gradients reach z = 0: the first step, at A = 0, is that of sgd.
     model = FlatModel(nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 3, bias=False)))
     base_d = torch.from_numpy(rng(4).normal(size=24)).float()
     previous_d = base_d.clone()

@@ -1,4 +1,4 @@
-"""What holds for every partition: shares are what they promise, or there is one sentence."""
+"""Properties of every partition: valid shares, or an error of one sentence."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def refused(*arguments) -> str | None:
 @over_all_partitions
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 3))
-def test_shares_are_what_the_partition_promises_or_it_is_refused_beforehand(name, data, seed):
+def test_shares_have_the_properties_of_the_partition_or_are_refused(name, data, seed):
     partition, labels_n, groups_n, clients = data.draw(cases(name))
     given_labels_n, given_groups_n = labels_n.copy(), groups_n.copy()
     refusal = refused(partition, labels_n, clients, groups_n)
@@ -116,7 +116,7 @@ def test_every_share_is_shuffled(name):
 
 
 @over_all_partitions
-def test_every_partition_says_where_it_comes_from(name):
+def test_every_partition_has_a_source(name):
     assert PARTITIONS[name].source
 
 
@@ -264,7 +264,7 @@ def test_data_without_an_example_is_refused():
         ),
     ],
 )
-def test_groups_that_are_too_few_or_too_many_are_told(name, clients, sentence):
+def test_too_few_or_too_many_groups_are_refused(name, clients, sentence):
     groups_n = np.repeat([4, 5, 9], [8, 7, 9])
     with pytest.raises(UserError) as caught:
         check(partition_of(name), np.zeros(24, dtype=np.int64), clients, groups_n)

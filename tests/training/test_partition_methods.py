@@ -1,4 +1,4 @@
-"""Each partition against shares written out by hand, and against the moments of what it draws."""
+"""Each partition against shares written out by hand, and against the moments of its draws."""
 
 from math import gcd
 

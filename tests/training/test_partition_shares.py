@@ -76,7 +76,7 @@ def test_the_holders_of_a_block_are_those_whose_block_begins_with_the_class():
 
 def test_test_examples_are_cut_by_the_shares_of_the_training_data():
     # Class 0: clients hold 3, 1, 0 of 4, so 6 test examples are cut at floor(6 * 3/4) = 4 and floor(6 * 4/4) = 6.
-    # Class 1: 0, 1, 2 of 3, so 5 are cut at 0 and floor(5 * 1/3) = 1. Class 2 nobody trains on.
+    # Class 1: 0, 1, 2 of 3, so 5 are cut at 0 and floor(5 * 1/3) = 1. No client trains on class 2.
     train = Examples(np.array([0, 0, 0, 0, 1, 1, 1, 2]))
     test = Examples(np.array([0] * 6 + [1] * 5 + [2]))
     own = split_test_set(partition_of("dirichlet"), arrays([0, 1, 2], [3, 4], [5, 6]), train, test, InOrder())
@@ -103,7 +103,7 @@ def test_groups_get_the_test_examples_of_the_same_groups():
     assert [sorted(part.tolist()) for part in own] == [[], [0, 3, 4], [1]]
 
 
-def test_what_is_cut_evenly_is_tested_on_evenly():
+def test_an_even_partition_has_even_test_sets():
     # 10 clients with 2 of 5 classes: 4 shards a class. The rarest class has 9 test examples: 2 a shard, 4 a client.
     train = Examples(np.repeat(np.arange(5), 50))
     test = Examples(np.repeat(np.arange(5), [12, 9, 20, 15, 11]))
@@ -119,7 +119,7 @@ def test_what_is_cut_evenly_is_tested_on_evenly():
 @pytest.mark.parametrize("name", PARTITIONS)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 100), tested=st.integers(1, 300))
-def test_no_test_example_is_used_twice_and_nobody_is_tested_on_a_class_it_does_not_hold(name, seed, tested):
+def test_test_sets_are_disjoint_and_have_the_classes_of_the_client(name, seed, tested):
     drawn = stream(seed, Stream.BATCHES)
     train = Examples(drawn.integers(0, 4, 2000), np.arange(2000) % 8)
     test = Examples(drawn.integers(0, 4, tested), drawn.integers(0, 8, tested))

@@ -82,7 +82,7 @@ def test_a_class_with_fewer_new_examples_than_clients_hold_together_is_given_out
     assert f"but there are only {most - 1} new ones to replace them" in str(raised.value)
 
 
-def test_what_a_client_holds_depends_on_seed_client_and_epoch_alone():
+def test_the_examples_depend_on_seed_client_and_epoch_only():
     changing, other = a_stream(), a_stream()
     changing.indices(3, 50)
     assert np.array_equal(changing.indices(1, 20), other.indices(1, 20))
@@ -99,7 +99,7 @@ def test_at_the_least_rate_of_the_wire_one_example_gives_way_in_a_million_epochs
     assert [len(changing.replaced(0, epoch)[0]) for epoch in (999_999, 1_000_000)] == [0, 1]
 
 
-def test_a_rate_over_what_any_client_holds_is_told_in_one_sentence():
+def test_a_rate_over_the_largest_client_is_refused_with_one_sentence():
     shares = [np.arange(3), np.arange(3, 8)]
     labels = np.zeros(8, dtype=np.int64)
     VariantStream(shares, labels, labels, rate=5, seed=0)

@@ -120,7 +120,7 @@ def a_trainer() -> Trainer:
     )
 )
 @settings(deadline=None)
-def test_what_was_accepted_of_what_the_clients_sent_adds_up_to_the_servers_control(tasks):
+def test_accepted_changes_add_up_to_the_servers_control(tasks):
     # Sum over clients of c_i = sum of the accepted dc_i = N * (c - c_0), in whatever order the verdicts come: each
     # task is (client, accepted, how many tasks of all clients later its verdict comes).
     trainer, base_d, c_d = a_trainer(), torch.zeros(6), torch.zeros(6)

@@ -22,7 +22,7 @@ from unstale.training.schedule import RATE_MIN, SCHEDULES
         # 0.02 + 0.08 * (1 + cos(pi t / 100)) / 2: cos is 1, 1/2, 0, -1.
         ("cosine", {"final": 0.02}, {0: 0.1, 50: 0.06, 100: 0.02, 150: 0.02}),
         ("cosine", {}, {0: 0.1, 50: 0.05, 100: RATE_MIN}),
-        # Four rounds up to eta_0, then the schedule as if it began there, in what is left of the run.
+        # Four rounds up to eta_0, then the schedule from its start, in the rest of the run.
         ("constant", {"warmup": 4}, {0: 0.025, 1: 0.05, 3: 0.1, 4: 0.1, 9: 0.1}),
         ("inverse", {"warmup": 4}, {3: 0.1, 4: 0.1, 5: 0.05}),
         ("cosine", {"warmup": 20}, {19: 0.1, 20: 0.1, 60: 0.05, 100: RATE_MIN}),

@@ -78,7 +78,7 @@ def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digit
     assert result.accuracy >= 0.97
 
 
-def test_what_a_client_keeps_is_its_own_from_the_verdict_on(digits):
+def test_a_client_keeps_its_state_from_the_verdict_on(digits):
     trainer, base_d = a_trainer(digits, moon(steps=2))
     first = trainer.train(1, 0, base_d, 0.1)
     again = trainer.train(1, 0, base_d, 0.1)
@@ -95,7 +95,7 @@ def test_what_a_client_keeps_is_its_own_from_the_verdict_on(digits):
     assert torch.equal(trainer.train(2, 1, moved_d, 0.1).vector_d, plain[2])
 
 
-def test_what_was_not_accepted_is_forgotten(digits):
+def test_the_state_of_a_rejected_update_is_forgotten(digits):
     trainer, base_d = a_trainer(digits, moon(steps=2))
     trainer.train(1, 0, base_d, 0.1)
     trainer.drop(1, 0)
@@ -122,7 +122,7 @@ def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
 
 
 @pytest.mark.parametrize("training", [moon(steps=2), scaffold(steps=2)], ids=lambda one: one.name)
-def test_a_trainer_goes_on_to_the_bit_from_what_another_one_kept(digits, training):
+def test_a_trainer_continues_bit_identically_from_the_state_of_another(digits, training):
     trainer, base_d = a_trainer(digits, training)
     for client_id in (4, 0):
         trainer.train(client_id, 0, base_d, 0.1, extra_d=0.1 * base_d)
@@ -164,7 +164,7 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     assert torch.equal(trainer.train(1, 0, base_d, 0.1).vector_d, before)
 
 
-def test_where_the_test_set_is_not_shared_out_nobody_measures_anything(digits):
+def test_without_own_test_sets_no_client_evaluates(digits):
     trainer, base_d = a_trainer(digits, sgd(steps=1))
     assert trainer.evaluate_own(1, base_d) is None
 

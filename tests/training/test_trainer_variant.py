@@ -1,4 +1,4 @@
-"""A client trains on what it holds at the base version of its task, where data changes."""
+"""Training where data changes: on the examples of the base version of the task."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def held_at(client_id: int, version: int) -> torch.Tensor:
 
 @settings(max_examples=25, deadline=None)
 @given(asked=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 150)), min_size=1, max_size=12))
-def test_whatever_was_asked_for_before_a_client_holds_the_examples_of_that_version(asked):
+def test_the_examples_of_a_version_depend_on_no_earlier_version(asked):
     trainer = a_trainer()
     for client_id, version in asked:
         inputs_nX, labels_n = trainer.examples(client_id, version)
@@ -64,7 +64,7 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
     assert not torch.equal(made[90], made[20])
 
 
-def test_only_what_changed_is_gathered(monkeypatch):
+def test_only_changed_examples_are_gathered(monkeypatch):
     gathered = []
 
     def watched(name):
@@ -92,6 +92,6 @@ def test_only_what_changed_is_gathered(monkeypatch):
     ]
 
 
-def test_to_leave_the_version_out_is_our_own_mistake():
+def test_a_missing_version_is_an_assertion():
     with pytest.raises(AssertionError, match="depends on the version"):
         a_trainer().examples(0)

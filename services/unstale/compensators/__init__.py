@@ -1,4 +1,4 @@
-"""Compensators: what a stale update is turned into before the policy sees it. One file a method."""
+"""Compensators replace stale updates before the policy sees them. One module per method."""
 
 from unstale.compensators.compensator import (
     Compensated,

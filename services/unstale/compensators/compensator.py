@@ -22,24 +22,17 @@ UNCHANGED = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleUpdate:
-    """An update of a round, fresh or stale. Tensors are float32, on the learner's device, and read-only.
+    """An update of a round, fresh or stale. Tensors are float32, on the learner's device, and read-only."""
 
-    Attributes:
-        client_id, task_id: identify the update, and are the key of its random numbers.
-        staleness: rounds; 0 is fresh.
-        num_examples: n_i.
-        local_rate: eta_l.
-        vector_d: g_i, [d], the pseudo-gradient: u_i = eta_l g_i.
-        kept_base_d: w_b, [d]; None if the base model is no longer kept, and the update cannot be compensated.
-    """
-
+    # client_id and task_id identify the update, and are the key of its random numbers
     client_id: int
     task_id: int
     base_version: int
-    staleness: int
-    num_examples: int
-    local_rate: float
-    vector_d: Tensor
+    staleness: int  # rounds; 0 is fresh
+    num_examples: int  # n_i
+    local_rate: float  # eta_l
+    vector_d: Tensor  # g_i, [d], the pseudo-gradient: u_i = eta_l g_i
+    # w_b, [d]; None if the base model is no longer kept, and the update cannot be compensated
     kept_base_d: Tensor | None
 
     @property
@@ -56,17 +49,11 @@ class StaleUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleRound:
-    """The updates of a round before the policy applies them. Tensors are read-only.
+    """The updates of a round before the policy applies them. Tensors are read-only."""
 
-    Attributes:
-        version: v, of the current model.
-        model_d: w_v, [d] float32.
-        buffers_b: float buffers of that version, [b].
-    """
-
-    version: int
-    model_d: Tensor
-    buffers_b: Tensor
+    version: int  # v, of the current model
+    model_d: Tensor  # w_v, [d] float32
+    buffers_b: Tensor  # float buffers of that version, [b]
     updates: Sequence[StaleUpdate]
 
 
@@ -74,56 +61,42 @@ class StaleRound:
 class MeasuredError:
     """Distance of an estimate from the update that the client later sent.
 
-    Attributes:
-        method: of the estimate; `none` for the stale update itself.
-        l1: |estimate - true|_1 over all parameters, in parameter units.
-        cosine: 1 - cos.
-        staleness: rounds from the base version of the estimate to that of the true update.
-
     Source: docs/methods/measures.md#compensation-errors
     """
 
     client_id: int
-    method: str
-    l1: float
-    cosine: float
-    staleness: int
+    method: str  # of the estimate; `none` for the stale update itself
+    l1: float  # |estimate - true|_1 over all parameters, in parameter units
+    cosine: float  # 1 - cos
+    staleness: int  # rounds from the base version of the estimate to that of the true update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensated:
-    """How one update was compensated.
+    """How one update was compensated."""
 
-    Attributes:
-        method: of the estimate; `none` for an unchanged update.
-        share: weight of the estimate in the result, a times trust; the update itself has the rest.
-        iterations, disparity: of its inversion; None without one.
-    """
-
-    method: str = UNCHANGED
-    share: float = 0.0
+    method: str = UNCHANGED  # of the estimate; `none` for an unchanged update
+    share: float = 0.0  # weight of the estimate in the result, a times trust; the update itself has the rest
+    # of its inversion; None without one
     iterations: int | None = None
     disparity: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Replacements for the updates of a round.
+    """Replacements for the updates of a round."""
 
-    Attributes:
-        vectors: pseudo-gradients [d] float32, by index in the round; other updates are unchanged.
-        counts_as_fresh: indices of those that the policy treats as updates of the current version.
-        updates: how each update was compensated, in order.
-        errors: measured in this round.
-        fallbacks: number of updates that were not compensated as configured, by reason.
-        notes: messages for people, each shown once in a run; without numbers of clients or rounds, so that few differ.
-    """
-
-    vectors: Mapping[int, Tensor]
-    counts_as_fresh: Collection[int]
-    updates: Sequence[Compensated]
-    errors: Sequence[MeasuredError] = ()
+    vectors: Mapping[
+        int, Tensor
+    ]  # pseudo-gradients [d] float32, by index in the round; other updates are unchanged
+    counts_as_fresh: Collection[
+        int
+    ]  # indices of those that the policy treats as updates of the current version
+    updates: Sequence[Compensated]  # how each update was compensated, in order
+    errors: Sequence[MeasuredError] = ()  # measured in this round
+    # number of updates that were not compensated as configured, by reason
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    # messages for people, each shown once in a run; without numbers of clients or rounds, so that few differ
     notes: Sequence[str] = ()
 
 
@@ -145,25 +118,16 @@ FreshUpdate = Callable[[StaleUpdate, StaleRound], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompensatorContext:
-    """Parts of the run that a compensator uses.
+    """Parts of the run that a compensator uses."""
 
-    Attributes:
-        network: the model as a function; None to check settings only.
-        steps: how clients train.
-        seed: of the run.
-        device: of the updates.
-        clock: monotonic seconds; None where time is virtual.
-        fresh_update: in a simulation, the pseudo-gradient [d] that the client computes from the current model.
-        executor: inverts updates on other machines; None to invert them here.
-    """
-
-    network: Network | None
-    steps: LocalSteps
-    seed: int
-    device: torch.device
-    clock: Callable[[], float] | None = None
+    network: Network | None  # the model as a function; None to check settings only
+    steps: LocalSteps  # how clients train
+    seed: int  # of the run
+    device: torch.device  # of the updates
+    clock: Callable[[], float] | None = None  # monotonic seconds; None where time is virtual
+    # in a simulation, the pseudo-gradient [d] that the client computes from the current model
     fresh_update: FreshUpdate | None = None
-    executor: Executor | None = None
+    executor: Executor | None = None  # inverts updates on other machines; None to invert them here
 
 
 S = TypeVar("S", bound=PartSettings)
@@ -174,21 +138,14 @@ class Compensator(ABC, Generic[S]):
 
     A round has two steps: `make` does the work that takes long or depends on time; `take` does the rest, and changes
     the state. The result of `make` is stored with the round, so that a resumed or replayed run computes the same.
-
-    Attributes:
-        source: where the method is defined.
-        memory: numbers kept between rounds, for people.
-        inverts: it reconstructs data of clients from their updates.
-        is_recorded: the result of `make` is stored with the round.
-        only_simulated: it needs information that no server has.
     """
 
     Settings: ClassVar[type[PartSettings]] = PartSettings
-    source: ClassVar[str]
-    memory: ClassVar[str] = "none"
-    inverts: ClassVar[bool] = False
-    is_recorded: ClassVar[bool] = False
-    only_simulated: ClassVar[bool] = False
+    source: ClassVar[str]  # where the method is defined
+    memory: ClassVar[str] = "none"  # numbers kept between rounds, for people
+    inverts: ClassVar[bool] = False  # it reconstructs data of clients from their updates
+    is_recorded: ClassVar[bool] = False  # the result of `make` is stored with the round
+    only_simulated: ClassVar[bool] = False  # it needs information that no server has
 
     def __init__(self, settings: S, context: CompensatorContext) -> None:
         self.settings = settings

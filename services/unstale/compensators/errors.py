@@ -43,20 +43,13 @@ def is_finite(error: MeasuredError) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A compensated update whose estimates wait for the client's next update, to be measured.
+    """A compensated update whose estimates wait for the client's next update, to be measured."""
 
-    Attributes:
-        version: of the model for which the estimates were made.
-        stale: the update.
-        kept: its reconstructions, by iterations, on the host.
-        choice: that was used.
-        steps, rate: of its inversion.
-    """
-
-    version: int
-    stale: StaleUpdate
-    kept: Mapping[int, Reconstruction]
-    choice: Choice
+    version: int  # of the model for which the estimates were made
+    stale: StaleUpdate  # the update
+    kept: Mapping[int, Reconstruction]  # its reconstructions, by iterations, on the host
+    choice: Choice  # that was used
+    # of its inversion
     steps: int
     rate: float
 

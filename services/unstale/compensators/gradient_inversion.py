@@ -367,11 +367,7 @@ class GradientInversion(Compensator[InversionSettings]):
         update = stale.updates[index]
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
-        vectors = {
-            UNCHANGED: update.vector_d,
-            FIRST_ORDER: first_order_d,
-            INVERSION: estimate["estimate"],
-        }
+        vectors = {UNCHANGED: update.vector_d, FIRST_ORDER: first_order_d, INVERSION: estimate["estimate"]}
         return _if_finite(
             [measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()]
         )

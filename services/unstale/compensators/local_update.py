@@ -23,22 +23,17 @@ class LocalSteps:
     """How clients train, as full-batch steps.
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
-
-    Attributes:
-        steps, epochs: k or E of a task; neither for the gradient of one mini-batch.
-        batch_size: B.
-        momentum, weight_decay: of the clients.
-        mu: FedProx's.
-        unknown: name of a local training that full-batch steps cannot express; else None.
     """
 
+    # k or E of a task; neither for the gradient of one mini-batch
     steps: int | None = None
     epochs: int | None = None
-    batch_size: int = 1
+    batch_size: int = 1  # B
+    # of the clients
     momentum: float = 0.0
     weight_decay: float = 0.0
-    mu: float = 0.0
-    unknown: str | None = None
+    mu: float = 0.0  # FedProx's
+    unknown: str | None = None  # name of a local training that full-batch steps cannot express; else None
 
     def of(self, num_examples: int, local_rate: float) -> tuple[int, float]:
         """kg and eta_gi. An epoch is one step, with the rates of its mini-batch steps added up."""

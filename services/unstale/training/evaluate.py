@@ -1,4 +1,4 @@
-"""How good a model is on examples it was not trained on.
+"""Evaluation of a model on test examples.
 
 Source: docs/methods/measures.md#accuracy
 
@@ -14,14 +14,15 @@ from torch.nn.functional import cross_entropy
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 
-_AT_A_TIME = 250  # examples in one pass: what a network makes of them on its way fits a processor's cache
+_PASS = 250  # examples in one pass, so that activations fit a processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """accuracy: correct / examples, in [0, 1]. loss: mean cross-entropy over all examples, nats.
-    class_accuracy: for each class the accuracy on its own examples, None where there are none. examples: how
-    many were looked at.
+    """Result of an evaluation.
+
+    accuracy: correct / examples, in [0, 1]. loss: mean cross-entropy over all examples, nats. class_accuracy: accuracy
+    on the examples of each class, None for a class without examples. examples: number of examples.
     """
 
     accuracy: float
@@ -41,13 +42,19 @@ def evaluate(
     buffers_b: Tensor | None = None,
     batch_size: int = 1000,
 ) -> Evaluation:
-    """Evaluate `model_d` on every example, the last partial batch included; `model` is the workspace, of which only
-    the float buffers are overwritten.
+    """Evaluate `model_d` on every example.
 
-    model_d: [d] float32, not copied, and not to be written to by the module. inputs_MX: [M, ...] float32 and labels_M:
-    [M] int64 in [0, classes), M >= 1, on the model's device. buffers_b: [b] float32, the version's float buffers; None
-    takes those that the workspace has. batch_size: examples whose losses are added up at a time. Raises UserError for a
-    module that writes to its parameters.
+    Args:
+        model: the workspace; only its float buffers are overwritten.
+        model_d: [d] float32, not copied.
+        inputs_MX: [M, ...] float32, M >= 1, on the model's device.
+        labels_M: [M] int64 in [0, classes), on the model's device.
+        classes: number of classes.
+        buffers_b: [b] float32, the version's float buffers; None for those of the workspace.
+        batch_size: examples whose losses are added up together.
+
+    Raises:
+        UserError: for a module that writes to its parameters.
     """
     was_training = model.module.training
     bits = _bits(model_d)
@@ -58,7 +65,7 @@ def evaluate(
         for inputs_bX, labels_b in zip(
             torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
         ):
-            logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _AT_A_TIME)])
+            logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))
         model.module.train(was_training)
@@ -69,18 +76,18 @@ def evaluate(
         )
 
     hits_M = torch.cat(predictions) == labels_M
-    held_C = torch.bincount(labels_M, minlength=classes).tolist()
+    examples_C = torch.bincount(labels_M, minlength=classes).tolist()
     hits_C = torch.bincount(labels_M[hits_M], minlength=classes).tolist()
     return Evaluation(
         accuracy=sum(hits_C) / len(labels_M),
         loss=loss_sum / len(labels_M),
         class_accuracy=tuple(
-            hits / held if held else None for hits, held in zip(hits_C, held_C, strict=True)
+            hits / examples if examples else None for hits, examples in zip(hits_C, examples_C, strict=True)
         ),
         examples=len(labels_M),
     )
 
 
 def _bits(model_d: Tensor) -> int:
-    """What changes when somebody writes to a vector: one read of it, and no copy."""
+    """A checksum that changes when the vector changes: one read, no copy."""
     return int(model_d.view(torch.int32).sum(dtype=torch.int32))

@@ -32,19 +32,19 @@ class Gradient(LocalTraining):
 
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        held = len(labels_n)
-        drawn_m = rng.choice(held, size=min(self.batch_size, held), replace=False)
+        examples = len(labels_n)
+        drawn_m = rng.choice(examples, size=min(self.batch_size, examples), replace=False)
         return [torch.from_numpy(drawn_m).to(labels_n.device)]
 
+    @override
     def compute(
         self,
         model: FlatModel,
         inputs_nX: Tensor,
         labels_n: Tensor,
         task: LocalTask,
-        state: Mapping[str, Tensor],  # noqa: ARG002  (nothing is kept)
+        state: Mapping[str, Tensor],
     ) -> LocalUpdate:
-        """See `LocalTraining.compute`."""
         (batch_m,) = task.batches
         load_base(model, task)
         with seeded(task.seed, model.parameters_d.device):

@@ -1,4 +1,4 @@
-"""The one place that seeds PyTorch's own generators: for a model's first parameters, and for a task's dropout."""
+"""Seeds PyTorch's own generators: for a model's first parameters, and for a task's dropout."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module that `build` makes on the CPU, the same bit for bit for the same seed, >= 0.
+    """The module of `build`, on the CPU, bit-identical for the same seed, >= 0.
 
     The numbers are those of `torch.manual_seed`.
     Source: docs/methods/README.md#random-numbers
@@ -24,10 +24,9 @@ _DRAWS_NOTHING = {
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether its forward pass may draw random numbers: not where every layer is of a type known to draw none, and as
-    PyTorch made it.
+    """Whether the forward pass may draw random numbers: false if every layer is unmodified and of a known type.
 
-    A class of ours says so itself, with `draws_nothing = True`.
+    Our classes declare `draws_nothing = True`.
     """
 
     def may_draw(layer: nn.Module) -> bool:
@@ -40,22 +39,21 @@ def draws(module: nn.Module) -> bool:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
-    """What PyTorch draws inside, such as dropout, depends on the seed alone; afterwards it goes on as if nothing
-    had been drawn.
+    """Seeds PyTorch's draws inside the block, such as dropout, and restores the generators after it.
 
-    seed: in [0, 2^64); None for what draws nothing, where this does nothing either. device: where the model is; the
-    CPU's generator is always seeded, a CUDA device's where it is one, no other. Takes a few microseconds and waits for
-    no kernel. The generators are the whole process's: do not compute in another thread meanwhile.
+    seed: in [0, 2^64); None to do nothing. device: of the model; the CPU's generator is always seeded, a CUDA device's
+    too if this is one. Takes a few microseconds and waits for no kernel. The generators belong to the whole process:
+    do not compute in another thread during the block.
     Source: docs/methods/README.md#random-numbers
     """
     if seed is None:
         yield
         return
     generators = [torch.default_generator]
-    where = torch.device(device)
-    if where.type == "cuda":
+    device = torch.device(device)
+    if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        index = torch.cuda.current_device() if where.index is None else where.index
+        index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])
     states = [generator.get_state() for generator in generators]
     try:

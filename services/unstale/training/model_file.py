@@ -1,6 +1,4 @@
-"""The model as a file that others can open: safetensors, one tensor a parameter or float buffer, under the module's own
-names, so that `load_state_dict` takes it.
-"""
+"""The model as a safetensors file, with the names of `load_state_dict`: one tensor per parameter or float buffer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +12,7 @@ from unstale.flat import FlatModel, float_buffers
 
 
 def check_writable(path: Path) -> None:
-    """Raise UserError now rather than after a run when a model could not be written there."""
+    """Raise UserError before a run if a model cannot be written there."""
     try:
         is_something_else = path.exists() and not path.is_file()
         if is_something_else or not path.parent.is_dir():
@@ -34,15 +32,21 @@ def save(
     *,
     buffers_b: Tensor | None = None,
 ) -> None:
-    """Write a version of the model. model: gives names and shapes. model_d: [d] float32.
+    """Write a version of the model. Replaces an existing file atomically.
 
-    buffers_b: [b] float32, the version's float buffers; None writes those that the model has.
-    about: facts that are written beside it, such as the version and its digest. A file that is there stays whole until
-    the new one is. Raises UserError when it cannot be written.
+    Args:
+        path: of the file.
+        model: with names and shapes.
+        model_d: [d] float32.
+        about: metadata, such as the version and its digest.
+        buffers_b: [b] float32, the version's float buffers; None for those of the model.
+
+    Raises:
+        UserError: if the file cannot be written.
     """
     with model.using(model_d, buffers_b):
         tensors = (*model.module.named_parameters(), *float_buffers(model.module))
-        # They are views into a vector; a file wants each to own its memory.
+        # safetensors refuses views into one vector.
         owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
         _write(path, safetensors.save(owned, metadata=dict(about)), keep=True)
@@ -51,14 +55,14 @@ def save(
 
 
 def _write(path: Path, content: bytes, *, keep: bool) -> None:
-    """Write a file beside the one meant, and then, to `keep` it, put it in that one's place."""
-    target = path.resolve()  # a link goes on pointing to it
-    # In a folder of its own: a temporary file would be readable by its owner alone.
+    """Write a temporary file beside the path; `keep`: move it there."""
+    target = path.resolve()  # keeps a link
+    # In a temporary folder: a temporary file would be readable by its owner only.
     with TemporaryDirectory(prefix=".unstale-", dir=target.parent) as folder:
-        written = Path(folder) / target.name
-        written.write_bytes(content)
+        file = Path(folder) / target.name
+        file.write_bytes(content)
         if keep:
-            written.replace(target)
+            file.replace(target)
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> UserError:

@@ -1,7 +1,7 @@
-"""Local training `moon`: `sgd` whose representation is drawn to the global model's, and away from the client's last.
+"""Local training `moon`: `sgd` with a contrastive loss between the representations of three models.
 
-Legend: d parameters, n examples of the client, b examples of a mini-batch, m examples that a task looks at, f numbers
-of z, the input of the last linear layer.
+Legend: d parameters, n examples of the client, b examples of a mini-batch, m different examples of a
+task, f numbers of z, the input of the last linear layer.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
+from typing_extensions import override
 
 from unstale.flat import FlatModel
 from unstale.training.local import LocalTask, LocalUpdate, own_buffers
 from unstale.training.models import features
 from unstale.training.sgd import Sgd
-from unstale.training.steps import LossFunction, descend
+from unstale.training.steps import LossFunction
 
 TRAINED = "trained_d"
 TRAINED_BUFFERS = "trained_buffers_b"
 
 _ZERO = 1e-12
-"""A z that is no longer than this has no direction: its cosine with anything is 0."""
+"""A z that is not longer than this has no direction: its cosine is 0."""
 
 _FROZEN_BATCH = 512
-"""Examples at a time in a pass through a frozen model; it bounds the memory."""
+"""Examples in one pass through a frozen model; limits the memory."""
 
 
 class Moon(Sgd):
@@ -33,12 +34,12 @@ class Moon(Sgd):
 
         CE + mu * mean(l_con),   l_con = -log( e^(cos(z, z_glob)/T) / (e^(cos(z, z_glob)/T) + e^(cos(z, z_prev)/T)) )
 
-    z, z_glob, z_prev: the input of the last linear layer under the model in training, under w_b and under the model
-    that this client made of its last task whose update was accepted. Only z has a gradient. A client's first task has
-    no w_prev and is `sgd`. T: temperature; mu: 5 for CIFAR-10, else 1, says the source.
+    z, z_glob, z_prev: the input of the last linear layer of the model in training, of w_b, and of the model that this
+    client trained in its last accepted task. Only z has a gradient. A client's first task has no w_prev and is `sgd`.
+    T: temperature; mu: 5 for CIFAR-10, else 1, in the source.
 
-    The frozen models compute in evaluation mode, as the released code has them: no dropout, BatchNorm with the averages
-    that belong to them. Each looks at each example of the task once, before training.
+    The frozen models compute in evaluation mode, as in the released code: without dropout, BatchNorm with their own
+    averages. Each computes each example of the task once, before training.
     Source: MOON (Li et al., CVPR 2021), docs/methods/training.md#moon
     """
 
@@ -48,6 +49,7 @@ class Moon(Sgd):
     mu: float
     temperature: float
 
+    @override
     def compute(
         self,
         model: FlatModel,
@@ -56,27 +58,19 @@ class Moon(Sgd):
         task: LocalTask,
         state: Mapping[str, Tensor],
     ) -> LocalUpdate:
-        """See `LocalTraining.compute`."""
-        contrasts = self.mu > 0 and TRAINED in state
-        update = descend(
-            *(model, inputs_nX, labels_n, task),
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            loss_fn=self._contrastive(model, inputs_nX, task, state) if contrasts else None,
-        )
+        update = super().compute(model, inputs_nX, labels_n, task, state)
         kept = {TRAINED: model.parameters_d.clone()}
         if (buffers_b := own_buffers(model)) is not None:
             kept[TRAINED_BUFFERS] = buffers_b
         return replace(update, state=kept)
 
-    def _contrastive(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
-    ) -> LossFunction:
-        """The loss of each step. The workspace is overwritten now and, by the caller, loaded before the first step."""
+    @override
+    def loss_fn(
+        self, model: FlatModel, inputs_nX: Tensor, task: LocalTask, state: Mapping[str, Tensor]
+    ) -> LossFunction | None:
+        """The loss of each step. Overwrites the workspace, which `descend` loads before the first step."""
+        if self.mu == 0 or TRAINED not in state:
+            return None
         seen_m, places = torch.unique(torch.cat(list(task.batches)), return_inverse=True)
         places_of = torch.split(places, [len(batch_b) for batch_b in task.batches])
         inputs_mX = inputs_nX.index_select(0, seen_m)
@@ -98,15 +92,15 @@ class Moon(Sgd):
 
 @torch.no_grad()
 def _directions(model: FlatModel, inputs_mX: Tensor) -> Tensor:
-    """z / |z| [m, f] of each example under the model in the workspace, 0 where z is."""
+    """z / |z| [m, f] of each example under the model in the workspace, 0 where z is 0."""
     model.module.eval()
     forward = features(model.module)
-    found = []
+    directions = []
     for inputs_bX in torch.split(inputs_mX, _FROZEN_BATCH):
         z_bf = forward(inputs_bX)[1].flatten(1)
         length_b1 = torch.linalg.vector_norm(z_bf, dim=1, keepdim=True)
-        found.append(torch.where(length_b1 > _ZERO, z_bf / length_b1, 0.0))
-    return torch.cat(found)
+        directions.append(torch.where(length_b1 > _ZERO, z_bf / length_b1, 0.0))
+    return torch.cat(directions)
 
 
 def _along(z_bf: Tensor, towards_bf: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ TRAININGS: dict[str, type[LocalTraining]] = {
 
 
 def create(settings: TrainingSettings) -> LocalTraining:
-    """The local training that these settings choose. Raises UserError."""
+    """The local training of these settings. Raises UserError."""
     if settings.epochs is not None:
         settings = settings.model_copy(update={"steps": None})
     return part(settings, "training", TRAININGS, shared={"learning_rate"})

@@ -1,6 +1,6 @@
-"""How the learning rate goes from round to round.
+"""Schedules of the learning rate.
 
-Legend: t rounds counted so far, R rounds of the run, eta_0 the learning rate that the run is given.
+Legend: t rounds counted so far, R rounds of the run, eta_0 the configured learning rate.
 """
 
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ from unstale.settings.learning import ScheduleSettings
 from unstale.settings.part import part
 
 RATE_MIN = 1e-12
-"""No rate is less: a learning rate is > 0, because updates are divided by it."""
+"""Smallest rate; updates are divided by it."""
 
 
 class Schedule(BaseModel, ABC):
-    """eta as a function of t: first the warm-up, then the schedule's own course, which counts from there.
+    """eta as a function of t: a warm-up, then the course of the schedule, which starts at t = W.
 
         eta(t) = eta_0 * (t + 1) / W   for t < W;   course(t - W) afterwards
 
@@ -33,7 +33,7 @@ class Schedule(BaseModel, ABC):
     warmup: int
 
     def rate(self, t: int) -> float:
-        """eta after t counted rounds, t >= 0; greater than 0."""
+        """eta after t rounds, t >= 0; greater than 0."""
         assert t >= 0
         if t < self.warmup:
             return self.learning_rate * ((t + 1) / self.warmup)
@@ -92,7 +92,7 @@ class Exponential(Schedule):
 
 
 class Cosine(Schedule):
-    """Half a cosine from eta_0 down to `final`, which it reaches as the run ends and stays at:
+    """Half a cosine from eta_0 at the start to `final` at the end of the run:
 
     final + (eta_0 - final) * (1 + cos(pi * t / (R - W))) / 2
     """
@@ -112,5 +112,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def create(settings: ScheduleSettings, *, learning_rate: float, rounds: int) -> Schedule:
-    """The schedule that these settings choose. learning_rate: eta_0. rounds: of the run. Raises UserError."""
+    """The schedule of these settings. learning_rate: eta_0. rounds: of the run. Raises UserError."""
     return part(settings, "training.schedule", SCHEDULES, learning_rate=learning_rate, rounds=rounds)

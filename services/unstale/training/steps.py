@@ -1,9 +1,9 @@
-"""What the trainings of several steps share: how long they are, their mini-batches, and the one loop.
+"""Trainings of several steps: their length, their mini-batches, and the loop.
 
 Legend: d parameters, n examples of the client, b examples of a mini-batch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import ceil
 from typing import ClassVar, Self
@@ -21,17 +21,16 @@ from unstale.training.initialise import seeded
 from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
 
 GradientHook = Callable[[Tensor, Tensor], object]
-"""(gradient_d, parameters_d) -> writes into gradient_d what is to be followed in its place."""
+"""(gradient_d, parameters_d) -> changes gradient_d in place."""
 
 LossFunction = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(number of the step, inputs_bX, labels_b) -> the loss that is reported and the one whose gradient is taken."""
 
 
 class StepTraining(LocalTraining):
-    """Settings of every training of k steps, or of E epochs of ceil(n_i / B) steps.
+    """A training of k steps, or of E epochs of ceil(n_i / B) steps. Subclasses change the gradient or the loss.
 
-    The mini-batches walk through a permutation of the n_i examples, reshuffled for each epoch; the last short one of an
-    epoch is kept.
+    Each epoch divides a new permutation of the n_i examples into mini-batches; the last one may be short.
     k is `steps`, E `epochs`, one of which is None, B `batch_size`.
     Source: docs/methods/training.md#sgd
     """
@@ -50,19 +49,57 @@ class StepTraining(LocalTraining):
         return self
 
     @override
-    def steps_of(self, held: int) -> int:
-        return self.steps or (self.epochs or 0) * ceil(held / self.batch_size)
+    def steps_of(self, examples: int) -> int:
+        return self.steps or (self.epochs or 0) * ceil(examples / self.batch_size)
 
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        held = len(labels_n)
-        return list(islice(_batches(held, self.batch_size, rng, labels_n.device), self.steps_of(held)))
+        examples = len(labels_n)
+        return list(
+            islice(_batches(examples, self.batch_size, rng, labels_n.device), self.steps_of(examples))
+        )
+
+    @override
+    def compute(
+        self,
+        model: FlatModel,
+        inputs_nX: Tensor,
+        labels_n: Tensor,
+        task: LocalTask,
+        state: Mapping[str, Tensor],
+    ) -> LocalUpdate:
+        return descend(
+            *(model, inputs_nX, labels_n, task),
+            weight_decay=self.weight_decay,
+            momentum=getattr(self, "momentum", 0.0),  # not every training takes one
+            gradient_hook=self.gradient_hook(model, task, state),
+            loss_fn=self.loss_fn(model, inputs_nX, task, state),
+        )
+
+    def gradient_hook(
+        self,
+        model: FlatModel,  # noqa: ARG002
+        task: LocalTask,  # noqa: ARG002
+        state: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> GradientHook | None:
+        """Changes the gradient of each step; None for no change."""
+        return None
+
+    def loss_fn(
+        self,
+        model: FlatModel,  # noqa: ARG002
+        inputs_nX: Tensor,  # noqa: ARG002
+        task: LocalTask,  # noqa: ARG002
+        state: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> LossFunction | None:
+        """The loss of each step; None for the mean cross-entropy."""
+        return None
 
 
-def _batches(held: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
-    """Mini-batches without end, each epoch in a new order. One transfer to the device an epoch."""
+def _batches(examples: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
+    """Infinite mini-batches, each epoch in a new order. One transfer to the device per epoch."""
     while True:
-        yield from torch.split(torch.from_numpy(rng.permutation(held)).to(device), batch_size)
+        yield from torch.split(torch.from_numpy(rng.permutation(examples)).to(device), batch_size)
 
 
 def descend(
@@ -76,12 +113,12 @@ def descend(
     gradient_hook: GradientHook | None = None,
     loss_fn: LossFunction | None = None,
 ) -> LocalUpdate:
-    """The update u = w_b - w_end of one step a mini-batch from w_b:
+    """The update u = w_b - w_end of one step per mini-batch from w_b:
 
         h <- grad(w) + weight_decay * w;   z <- momentum * z + h   (z = h at first);   w <- w - eta_l * z
 
-    which is `torch.optim.SGD` on the flat vectors. model: the workspace, afterwards w_end. gradient_hook: called with
-    grad(w) and w before the rest. loss_fn: None is the mean cross-entropy.
+    as in `torch.optim.SGD`, on the flat vectors. model: the workspace, afterwards w_end. gradient_hook: called with
+    grad(w) and w before weight decay. loss_fn: None for the mean cross-entropy.
     """
 
     def entropy(_: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,11 @@
-"""The work of the clients that one process hosts, on one model instance. Client processes and the simulator
-share it.
+"""Training of the clients of one process on one model instance, in client processes and in the simulator.
 
 Legend: d parameters, b numbers of the model's float buffers, n training and m test examples of a client.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -20,14 +20,23 @@ from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_
 from unstale.training.partition import Indices, VariantStream
 
 PENDING_MAX = 16
-"""Updates of one client whose fate is open; beyond it the oldest is forgotten. A client has one task at a time, so that
-only verdicts that were lost on the way pile up.
+"""Updates of one client without a verdict; beyond it the oldest is forgotten.
+
+A client has one task at a time, so there are several only if verdicts were lost in transit.
 """
 
 
+class TaskOptions(TypedDict, total=False):
+    """Optional values of `LocalTask`."""
+
+    buffers_b: Tensor | None
+    extra_d: Tensor | None
+    version: int | None
+
+
 @dataclass(eq=False, slots=True)
-class _Held:
-    """What a client holds. replaced: how many of its examples have given way to later ones."""
+class _ClientExamples:
+    """The examples of a client. replaced: number of them that later ones have replaced."""
 
     inputs_nX: Tensor
     labels_n: Tensor
@@ -35,17 +44,10 @@ class _Held:
 
 
 class Trainer:
-    """Trains any of the clients. What a task makes depends on its own arguments and on what its client has kept,
-    never on what was trained before.
+    """Trains any of the clients. An update depends on its task and its client's state only, not on earlier training.
 
-    shares: for each client id the indices of its training examples; a client's examples are gathered once,
-    when it is first trained. model: the workspace of all of them. seed: the run's. test_shares: for each client id the
-    indices of its own test examples, some perhaps none; None where the test set is not shared out. changes: which
-    examples clients hold at each version; None where they keep them. attack: by some of the clients, for experiments;
-    None where all are honest.
-
-    What a client keeps lies on the host, one vector of the size of the model for each of its names, made when it first
-    keeps it: N clients that train with `moon` or `scaffold` cost N * d numbers. One thread at a time.
+    The state of a client is on the host, one vector [d] per name: N clients that train with `moon` or `scaffold` need
+    N * d numbers. One thread at a time.
     """
 
     def __init__(
@@ -60,6 +62,15 @@ class Trainer:
         changes: VariantStream | None = None,
         attack: Attack | None = None,
     ) -> None:
+        """Make a trainer.
+
+        Args:
+            shares: indices of the training examples, by client id; gathered when the client first trains.
+            model: the workspace of all clients.
+            seed: of the run.
+            test_shares: indices of the test examples, by client id; None if clients have none.
+            changes: the examples of clients at each version; None for data that does not change.
+        """
         self._dataset = dataset
         self._shares = shares
         self._model = model
@@ -69,7 +80,7 @@ class Trainer:
         self._changes = changes
         self._attack = attack
         self._draws = draws(model.module)
-        self._examples: dict[int, _Held] = {}
+        self._examples: dict[int, _ClientExamples] = {}
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
 
@@ -79,22 +90,13 @@ class Trainer:
         number: int,
         base_d: Tensor,
         learning_rate: float,
-        *,
-        buffers_b: Tensor | None = None,
-        extra_d: Tensor | None = None,
-        version: int | None = None,
+        **options: Unpack[TaskOptions],
     ) -> LocalUpdate:
-        """The update of one task. number: which task of this client, from 0. The rest: as in `LocalTask`.
+        """The update of one task. number: of the client's task, from 0. Other arguments: as in `LocalTask`.
 
-        What the client is to keep from it waits for `keep` or `drop`.
+        Its `state` waits for `keep` or `drop`.
         """
-        task = self.task(
-            *(client_id, number, base_d, learning_rate),
-            buffers_b=buffers_b,
-            extra_d=extra_d,
-            version=version,
-        )
-        return self.compute(client_id, number, task)
+        return self.compute(client_id, number, self.task(client_id, number, base_d, learning_rate, **options))
 
     def task(
         self,
@@ -102,29 +104,19 @@ class Trainer:
         number: int,
         base_d: Tensor,
         learning_rate: float,
-        *,
-        buffers_b: Tensor | None = None,
-        extra_d: Tensor | None = None,
-        version: int | None = None,
+        **options: Unpack[TaskOptions],
     ) -> LocalTask:
-        """What `train` computes, with everything drawn. To draw for several tasks in a row takes less time."""
+        """The task that `train` computes, with all random numbers. Faster for several tasks in a row."""
         seed = None
         if self._draws:
             seed = int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
-        _, labels_n = self.examples(client_id, version)
+        _, labels_n = self.examples(client_id, options.get("version"))
         rng = stream(self._seed, Stream.BATCHES, client_id, number)
-        return LocalTask(
-            base_d=base_d,
-            learning_rate=learning_rate,
-            batches=self._training.batches(labels_n, rng),
-            seed=seed,
-            buffers_b=buffers_b,
-            extra_d=extra_d,
-            version=version,
-        )
+        batches = self._training.batches(labels_n, rng)
+        return LocalTask(base_d=base_d, learning_rate=learning_rate, batches=batches, seed=seed, **options)
 
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
-        """The update of a task that `task` made for this client and number."""
+        """The update of a task of `task` for this client and number."""
         inputs_nX, labels_n = self.examples(client_id, task.version)
         update = self._training.compute(self._model, inputs_nX, labels_n, task, self.kept(client_id))
         if update.state:
@@ -134,55 +126,57 @@ class Trainer:
                 del pending[next(iter(pending))]
         return self.sent(client_id, number, update)
 
-    def sent(self, client_id: int, number: int, made: LocalUpdate) -> LocalUpdate:
-        """The update that a client sends: `made` by its training, unless it attacks. `compute` gives this one."""
-        return made if self._attack is None else self._attack.update(client_id, number, made)
+    def sent(self, client_id: int, number: int, update: LocalUpdate) -> LocalUpdate:
+        """The update that a client sends: that of its training, unless it attacks."""
+        return update if self._attack is None else self._attack.update(client_id, number, update)
 
     def steps_of(self, client_id: int) -> int:
         """Optimiser steps of each of a client's tasks."""
         return self._training.steps_of(len(self._shares[client_id]))
 
     def held(self, client_id: int) -> int:
-        """Examples that a client holds, at every version."""
+        """Number of examples of a client, at every version."""
         return len(self._shares[client_id])
 
     def keep(self, client_id: int, number: int) -> bool:
-        """The update of this task was accepted: the client keeps what it made, from now on. Once for a task: a second
-        time does nothing, and neither does a task of which nothing is kept. Whether anything changed.
-        """
-        made = self._pending.get(client_id, {}).get(number, {})
+        """Keep the state of an accepted update. Does nothing a second time; whether the client's state changed."""
+        state = self._pending.get(client_id, {}).get(number, {})
         self.drop(client_id, number)
-        for key, tensor in made.items():
+        for key, tensor in state.items():
             kept = self._kept.setdefault(client_id, {})
             adds = self._training.state_adds and key in kept
-            kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may hold it
-        return bool(made)
+            kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may have a reference
+        return bool(state)
 
     def drop(self, client_id: int, number: int) -> None:
-        """The update of this task was not accepted: forget what the client would have kept."""
+        """Forget the state of an update that was not accepted."""
         pending = self._pending.get(client_id, {})
         pending.pop(number, None)
         if not pending:
             self._pending.pop(client_id, None)
 
     def kept(self, client_id: int) -> Mapping[str, Tensor]:
-        """What the client keeps, by name: no copies, and never written to. Empty for most trainings."""
+        """The state of a client, by name: no copies, read-only. Empty for most trainings."""
         return self._kept.get(client_id, {})
 
     def restore(
         self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]
     ) -> None:
-        """Take over what a client has from a process before this one. kept: as `kept` gave it. pending: by number of
-        the task, the `LocalUpdate.state` of updates whose fate is open, oldest first."""
+        """Restore a client from an earlier process.
+
+        Args:
+            client_id: of the client.
+            kept: as from `kept`.
+            pending: `LocalUpdate.state` of updates without a verdict, by number of the task, oldest first.
+        """
         self._kept[client_id] = dict(kept)
         newest = list(pending.items())[-PENDING_MAX:]
         if newest:
             self._pending[client_id] = dict(newest)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that clients have kept, by `CLIENT.NAME`: no copies, and never written to. What is pending is left out:
-        whoever trains its task again has it again.
-        """
+        """The state of all clients, by `CLIENT.NAME`: no copies, read-only. Leaves out updates without a verdict, whose
+        tasks are trained again."""
         return {
             f"{client_id}.{key}": tensor
             for client_id, kept in sorted(self._kept.items())
@@ -190,7 +184,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` gave, in place of all that was kept or pending."""
+        """Replace the state of all clients by that of `state_dict`."""
         self._pending.clear()
         self._kept.clear()
         for name, tensor in state.items():
@@ -199,13 +193,13 @@ class Trainer:
 
     @property
     def has_own_tests(self) -> bool:
-        """Whether the test set says whose its examples are."""
+        """Whether clients have test examples of their own."""
         return self._test_shares is not None
 
     def evaluate_own(
         self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
     ) -> Evaluation | None:
-        """How good a model is on the client's own test examples; None where the client has none, or nobody has.
+        """Evaluate a model on the client's own test examples; None without examples.
 
         base_d: [d] and buffers_b: [b], as in `LocalTask`.
         """
@@ -226,37 +220,40 @@ class Trainer:
         )
 
     def examples(self, client_id: int, version: int | None = None) -> tuple[Tensor, Tensor]:
-        """The client's own at a version: [n, ...] float32 and labels [n] int64, on the model's device. Not to be
-        written to. Where data changes, good until the client is asked for at another version.
-        """
-        held = self._examples.get(client_id)
-        if held is None:
-            held = self._examples[client_id] = self._gathered(client_id)
-        if self._changes is not None:
-            assert version is not None, "what a client holds depends on the version"
-            self._bring_to(held, client_id, self._changes, version)
-        return held.inputs_nX, held.labels_n
+        """Inputs [n, ...] float32 and labels [n] int64 of a client, on the model's device. Read-only.
 
-    def _gathered(self, client_id: int) -> _Held:
+        Where data changes, valid until the next call for this client with another version.
+        """
+        own = self._examples.get(client_id)
+        if own is None:
+            own = self._examples[client_id] = self._gathered(client_id)
+        if self._changes is not None:
+            assert version is not None, "the data of a client depends on the version"
+            self._replace(own, client_id, self._changes, version)
+        return own.inputs_nX, own.labels_n
+
+    def _gathered(self, client_id: int) -> _ClientExamples:
         own_n = torch.from_numpy(self._shares[client_id])
         device = self._model.parameters_d.device
         labels_n = self._dataset.train.labels_N.index_select(0, own_n)
         if self._attack is not None:
             labels_n = self._attack.labels(client_id, labels_n, self._dataset.classes)
-        return _Held(inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device))
+        return _ClientExamples(
+            inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device)
+        )
 
-    def _bring_to(self, held: _Held, client_id: int, changes: VariantStream, version: int) -> None:
-        """Put the examples of a version, before or after, in their places. Their labels are those that were there."""
+    def _replace(self, own: _ClientExamples, client_id: int, changes: VariantStream, version: int) -> None:
+        """Change to the examples of a version, earlier or later. Their labels are the same."""
         replaced = changes.count(client_id, version)
-        if replaced == held.replaced:
+        if replaced == own.replaced:
             return
         positions_n, later_n = changes.replacements(client_id)
-        others = slice(*sorted((replaced, held.replaced)))
-        places_n = positions_n[others]
-        if replaced > held.replaced:
-            inputs_nX = self._dataset.later_examples(later_n[others])
+        changed = slice(*sorted((replaced, own.replaced)))
+        indices_n = positions_n[changed]
+        if replaced > own.replaced:
+            inputs_nX = self._dataset.later_examples(later_n[changed])
         else:
-            inputs_nX = self._dataset.train_examples(self._shares[client_id][places_n])
-        device = held.inputs_nX.device
-        held.inputs_nX.index_copy_(0, torch.from_numpy(places_n).to(device), inputs_nX.to(device))
-        held.replaced = replaced
+            inputs_nX = self._dataset.train_examples(self._shares[client_id][indices_n])
+        device = own.inputs_nX.device
+        own.inputs_nX.index_copy_(0, torch.from_numpy(indices_n).to(device), inputs_nX.to(device))
+        own.replaced = replaced

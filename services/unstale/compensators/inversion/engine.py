@@ -21,47 +21,30 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Target:
-    """The update that an inversion approximates.
+    """The update that an inversion approximates."""
 
-    Attributes:
-        base: w_b.
-        update: u, in parameter units.
-        steps: kg, full-batch steps of the local update.
-        rate: eta_gi.
-        staleness: of the update, rounds.
-    """
-
-    base: Parts
-    update: Parts
-    steps: int
-    rate: float
-    staleness: int = 0
+    base: Parts  # w_b
+    update: Parts  # u, in parameter units
+    steps: int  # kg, full-batch steps of the local update
+    rate: float  # eta_gi
+    staleness: int = 0  # of the update, rounds
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Inversion:
-    """State of the inversion of one update.
-
-    Attributes:
-        iterations: planned.
-        now: the current iterate.
-        loss_checkpoints: iterations after which the iterate is kept, in `kept`.
-        is_warm: the inversion started from an earlier reconstruction of the same client.
-        is_too_large: for the device's memory.
-        done: iterations done.
-        disparity: D of the iterate before `now`, a scalar on the device; infinite at first.
-        adam: Adam's moments, and the last iterate with a finite disparity; None before the first iteration.
-    """
+    """State of the inversion of one update."""
 
     target: Target
-    iterations: int
-    now: Reconstruction
-    loss_checkpoints: tuple[int, ...] = ()
-    is_warm: bool = False
-    is_too_large: bool = False
+    iterations: int  # planned
+    now: Reconstruction  # the current iterate
+    loss_checkpoints: tuple[int, ...] = ()  # iterations after which the iterate is kept, in `kept`
+    is_warm: bool = False  # the inversion started from an earlier reconstruction of the same client
+    is_too_large: bool = False  # for the device's memory
     kept: dict[int, Reconstruction] = field(default_factory=dict)
-    done: int = 0
+    done: int = 0  # iterations done
+    # D of the iterate before `now`, a scalar on the device; infinite at first
     disparity: Tensor = field(default_factory=lambda: torch.tensor(torch.inf))
+    # Adam's moments, and the last iterate with a finite disparity; None before the first iteration
     adam: "AdamState | None" = None
 
     @property

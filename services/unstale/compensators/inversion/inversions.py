@@ -33,17 +33,14 @@ TOO_LARGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inverted:
-    """Result of the inversions of a round.
+    """Result of the inversions of a round."""
 
-    Attributes:
-        found: finished inversions, by index of the update in the round.
-        fallbacks: number of updates that were not inverted, by reason.
-        notes: about them, for people.
-    """
-
+    # finished inversions, by index of the update in the round
     found: dict[int, Inversion] = field(default_factory=dict)
-    fallbacks: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    fallbacks: Counter[str] = field(
+        default_factory=Counter
+    )  # number of updates that were not inverted, by reason
+    notes: list[str] = field(default_factory=list)  # about them, for people
 
 
 class Inversions:

@@ -13,15 +13,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """Examples and label logits, float32 on any device. Read-only.
+    """Examples and label logits, float32 on any device. Read-only."""
 
-    Attributes:
-        inputs_rX: x, [r, ...] in the network's input space.
-        labels_rC: l, label logits.
-    """
-
-    inputs_rX: Tensor
-    labels_rC: Tensor
+    inputs_rX: Tensor  # x, [r, ...] in the network's input space
+    labels_rC: Tensor  # l, label logits
 
     @classmethod
     def row(cls, stacked: tuple[Tensor, Tensor], index: int) -> Self:

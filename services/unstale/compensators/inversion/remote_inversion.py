@@ -184,16 +184,9 @@ class RemoteInversions:
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """Results of other machines.
+    """Results of other machines."""
 
-    Attributes:
-        saved: iterations that were planned and not needed.
-        seconds: of computing, and since lost groups were sent.
-        together: updates that fit into the memory of the smallest device.
-        whys: why groups were lost.
-    """
-
-    saved: int = 0
-    seconds: float = 0.0
-    together: int = 10**9
-    whys: list[str] = field(default_factory=list)
+    saved: int = 0  # iterations that were planned and not needed
+    seconds: float = 0.0  # of computing, and since lost groups were sent
+    together: int = 10**9  # updates that fit into the memory of the smallest device
+    whys: list[str] = field(default_factory=list)  # why groups were lost

@@ -15,17 +15,11 @@ TRUSTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Choice(NamedTuple):
-    """How a reconstruction becomes an estimate.
+    """How a reconstruction becomes an estimate."""
 
-    Attributes:
-        iterations: after which the reconstruction is used.
-        residual: share of the unexplained part of the update that is added.
-        trust: weight of the result; the update itself has the rest.
-    """
-
-    iterations: int
-    residual: float
-    trust: float
+    iterations: int  # after which the reconstruction is used
+    residual: float  # share of the unexplained part of the update that is added
+    trust: float  # weight of the result; the update itself has the rest
 
 
 def loss_checkpoints(iterations: int) -> tuple[int, ...]:

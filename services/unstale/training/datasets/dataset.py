@@ -46,16 +46,11 @@ class Normalisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The training or the test examples of a data set, on the CPU and read-only.
+    """The training or the test examples of a data set, on the CPU and read-only."""
 
-    Attributes:
-        stored_NX: uint8 as decoded (a quarter of float32's memory) or finite float32.
-        labels_N: int64, from 0 to the number of classes - 1.
-        groups_N: int64, the source of each example (a writer, a celebrity, a value of a column), or None.
-    """
-
-    stored_NX: Tensor
-    labels_N: Tensor
+    stored_NX: Tensor  # uint8 as decoded (a quarter of float32's memory) or finite float32
+    labels_N: Tensor  # int64, from 0 to the number of classes - 1
+    # int64, the source of each example (a writer, a celebrity, a value of a column), or None
     groups_N: Tensor | None = None
 
     def __len__(self) -> int:
@@ -76,17 +71,20 @@ class Split:
             return f"has {name} examples of {_described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
         if stored_NX.dtype == torch.float32 and not bool(stored_NX.isfinite().all()):
             return f"has {name} examples with NaN or infinity"
-        groups_N = self.labels_N if self.groups_N is None else self.groups_N
-        for noun, numbers_N in (("labels", self.labels_N), ("groups", groups_N)):
-            if numbers_N.dtype != torch.int64 or numbers_N.shape != stored_NX.shape[:1]:
+        for noun, numbers_N in (("labels", self.labels_N), ("groups", self.groups_N)):
+            if numbers_N is not None and not _is_one_each(numbers_N, len(stored_NX)):
                 return (
                     f"has {name} {noun} of {_described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
                     "example"
                 )
         lowest, highest = int(self.labels_N.min()), int(self.labels_N.max())
-        if lowest < 0 or highest >= classes:
+        if not 0 <= lowest <= highest < classes:
             return f"has {name} labels from {lowest} to {highest}, expected 0 to {classes - 1}"
         return None
+
+
+def _is_one_each(numbers_N: Tensor, examples: int) -> bool:
+    return numbers_N.dtype == torch.int64 and numbers_N.shape == (examples,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,24 +102,17 @@ class Later:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set. Raises UserError if its parts do not fit together.
-
-    Attributes:
-        train, test: a number in `groups_N` means the same source in both.
-        levels: the byte that stands for 1.
-        normalisation: applied when examples are gathered.
-        origin: where the data set is stored, for people.
-        later: None for data that does not change.
-    """
+    """A data set. Raises UserError if its parts do not fit together."""
 
     name: str
     classes: int
+    # a number in `groups_N` means the same source in both
     train: Split
     test: Split
-    levels: int = BRIGHTEST
-    normalisation: Normalisation = Normalisation()
-    origin: str = ""
-    later: Later | None = None
+    levels: int = BRIGHTEST  # the byte that stands for 1
+    normalisation: Normalisation = Normalisation()  # applied when examples are gathered
+    origin: str = ""  # where the data set is stored, for people
+    later: Later | None = None  # None for data that does not change
 
     def __post_init__(self) -> None:
         if self.classes < 2:

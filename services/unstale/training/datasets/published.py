@@ -101,13 +101,7 @@ def _read_mat(source: Source, path: Path) -> Dataset:
             f"{path}: cannot be read as EMNIST ByClass with writers ({said(error)}); delete it, or put the file of the "
             "release (matlab.zip) in its place"
         ) from error
-    return Dataset(
-        name=source.name,
-        classes=CLASSES[source.name],
-        train=train,
-        test=test,
-        origin=str(path),
-    )
+    return Dataset(name=source.name, classes=CLASSES[source.name], train=train, test=test, origin=str(path))
 
 
 def _upright(images_ND: Any) -> Any:

@@ -20,27 +20,16 @@ _UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AssertionError,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The data set to load.
+    """The data set to load."""
 
-    Attributes:
-        name: one of DATASETS or `package.module:factory`.
-        path: the file or folder of `npz` and `folder`.
-        cache: the folder of all others, `~` allowed.
-        download: may use the network for files that are not in the cache.
-        normalise: one of NORMALISE.
-        column: of an `.npz`, with the source of each example.
-        allow_factory: the name may be that of code; never for a name from a server.
-        section: of the configuration with the path, for messages.
-    """
-
-    name: str
-    path: Path | None = None
-    cache: str = CACHE
-    download: bool = False
-    normalise: str = "standard"
-    column: str | None = None
-    allow_factory: bool = True
-    section: str = "data"
+    name: str  # one of DATASETS or `package.module:factory`
+    path: Path | None = None  # the file or folder of `npz` and `folder`
+    cache: str = CACHE  # the folder of all others, `~` allowed
+    download: bool = False  # may use the network for files that are not in the cache
+    normalise: str = "standard"  # one of NORMALISE
+    column: str | None = None  # of an `.npz`, with the source of each example
+    allow_factory: bool = True  # the name may be that of code; never for a name from a server
+    section: str = "data"  # of the configuration with the path, for messages
 
     @property
     def folder(self) -> Path:
@@ -73,11 +62,7 @@ def cache_folder(cache: str = CACHE) -> Path:
 
 
 def fetched(
-    source: Source,
-    files: str,
-    read: Callable[[], Made],
-    download: Callable[[], object],
-    needs: str = "",
+    source: Source, files: str, read: Callable[[], Made], download: Callable[[], object], needs: str = ""
 ) -> Made:
     """The result of `read`; if it fails and `source.download` is set, after a download.
 

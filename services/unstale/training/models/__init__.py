@@ -1,4 +1,4 @@
-"""Models by name: our own networks, torchvision's image classifiers, and factories of the user."""
+"""Models by name: built-in networks, torchvision's image classifiers, and factories of the user."""
 
 from unstale.training.models.last_linear import features
 from unstale.training.models.networks import Shape

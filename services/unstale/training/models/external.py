@@ -1,5 +1,4 @@
-"""Models that are not ours: torchvision's image classifiers and factories of the user, and the check that what they
-make can be trained here.
+"""torchvision's image classifiers and factories of the user, and checks that their models can be trained here.
 
 Legend: b examples of a mini-batch, X the shape of one example, C classes.
 """
@@ -20,24 +19,24 @@ from unstale.training.models.networks import Shape
 
 TORCHVISION = "torchvision."
 
-_SETTINGS: dict[str, dict[str, bool]] = {  # one answer instead of several; and no warning about a default
+_SETTINGS: dict[str, dict[str, bool]] = {  # one output instead of several; no warning about a default
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
 
 
 def torchvision_names() -> list[str]:
-    """The names of torchvision's image classifiers. Slow to import; only who needs one pays."""
+    """The names of torchvision's image classifiers. Slow: imports torchvision."""
     from torchvision import models
 
     return list(models.list_models(module=models))
 
 
 def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
-    """Makes torchvision's model of this name, without the prefix, with its own initialisation and no weights.
+    """A factory of torchvision's model of this name, without the prefix, initialised without pretrained weights.
 
-    Raises UserError for an unknown name, a model that classifies no images, and, when called, for data that are no
-    images of three channels.
+    Raises UserError for an unknown name and a model that does not classify images. The factory raises MisfitError for
+    data that are not images of three channels.
     """
     from torchvision import models
 
@@ -61,25 +60,25 @@ def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
 
 
 def factory(name: str) -> Callable[[Shape, int], nn.Module]:
-    """The callable that `package.module:factory` names; it is called with input_shape and classes.
+    """The factory of `package.module:factory`, which is called with input_shape and classes.
 
-    Raises UserError where there is none. What its code raises is not caught.
+    Raises UserError for a name that cannot be imported. Exceptions of its code are not caught.
     """
     return partial(_call, name, import_factory("model", name))
 
 
-def _call(name: str, made_by: Callable[..., object], input_shape: Shape, classes: int) -> nn.Module:
-    signature = inspect.signature(made_by)
+def _call(name: str, user_factory: Callable[..., object], input_shape: Shape, classes: int) -> nn.Module:
+    signature = inspect.signature(user_factory)
     try:
         bound = signature.bind(input_shape=input_shape, classes=classes)
-    except TypeError:  # it calls them something else
+    except TypeError:  # other names of the parameters
         try:
             bound = signature.bind(input_shape, classes)
         except TypeError:
             raise UserError(
                 f"model {name!r} takes {signature}, expected a function of (input_shape, classes)"
             ) from None
-    module = made_by(*bound.args, **bound.kwargs)
+    module = user_factory(*bound.args, **bound.kwargs)
     if not isinstance(module, nn.Module):
         raise UserError(
             f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module"
@@ -92,47 +91,53 @@ class MisfitError(Exception):
 
 
 def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> nn.Module:
-    """The module, if it gives logits [b, C] for inputs [b, X] and can be made flat.
+    """The module, if it returns logits [b, C] for inputs [b, X] and can be a flat model.
 
-    Its parameters and buffers stay as they are. Its BatchNorm layers take a lone example from here on. Raises UserError
-    for what it makes and is made of, and MisfitError where it cannot compute.
+    Parameters and buffers stay unchanged. BatchNorm layers accept a single example from now on. Raises UserError for a
+    wrong result or unsuitable parameters and buffers, and MisfitError if the module cannot compute.
     """
     _check_tensors(name, module)
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
             part.forward = partial(_normalise, part)  # type: ignore[method-assign]
     buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
-    lent = dict(buffers)
-    was_training = module.training
-    module.train()
-    try:
-        with torch.no_grad():
-            logits = functional_call(module, lent, torch.zeros(2, *input_shape))
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        raise MisfitError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
-    finally:
-        module.train(was_training)
+    after = dict(buffers)
+    logits = _trial_pass(module, after, input_shape)
     if not isinstance(logits, Tensor) or logits.dtype != torch.float32 or logits.shape != (2, classes):
         raise UserError(
             f"model {name!r} gives {_described(logits)} for two inputs of shape {spelled(input_shape)}, "
             f"expected float32 logits of shape 2x{classes}"
         )
     for key, _ in float_buffers(module):
-        if lent[key] is not buffers[key]:
+        if after[key] is not buffers[key]:
             raise UserError(
                 f"model {name!r} puts a new tensor in place of its buffer {key!r}; expected it to be written to"
             )
     return module
 
 
+def _trial_pass(module: nn.Module, buffers: dict[str, Tensor], input_shape: Shape) -> object:
+    """The result for two inputs of zeros in training mode. Writes to these buffers instead of the module's."""
+    was_training = module.training
+    module.train()
+    try:
+        with torch.no_grad():
+            return functional_call(module, buffers, torch.zeros(2, *input_shape))
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        raise MisfitError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+    finally:
+        module.train(was_training)
+
+
 def _check_tensors(name: str, module: nn.Module) -> None:
     for key, tensor in (*module.named_parameters(), *float_buffers(module)):
         if tensor.dtype != torch.float32:
             raise UserError(f"model {name!r} holds {key!r} in {_dtype(tensor)}, expected float32 throughout")
-    frozen = [key for key, parameter in module.named_parameters() if not parameter.requires_grad]
-    if frozen:
-        raise UserError(f"model {name!r} has {frozen[0]!r} frozen, expected parameters that are all trained")
-    if not any(True for _ in module.parameters()):
+    parameters = dict(module.named_parameters())
+    for key, parameter in parameters.items():
+        if not parameter.requires_grad:
+            raise UserError(f"model {name!r} has {key!r} frozen, expected parameters that are all trained")
+    if not parameters:
         raise UserError(f"model {name!r} has no parameters, expected some to train")
     for key, part in module.named_modules():
         if getattr(part, "track_running_stats", False) and getattr(part, "momentum", 0.1) is None:
@@ -143,9 +148,9 @@ def _check_tensors(name: str, module: nn.Module) -> None:
 
 
 def _normalise(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, inputs: Tensor) -> Tensor:
-    """What BatchNorm does, and where a batch holds one value a channel, which has no variance: as in evaluation.
+    """BatchNorm; in evaluation mode for a batch with one value per channel, which has no variance.
 
-    The last mini-batch of an epoch may be one example, and small images leave one pixel of it.
+    The last mini-batch of an epoch may be one example, and small images may have one pixel at this layer.
     """
     if norm.training and norm.track_running_stats and inputs.numel() == inputs.shape[1]:
         return batch_norm(

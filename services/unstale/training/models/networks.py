@@ -1,9 +1,9 @@
-"""The networks without norm layers.
+"""Networks without norm layers.
 
 Source: docs/methods/models.md#models
 
-Cross-entropy is the loss, so each ends in one logit a class. Shapes are those of one example, channels first:
-(1, 28, 28). Parameter counts include biases.
+Each ends in one logit per class. Shapes are those of one example, channels first: (1, 28, 28). Parameter counts include
+biases.
 """
 
 from math import prod
@@ -16,10 +16,11 @@ Shape = tuple[int, ...]
 
 
 class Halving(nn.MaxPool2d):
-    """Max pooling of 2x2, a last odd row or column left out. In front of a ReLU, which then has a quarter of the work,
-    the bits of values and gradients are those of the other order, but for the sign of a zero that comes in.
+    """Max pooling of 2x2 without a last odd row or column.
 
-    Without gradients no position of a maximum need be kept: two maxima of views take a fifth of the time.
+    Before a ReLU, which then has a quarter of the work, values and gradients are bit-identical to the other order,
+    except for the sign of zero inputs. Without gradients no positions are needed: two maxima of views take a fifth of
+    the time.
     """
 
     draws_nothing = True
@@ -38,9 +39,9 @@ class Halving(nn.MaxPool2d):
 
 
 class FirstConv2d(nn.Conv2d):
-    """The convolution that images come to. On a CPU, those of several channels lie in memory with their channels last
-    from here on, which oneDNN computes with faster: a step of `lenet_cifar` takes 0.87 to 0.97 of the time, one of
-    `celeba_cnn` and `resnet8` 0.8 (`python -m benchmarks.first_convolution`).
+    """The first convolution. On a CPU it stores images of several channels with channels last, which is faster in
+    oneDNN: a step of `lenet_cifar` takes 0.87 to 0.97 of the time, of `celeba_cnn` and `resnet8` 0.8
+    (`python -m benchmarks.first_convolution`).
     """
 
     draws_nothing = True
@@ -49,7 +50,7 @@ class FirstConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:  # (the name is the base class's)
         if input.device.type != "cpu" or self.in_channels == 1:
             return super().forward(input)
-        # Not `contiguous(memory_format=channels_last)`, which torch.func.vmap does not have.
+        # torch.func.vmap does not support `contiguous(memory_format=channels_last)`.
         return super().forward(input.movedim(-3, -1).contiguous().movedim(-1, -3))
 
 
@@ -117,8 +118,9 @@ def celeba_cnn(input_shape: Shape, classes: int) -> nn.Module:
 
 
 def digits_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """A small convolutional network for 1x8x8: 5,450 parameters at 10 classes. Ours, not from a paper: on
-    unlike clients one wide layer learned faster and more steadily than deeper networks of its size.
+    """A small convolutional network for 1x8x8: 5,450 parameters at 10 classes.
+
+    Ours: on heterogeneous clients one wide layer learned faster and more steadily than deeper networks of its size.
     """
     return nn.Sequential(
         *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), Halving(), nn.ReLU(), nn.Flatten()),

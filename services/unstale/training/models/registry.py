@@ -1,9 +1,9 @@
-"""Models by name, made for a data set.
+"""Models by name, built for a data set.
 
 Source: docs/methods/models.md#models
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 
@@ -28,10 +28,10 @@ MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], Shape | None]] = {
     "resnet18": (resnets.resnet18, (3, 32, 32)),
     "resnet8": (resnets.resnet8, (3, 32, 32)),
 }
-"""How each of our models is made, and the one input shape it takes (None: any)."""
+"""Factory and input shape (None: any) of each built-in model."""
 
 NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")
-"""What a user may write, for people to read."""
+"""Names for people."""
 
 _NORMED = {"resnet8": resnets.resnet8, "resnet18": resnets.resnet18}
 
@@ -39,10 +39,15 @@ Maker = Callable[[Shape, int], nn.Module]
 
 
 def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple[Maker, Shape | None]:
-    """How the model is made, and the one input shape it takes (None: not known before it is made).
+    """Factory and input shape (None: any or unknown) of a model.
 
-    norm: `group` or `batch`, of our ResNets. allow_factory: whether `package.module:factory` may be imported; no client
-    does so because a server says it. Raises UserError for a name or norm that does not exist or is not allowed.
+    Args:
+        name: of the model.
+        norm: `group` or `batch`, for built-in ResNets.
+        allow_factory: may import `package.module:factory`; never for a name from a server.
+
+    Raises:
+        UserError: for a name or norm that does not exist or is not allowed.
     """
     if norm not in resnets.NORMS:
         raise unknown_name("model.norm", norm, resnets.NORMS)
@@ -61,22 +66,15 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
                 "name it in this side's own configuration too, or choose a model that unstale has"
             )
         return external.factory(name), None
-    if name.startswith(external.TORCHVISION):
-        return external.torchvision_model(name.removeprefix(external.TORCHVISION)), None
-    theirs = external.torchvision_names()
-    if name not in theirs:
-        raise unknown_name(
-            "model",
-            name,
-            _meant(name, theirs) or NAMES,
-        )
-    return external.torchvision_model(name), None
+    if not name.startswith(external.TORCHVISION) and name not in external.torchvision_names():
+        raise unknown_name("model", name, _similar(name) or NAMES)
+    return external.torchvision_model(name.removeprefix(external.TORCHVISION)), None
 
 
-def _meant(name: str, theirs: Sequence[str]) -> list[str]:
-    """Ours that begin like it, else what is spelled most alike."""
-    begun = [ours for ours in MODELS if ours.startswith(name)]
-    return begun or get_close_matches(name, (*MODELS, *theirs), n=1)
+def _similar(name: str) -> list[str]:
+    """Built-in models with this prefix, else the most similar name."""
+    prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
+    return prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
 
 
 def build(
@@ -89,11 +87,17 @@ def build(
     projection_head: int | None = None,
     allow_factory: bool = True,
 ) -> nn.Module:
-    """The model called `name`, on the CPU, with parameters that the seed alone decides.
+    """The model of a name, on the CPU, with parameters that depend on the seed only.
 
-    input_shape: of one example. classes: >= 2. norm, allow_factory: as for `find`. projection_head: numbers that
-    MOON's head gives, >= 1, for a model with one. Raises UserError for a name that `find` refuses, for inputs that do
-    not fit, and for a model that cannot be trained here.
+    Args:
+        name, norm, allow_factory: as for `find`.
+        input_shape: of one example.
+        classes: >= 2.
+        seed: of the run.
+        projection_head: outputs of MOON's head, >= 1; None for no head.
+
+    Raises:
+        UserError: for a name that `find` refuses, another input shape, and a model that cannot be trained here.
     """
     make, expected_shape = find(name, norm=norm, allow_factory=allow_factory)
     if expected_shape is not None and input_shape != expected_shape:
@@ -102,7 +106,7 @@ def build(
             f"shape {external.spelled(input_shape)}; {_fitting(input_shape)}"
         )
 
-    def made() -> nn.Module:
+    def built() -> nn.Module:
         module = make(input_shape, classes)
         if name not in MODELS:
             module = external.checked(name, module, input_shape, classes)
@@ -111,7 +115,7 @@ def build(
         return module
 
     try:
-        return initialised(made, seed)
+        return initialised(built, seed)
     except external.MisfitError as misfit:
         raise UserError(
             f"model {name!r} does not take the data set's inputs of shape {external.spelled(input_shape)} "

@@ -1,10 +1,9 @@
-"""The residual networks for 3x32x32 and their norm layers.
+"""Residual networks for 3x32x32, and their norm layers.
 
 Source: docs/methods/models.md#resnet8
 
 `group` is GroupNorm with 2 groups: no buffers, and an example's logits do not depend on its batch. `batch` is
-BatchNorm, the literature's, whose running statistics are buffers. Both have the same number of
-parameters.
+BatchNorm, as in the literature, whose running statistics are buffers. Both have the same number of parameters.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ def resnet18(input_shape: Shape, classes: int, norm: str = "group") -> nn.Module
 
 
 def _resnet(channels: int, classes: int, widths: tuple[int, ...], *, blocks: int, norm: str) -> nn.Module:
-    """Stages of as many blocks each; every stage but the first halves the image in its first block."""
+    """Stages with `blocks` blocks each; the first block of each stage but the first halves the image."""
     first = FirstConv2d(channels, widths[0], 3, padding=1, bias=False)
     layers: list[nn.Module] = [first, NORMS[norm](widths[0]), nn.ReLU()]
     before = widths[0]
@@ -43,7 +42,7 @@ def _resnet(channels: int, classes: int, widths: tuple[int, ...], *, blocks: int
 
 
 class _Block(nn.Module):
-    """relu(norm(conv(relu(norm(conv(x))))) + x), where x passes a 1x1 convolution if its shape changes."""
+    """relu(norm(conv(relu(norm(conv(x))))) + x), with a 1x1 convolution of x if its shape changes."""
 
     draws_nothing = True
 

@@ -1,6 +1,6 @@
-"""Which client holds which training examples: partitions, and what is said of the shares they make.
+"""Partitions of training examples among clients, and statistics of them.
 
-One method a file; the interface is in `interface`, the names in `registry`.
+One method per module; the interface is in `interface`, the names in `registry`.
 Source: docs/methods/partitions.md#partitions
 """
 

@@ -1,4 +1,4 @@
-"""Partition `classes`: k classes a client, equally many examples everywhere.
+"""Partition `classes`: k classes for each client, all clients with the same number of examples.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes
 
@@ -18,10 +18,10 @@ from unstale.training.partition.label_count import check_classes
 
 
 class Classes(Partition):
-    """Every class is cut to the size of the rarest, then into k N / C equal shards, the rest dropped.
+    """Each class is cut to the size of the rarest, then into k N / C equal shards without remainder.
 
-    Clients in random order take one shard each of the k classes with the most shards left, ties at random: the numbers
-    left then never differ by more than one, so that nobody is left with two shards of one class.
+    Clients in random order take one shard each of the k classes with the most remaining shards, ties at random. So the
+    remaining numbers never differ by more than one, and no client gets two shards of one class.
     """
 
     source: ClassVar[str] = "FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes"
@@ -57,13 +57,13 @@ class Classes(Partition):
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         size = self._shard_size(examples, clients)
         shards_C = [rng.permutation(examples.of_class(label)) for label in range(examples.classes)]
-        left_C = np.full(examples.classes, self.classes * clients // examples.classes)
+        remaining_C = np.full(examples.classes, self.classes * clients // examples.classes)
         shares: list[Indices] = [np.empty(0, dtype=np.int64)] * clients
         for client in rng.permutation(clients):
             by_random = rng.permutation(examples.classes)
-            taken_k = by_random[np.argsort(-left_C[by_random], kind="stable")[: self.classes]]
-            left_C[taken_k] -= 1
+            taken_k = by_random[np.argsort(-remaining_C[by_random], kind="stable")[: self.classes]]
+            remaining_C[taken_k] -= 1
             shares[client] = np.concatenate(
-                [shards_C[label][left_C[label] * size :][:size] for label in taken_k]
+                [shards_C[label][remaining_C[label] * size :][:size] for label in taken_k]
             )
         return shares

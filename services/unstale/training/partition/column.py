@@ -1,4 +1,4 @@
-"""Partition `column`: a column of the user's own data names the client."""
+"""Partition `column`: a column of the user's data contains the client."""
 
 from typing import ClassVar
 
@@ -12,10 +12,7 @@ from unstale.training.partition.natural import members
 
 
 class Column(Partition):
-    """Every value of the column is a client, numbered in ascending order. There are exactly N values.
-
-    How few examples a client has is for the data to say: a client may have one.
-    """
+    """Each of the exactly N values of the column is a client, in ascending order. A client may have one example."""
 
     source: ClassVar[str] = "ours, docs/methods/partitions.md#column"
     by_group: ClassVar[bool] = True

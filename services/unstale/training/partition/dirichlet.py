@@ -1,4 +1,4 @@
-"""Partition `dirichlet`: each class is shared out unevenly.
+"""Partition `dirichlet`: each class is divided unevenly.
 
 Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet
 
@@ -13,47 +13,37 @@ from typing_extensions import override
 
 from unstale.seeds import Generator
 from unstale.training.partition.iid import Iid
-from unstale.training.partition.interface import (
-    Examples,
-    Indices,
-    Partition,
-    check_size,
-)
+from unstale.training.partition.interface import Examples, Indices, SizedPartition
 
 
-class Dirichlet(Partition):
+class Dirichlet(SizedPartition):
     """For each class, shuffle its examples, draw q ~ Dirichlet(alpha * 1_N), and cut them at
 
         floor(cumsum(q) * n_c)
 
-    so that clients differ both in how many examples they hold and of which classes. Then, while some client has fewer
-    than `min_examples`, it gets a random one of the client that has the most. alpha = infinity is `iid`.
+    so that clients differ in number of examples and in classes. Then each client with fewer than `min_examples` gets
+    random ones of the client with the most. alpha = infinity is `iid`.
     """
 
     source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet"
 
     alpha: float
-    min_examples: int
-
-    @override
-    def check(self, examples: Examples, clients: int) -> None:
-        check_size(len(examples), clients, self.min_examples)
 
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         if self.alpha == np.inf:
             return Iid(min_examples=self.min_examples).shares(examples, clients, rng)
-        held: list[list[int]] = [[] for _ in range(clients)]
+        indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
-            deal_class(examples.of_class(label), held, rng, self.alpha)
-        repair(held, rng, self.min_examples)
-        return as_indices(held)
+            deal_class(examples.of_class(label), indices, rng, self.alpha)
+        repair(indices, rng, self.min_examples)
+        return as_indices(indices)
 
 
-def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alpha: float) -> None:
-    """Give each client of `held` a part of one class, drawn from Dirichlet(alpha); infinity is equal parts."""
+def deal_class(class_n: Indices, indices: Iterable[list[int]], rng: Generator, alpha: float) -> None:
+    """Append to each list a part of one class, drawn from Dirichlet(alpha); infinity for equal parts."""
     examples = rng.permutation(class_n)
-    receivers = list(held)
+    receivers = list(indices)
     if alpha == np.inf:
         shares_N = np.full(len(receivers), 1 / len(receivers))
     else:
@@ -63,26 +53,25 @@ def deal_class(class_n: Indices, held: Iterable[list[int]], rng: Generator, alph
         own.extend(part.tolist())
 
 
-def repair(held: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
-    """While some client has too few, give the smallest a random example: a spare one, then one of the largest.
+def repair(indices: list[list[int]], rng: Generator, min_examples: int, spare: Iterable[int] = ()) -> None:
+    """While a client has too few, give the smallest one a random example: a spare one, then one of the largest client.
 
-    held: the examples of each client, changed in place. spare: examples that nobody holds. Together they are enough for
-    everybody.
+    indices: the examples of each client, changed in place. spare: examples of no client.
     """
-    left = list(spare)
-    sizes_N = np.array([len(own) for own in held])
-    assert sizes_N.sum() + len(left) >= len(held) * min_examples
+    unused = list(spare)
+    sizes_N = np.array([len(own) for own in indices])
+    assert sizes_N.sum() + len(unused) >= len(indices) * min_examples
     # argmin and argmax take the lowest id on ties.
     while sizes_N.min() < min_examples:
         smallest, largest = int(sizes_N.argmin()), int(sizes_N.argmax())
-        if left:
-            held[smallest].append(left.pop(int(rng.integers(len(left)))))
+        if unused:
+            indices[smallest].append(unused.pop(int(rng.integers(len(unused)))))
         else:
-            held[smallest].append(held[largest].pop(int(rng.integers(sizes_N[largest]))))
+            indices[smallest].append(indices[largest].pop(int(rng.integers(sizes_N[largest]))))
             sizes_N[largest] -= 1
         sizes_N[smallest] += 1
 
 
-def as_indices(held: Iterable[list[int]]) -> list[Indices]:
+def as_indices(indices: Iterable[list[int]]) -> list[Indices]:
     """Lists of indices as arrays."""
-    return [np.array(own, dtype=np.int64) for own in held]
+    return [np.array(own, dtype=np.int64) for own in indices]

@@ -1,4 +1,4 @@
-"""Partition `dirichlet-client`: each client draws its own mixture of classes.
+"""Partition `dirichlet-client`: each client has its own random mixture of classes.
 
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client
 
@@ -14,21 +14,15 @@ from typing_extensions import override
 from unstale.errors import UserError
 from unstale.seeds import Generator
 from unstale.training.partition.dirichlet import as_indices, repair
-from unstale.training.partition.interface import (
-    Examples,
-    Indices,
-    Partition,
-    check_size,
-)
+from unstale.training.partition.interface import Examples, Indices, Partition, check_size
 
 
 class DirichletClient(Partition):
     """Client i draws q_i ~ Dirichlet(alpha * 1_C) and gets floor(budget * q_ic) examples of each class c.
 
-    Examples of a class are handed out from its shuffled list in the order of the clients; when it runs out, a client
-    gets what is left of it. Late clients may so get next to nothing: whoever has fewer than `min_examples` is given
-    examples that nobody holds, of any class, and when there are none, those of the clients that hold the most.
-    alpha = infinity is floor(budget / C) of each class.
+    Clients in order take examples from the shuffled list of a class until it is empty, so the last clients may get few.
+    Each client with fewer than `min_examples` then gets unused examples of any class, or, without unused ones, those of
+    the client with the most. alpha = infinity for floor(budget / C) of each class.
     """
 
     source: ClassVar[str] = (
@@ -60,22 +54,22 @@ class DirichletClient(Partition):
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         classes = examples.classes
-        left = [rng.permutation(examples.of_class(label)).tolist()[::-1] for label in range(classes)]
-        held: list[list[int]] = []
+        unused = [rng.permutation(examples.of_class(label)).tolist()[::-1] for label in range(classes)]
+        indices: list[list[int]] = []
         for _ in range(clients):
             mixture_C = (
                 np.full(classes, 1 / classes)
                 if self.alpha == np.inf
                 else rng.dirichlet(np.full(classes, self.alpha))
             )
-            wanted_C = np.floor(self.budget * mixture_C).astype(np.int64)
-            # Each list is reversed, so that its end is next in line.
-            held.append(
+            counts_C = np.floor(self.budget * mixture_C).astype(np.int64)
+            # The lists are reversed: `pop` takes the first.
+            indices.append(
                 [
                     own.pop()
-                    for own, wanted in zip(left, wanted_C, strict=True)
-                    for _ in range(min(int(wanted), len(own)))
+                    for own, count in zip(unused, counts_C, strict=True)
+                    for _ in range(min(int(count), len(own)))
                 ]
             )
-        repair(held, rng, self.min_examples, spare=[index for own in left for index in own])
-        return as_indices(held)
+        repair(indices, rng, self.min_examples, spare=[index for own in unused for index in own])
+        return as_indices(indices)

@@ -1,4 +1,4 @@
-"""How alike the clients of a partition are.
+"""Statistics of the clients of a partition.
 
 Legend: N clients, n examples, C classes.
 """
@@ -13,13 +13,13 @@ from unstale.training.partition.interface import Indices
 
 
 def label_counts(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Indices:
-    """[N, C] int64: how many examples of each class each client holds. labels_n: in [0, classes)."""
+    """[N, C] int64: examples of each client and class. labels_n: in [0, classes)."""
     return np.stack([np.bincount(labels_n[share], minlength=classes) for share in shares]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The least, the middle and the most of a number that each client has."""
+    """Minimum, median and maximum over the clients."""
 
     min: int
     median: float
@@ -28,25 +28,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What is to say of all clients together.
-
-    examples: n, to be shared out. held: how many of them some client holds. shared: how many of them more than one
-    holds. sizes, classes: how many examples, and examples of how many classes, a client holds. distance: mean over the
-    clients of the total variation distance between the label distribution of the client and of all examples, 0.5 *
-    sum_c |p_ic - p_c|: 0 when all are alike, 1 - 1/C when each holds one of C equal classes.
-    """
+    """Statistics of all clients."""
 
     clients: int
-    examples: int
+    examples: int  # n
+    # examples of at least one, and of several clients
     held: int
     shared: int
+    # number of examples and of classes per client
     sizes: Spread
     classes: Spread
+    # mean over the clients of the total variation distance between the label distribution of the client and of
+    # all examples, 0.5 * sum_c |p_ic - p_c|: 0 if all are equal, 1 - 1/C for one of C equal classes each
     distance: float
 
 
 def summary(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Summary:
-    """Look at shares, none of them empty. labels_n: in [0, classes)."""
+    """Statistics of shares that are not empty. labels_n: in [0, classes)."""
     counts_NC = label_counts(shares, labels_n, classes)
     sizes_N = counts_NC.sum(axis=1)
     overall_C = np.bincount(labels_n, minlength=classes) / len(labels_n)
@@ -69,7 +67,7 @@ def _spread(numbers_N: Indices) -> Spread:
 def top_holders(
     shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int
 ) -> list[int]:
-    """The `count` clients that hold the most examples of a class, most first; ties: the higher id.
+    """The `count` clients with the most examples of a class, most first; ties: the higher id.
 
     count: at most N.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
@@ -80,9 +78,9 @@ def top_holders(
 
 
 def block_holders(shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int) -> list[int]:
-    """The clients of partition `blocks` whose block begins with an example of this class, ascending.
+    """The clients of partition `blocks` whose block starts with an example of this class, ascending.
 
-    A block is sorted by label, so it begins with its smallest one.
+    A block is sorted by label, so it starts with its smallest one.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
     return [client for client, share in enumerate(shares) if int(labels_n[share].min()) == label]

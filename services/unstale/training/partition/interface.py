@@ -1,4 +1,4 @@
-"""The interface of partitions: labels in, the indices of each client's examples out.
+"""The interface of partitions: from labels to the indices of each client's examples.
 
 Source: docs/methods/partitions.md#partitions
 
@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Generator
@@ -21,10 +22,10 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What is known of the examples that are shared out; never written to.
+    """Labels and groups of the examples to divide, read-only.
 
-    labels_n: in [0, C). groups_n: whose each example is (a writer, a celebrity, a value of a column), as a number;
-    None where the data does not say.
+    labels_n: in [0, C). groups_n: source of each example (a writer, a celebrity, a value of a column) as a number; None
+    for data without groups.
     """
 
     labels_n: NDArray[np.integer]
@@ -40,7 +41,7 @@ class Examples:
 
     @property
     def counts_C(self) -> Indices:
-        """How many examples each class has."""
+        """Number of examples of each class."""
         return np.bincount(self.labels_n, minlength=self.classes).astype(np.int64)
 
     def of_class(self, label: int) -> Indices:
@@ -49,40 +50,40 @@ class Examples:
 
 
 class Partition(BaseModel, ABC):
-    """One way to share examples out. Holds settings only.
-
-    is_complete: every example is held by some client. is_disjoint: none is held by two. by_group: clients are groups of
-    the data itself, so that a client's own test examples are those of its groups. is_even: all clients hold as many
-    examples of each class that they hold, and their own test examples are to be so, too.
-    """
+    """A method that divides examples among clients. Holds settings only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: ClassVar[str]
-    is_complete: ClassVar[bool] = True
-    is_disjoint: ClassVar[bool] = True
-    by_group: ClassVar[bool] = False
+    source: ClassVar[str]  # of the method
+    is_complete: ClassVar[bool] = True  # some client holds each example
+    is_disjoint: ClassVar[bool] = True  # no two clients hold the same example
+    by_group: ClassVar[bool] = False  # clients are groups of the data, and so are their own test examples
+    # all clients hold the same number of examples of each of their classes, in their own test sets too
     is_even: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, examples: Examples, clients: int) -> None:
-        """Raise UserError when the shares cannot be made. No draw, and little work: numbers are compared."""
+        """Raise UserError if the examples cannot be divided. Compares numbers only, without random numbers."""
 
     @abstractmethod
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
-        """The examples of each client, in any order. Only called after `check`. rng: the only source of randomness."""
+        """The examples of each client, in any order, after a `check`. rng: the only source of randomness."""
+
+
+class SizedPartition(Partition):
+    """A partition that needs `min_examples` for each client, and nothing else."""
+
+    min_examples: int
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        check_size(len(examples), clients, self.min_examples)
 
 
 def check(
-    partition: Partition,
-    labels_n: NDArray[np.integer],
-    clients: int,
-    groups_n: Indices | None = None,
+    partition: Partition, labels_n: NDArray[np.integer], clients: int, groups_n: Indices | None = None
 ) -> None:
-    """Raise UserError when `split` could not share these examples out; cheap, for whoever does not do it itself.
-
-    labels_n, groups_n: as in `Examples`. clients: N.
-    """
+    """Raise UserError if `split` would. Cheap. labels_n, groups_n: as in `Examples`. clients: N."""
     if clients < 1:
         raise UserError(f"clients is {clients}, expected 1 or more")
     if not len(labels_n):
@@ -99,8 +100,8 @@ def split(
 ) -> list[Indices]:
     """The indices of each client's examples, at least one each, shuffled.
 
-    labels_n, groups_n: as in `Examples`. clients: N. rng: the stream `Stream.PARTITION`; same stream, same split.
-    Raises UserError when this cannot be done.
+    labels_n, groups_n: as in `Examples`. clients: N. rng: of `Stream.PARTITION`. Raises UserError if the examples
+    cannot be divided.
     """
     check(partition, labels_n, clients, groups_n)
     shares = partition.shares(Examples(labels_n, groups_n), clients, rng)
@@ -109,7 +110,7 @@ def split(
 
 
 def check_size(examples: int, clients: int, min_examples: int) -> None:
-    """Raise UserError when there are too few examples for so many clients."""
+    """Raise UserError for too few examples."""
     if examples < clients * min_examples:
         raise UserError(
             f"{examples} examples cannot give {clients} clients {min_examples} each; "

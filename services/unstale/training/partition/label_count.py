@@ -1,4 +1,4 @@
-"""Partitions `label-count` and `natural-synthetic`: small clients of a few classes.
+"""Partitions `label-count` and `natural-synthetic`: small clients with a few classes.
 
 Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count;
 docs/methods/partitions.md#natural-synthetic
@@ -18,11 +18,11 @@ from unstale.errors import UserError
 from unstale.seeds import Generator
 from unstale.training.partition.interface import Examples, Indices, Partition
 
-SYNTHETIC_MIN, SYNTHETIC_MAX = 5, 20  # classes of a client that stands for a writer
+SYNTHETIC_MIN, SYNTHETIC_MAX = 5, 20  # classes of a synthetic writer
 
 
 class _FewLabels(Partition):
-    """What the two have in common: all but how many classes a client has."""
+    """Both partitions, except for the number of classes of a client."""
 
     is_complete: ClassVar[bool] = False
     is_disjoint: ClassVar[bool] = False
@@ -42,16 +42,16 @@ class _FewLabels(Partition):
     @override
     def check(self, examples: Examples, clients: int) -> None:
         rarest = int(examples.counts_C.argmin())
-        there_are = int(examples.counts_C[rarest])
-        drawn_from = there_are if self.pool is None else min(self.pool, there_are)
-        if self.largest > drawn_from:
+        available = int(examples.counts_C[rarest])
+        pool = available if self.pool is None else min(self.pool, available)
+        if self.largest > pool:
             raise UserError(
-                f"partition.largest is {self.largest}, but only {drawn_from} examples of class {rarest} can be drawn "
-                f"from, and a client may need so many of one class; expected at most {drawn_from}"
+                f"partition.largest is {self.largest}, but only {pool} examples of class {rarest} can be drawn from, "
+                f"and a client may need so many of one class; expected at most {pool}"
             )
 
     def _draw(self, examples: Examples, classes_N: Iterator[int], rng: Generator) -> list[Indices]:
-        """One client for each number of classes, which is taken just before the client is drawn."""
+        """A client for each number of classes, which is drawn immediately before the client."""
         pools = [examples.of_class(label)[: self.pool] for label in range(examples.classes)]
         shares = []
         for classes in classes_N:
@@ -70,9 +70,9 @@ class _FewLabels(Partition):
 class LabelCount(_FewLabels):
     """Each client draws L = `classes` distinct classes, a size D ~ U{smallest..largest} and a weight ~ U(0, 1) a class.
 
-    It holds D * weight / (sum of weights) examples of each, rounded by the largest remainder, so that they are D
-    together. They are drawn without replacement within the client, but independently of all other clients: two clients
-    may hold the same one, and many examples may be nobody's.
+    It holds D * weight / (sum of weights) examples of each class, rounded by the largest remainder to the sum D. Draws
+    are without replacement within a client and independent of other clients: clients may share examples, and many
+    examples may have no client.
     """
 
     source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count"
@@ -90,9 +90,9 @@ class LabelCount(_FewLabels):
 
 
 class NaturalSynthetic(_FewLabels):
-    """What stands in for `natural` where the data does not say who wrote what; results with it are synthetic.
+    """A substitute for `natural` for data without groups; its results are synthetic.
 
-    As `label-count`, with L drawn anew for each client, uniformly from 5 to 20, or to C where there are fewer classes.
+    As `label-count`, with L drawn for each client, uniformly from 5 to 20, at most C.
     """
 
     source: ClassVar[str] = "ours, docs/methods/partitions.md#natural-synthetic"
@@ -105,9 +105,9 @@ class NaturalSynthetic(_FewLabels):
 
 
 def rounded(parts_L: NDArray[np.float64], total: int) -> Indices:
-    """Whole numbers near `parts_L`, which add up to `total`: those with the largest remainder are rounded up.
+    """Integers near `parts_L` with sum `total`: the largest remainders are rounded up, ties: the first.
 
-    parts_L: >= 0, adding up to `total` but for rounding. Ties: the first.
+    parts_L: >= 0, with sum `total` except for rounding.
     """
     counts_L = np.floor(parts_L).astype(np.int64)
     by_remainder = np.argsort(counts_L - parts_L, kind="stable")
@@ -115,9 +115,9 @@ def rounded(parts_L: NDArray[np.float64], total: int) -> Indices:
     return counts_L
 
 
-def check_classes(wanted: int, there_are: int) -> None:
-    """Raise UserError when a client is to hold more classes than there are."""
-    if wanted > there_are:
+def check_classes(count: int, available: int) -> None:
+    """Raise UserError if a client would need more classes than the data has."""
+    if count > available:
         raise UserError(
-            f"partition.classes is {wanted}, but the data has {there_are} classes; expected 1 to {there_are}"
+            f"partition.classes is {count}, but the data has {available} classes; expected 1 to {available}"
         )

@@ -14,7 +14,7 @@ from unstale.training.partition.interface import Examples, Indices, Partition
 
 
 class Natural(Partition):
-    """The first N groups of the data, in ascending order, that have `min_examples` or more."""
+    """The first N groups of the data, in ascending order, with `min_examples` or more."""
 
     source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural"
     is_complete: ClassVar[bool] = False

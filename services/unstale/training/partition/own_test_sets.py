@@ -1,4 +1,4 @@
-"""Each client's own part of the test set, for fairness over clients.
+"""Each client's part of the test set, for fairness over clients.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#test-sets-of-clients
 
@@ -16,22 +16,18 @@ from unstale.training.partition.natural import members
 
 
 def split_test_set(
-    partition: Partition,
-    shares: Sequence[Indices],
-    train: Examples,
-    test: Examples,
-    rng: Generator,
+    partition: Partition, shares: Sequence[Indices], train: Examples, test: Examples, rng: Generator
 ) -> list[Indices]:
-    """The test examples of each client; each is at most one client's, and a client may get none.
+    """The test examples of each client, disjoint; a client may get none.
 
-    Clients that are groups of the data get their groups' test examples. Else every class is shuffled and cut at
+    Clients that are groups of the data get the test examples of their groups. Else each class is shuffled and cut at
 
         floor(M_c * (examples of class c that clients 0..i hold) / (those that all clients hold))
 
-    so that a client's classes stand to one another as in its training data, as far as whole examples go. Where training
-    data is cut evenly (`classes`), so is the test set: each class to the size of the rarest and to equal shards.
+    so that a client has nearly the class proportions of its training data. If the training data is divided evenly
+    (`classes`), so is the test set: each class is cut to the size of the rarest, and into equal shards.
 
-    shares: what `split` made of `train` with `partition`. rng: a stream of its own, not the one of the shares.
+    shares: of `split` for `train` and `partition`. rng: another stream than that of the shares.
     """
     if partition.by_group:
         return _of_the_same_groups(shares, train, test)

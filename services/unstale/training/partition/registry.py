@@ -28,5 +28,5 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 
 def create(settings: PartitionSettings) -> Partition:
-    """The partition that these settings choose. Raises UserError."""
+    """The partition of these settings. Raises UserError."""
     return part(settings, "partition", PARTITIONS)

@@ -1,4 +1,4 @@
-"""Partition `slow-class`: one class is held by slow clients only.
+"""Partition `slow-class`: only slow clients have one of the classes.
 
 Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class
 
@@ -14,19 +14,14 @@ from typing_extensions import override
 from unstale.errors import UserError
 from unstale.seeds import Generator
 from unstale.training.partition.dirichlet import as_indices, deal_class, repair
-from unstale.training.partition.interface import (
-    Examples,
-    Indices,
-    Partition,
-    check_size,
-)
+from unstale.training.partition.interface import Examples, Indices, Partition, check_size
 
 
 class SlowClass(Partition):
-    """All classes but one as `dirichlet` does over all clients; that one over the slow clients only.
+    """All classes but one as in `dirichlet`; that one among the slow clients only.
 
-    The clients with too few examples get theirs before the one class is shared out, so that it stays with the slow
-    ones: all hold `min_examples` of other classes. alpha = infinity is equal parts.
+    Every client gets `min_examples` of the other classes first, so that the one class stays with the slow clients.
+    alpha = infinity for equal parts.
     """
 
     source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class"
@@ -51,16 +46,16 @@ class SlowClass(Partition):
 
     @override
     def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
-        held: list[list[int]] = [[] for _ in range(clients)]
+        indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
             if label != self._label(examples):
-                deal_class(examples.of_class(label), held, rng, self.alpha)
-        repair(held, rng, self.min_examples)
-        slow = [held[client] for client in slow_clients(clients, self.slow_share)]
+                deal_class(examples.of_class(label), indices, rng, self.alpha)
+        repair(indices, rng, self.min_examples)
+        slow = [indices[client] for client in slow_clients(clients, self.slow_share)]
         deal_class(examples.of_class(self._label(examples)), slow, rng, self.alpha)
-        return as_indices(held)
+        return as_indices(indices)
 
 
 def slow_clients(clients: int, share: float) -> range:
-    """The slow ones: the ceil(share * N) clients with the highest ids. share: in (0, 1], taken as the decimal it is."""
+    """The slow clients: the ceil(share * N) highest ids. share: in (0, 1], as an exact decimal."""
     return range(clients - ceil(Fraction(repr(share)) * clients), clients)

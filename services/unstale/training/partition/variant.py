@@ -1,4 +1,4 @@
-"""Data that changes while clients train: their examples are replaced one by one.
+"""Data that changes while clients train: examples are replaced one by one.
 
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#changing-data
 
@@ -16,19 +16,17 @@ from unstale.seeds import Generator, Stream, stream
 from unstale.training.partition.histogram import label_counts
 from unstale.training.partition.interface import Examples, Indices
 
-NEW_EXAMPLES, ORDER = 1, 2  # which draws; part of the key of the stream
-DENOMINATOR_MAX = 1_000_000  # a rate is meant as a fraction such as 1/3, which no float is
+NEW_EXAMPLES, ORDER = 1, 2  # part of the key of the stream
+DENOMINATOR_MAX = 1_000_000  # a rate is a fraction such as 1/3, which no float equals
 
 
 class VariantStream:
-    """Which examples each client holds at epoch t: floor(q t) of those it began with have given way to new ones.
+    """The examples of each client at epoch t: new ones have replaced floor(q t) of the initial ones.
 
-    They go in a random order. Each is replaced by a new example of its own class, so that the client's labels stay what
-    they are, and by one that this client has not been given before. No two clients are given the same one either, as
-    long as a class has as many new examples as all clients hold old ones; beyond that they are given out again.
+    The order of replacement is random. A new example has the class of the old one, and no client gets it twice. No two
+    clients get the same new example while a class has as many new examples as all clients have old ones.
 
-    What a client holds depends on the seed, the client and the epoch alone, and not on what was asked before: a stale
-    update is computed on the data of its base epoch by asking for that epoch.
+    The examples depend on seed, client and epoch only, so a stale update can be computed on the data of its base epoch.
     """
 
     def __init__(
@@ -40,10 +38,10 @@ class VariantStream:
         rate: float | Fraction,
         seed: int,
     ) -> None:
-        """shares: what each client begins with. rate: q, examples an epoch, > 0. seed: the run's.
+        """shares: initial examples of each client. rate: q, examples per epoch, > 0. seed: of the run.
 
-        Raises UserError when the rate is more than any client holds, and when the new examples of a class are fewer
-        than some client needs.
+        Raises UserError if the rate is more than any client holds, or a class has fewer new examples than a client
+        needs.
         """
         self._shares = shares
         self._labels_n = labels_n
@@ -76,36 +74,33 @@ class VariantStream:
         return stream(self._seed, Stream.PARTITION, *key)
 
     def count(self, client_id: int, epoch: int) -> int:
-        """How many of the client's examples are replaced at this epoch."""
+        """Number of the client's examples that are replaced at this epoch."""
         return int(min(self._rate * epoch // 1, len(self._shares[client_id])))
 
     def replacements(self, client_id: int) -> tuple[Indices, Indices]:
-        """Positions in the client's share, and for each the index of the new example that comes there.
-
-        All of them, in the order in which they are replaced: the first `count` of an epoch are replaced there.
-        """
+        """All positions in the client's share, in the order of replacement, and the new example for each."""
         positions = self._rng(ORDER, client_id).permutation(len(self._shares[client_id]))
         return positions, self._successors(client_id)[positions]
 
     def replaced(self, client_id: int, epoch: int) -> tuple[Indices, Indices]:
-        """Those of the `replacements` that are there at this epoch; those of an earlier epoch come first, and stay."""
+        """The first `count` of the `replacements` at this epoch."""
         done = self.count(client_id, epoch)
         positions, new = self.replacements(client_id)
         return positions[:done], new[:done]
 
     def indices(self, client_id: int, epoch: int) -> Indices:
-        """What the client holds, position by position: i < n is the old example i, n + j the new example j."""
-        held = self._shares[client_id].copy()
+        """The client's examples by position: i < n is the old example i, n + j the new example j."""
+        indices = self._shares[client_id].copy()
         positions, new = self.replaced(client_id, epoch)
-        held[positions] = len(self._labels_n) + new
-        return held
+        indices[positions] = len(self._labels_n) + new
+        return indices
 
     def _successors(self, client_id: int) -> Indices:
-        """For each position of the share the new example that comes there: the client's own stretch of its class."""
+        """The new example for each position of the share: the client's own slice of its class."""
         labels = self._labels_n[self._shares[client_id]]
         successors = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
             own = np.flatnonzero(labels == label)
-            places = self._before_NC[client_id, label] + np.arange(len(own))
-            successors[own] = self._new[label][places % len(self._new[label])]
+            offsets = self._before_NC[client_id, label] + np.arange(len(own))
+            successors[own] = self._new[label][offsets % len(self._new[label])]
         return successors
