@@ -228,3 +228,18 @@ def test_without_room_nothing_is_left_and_the_older_file_stays(
         checkpoints.write(tmp_path, 1, {"a": torch.zeros(100)}, {})
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == before
+
+
+def test_a_checkpoint_that_replaced_the_one_of_its_row_covers_more_events(tmp_path: Path) -> None:
+    checkpoints.write(tmp_path, 0, {"coordinator": "at event 0"}, {"seq": 0})
+    path = checkpoints.write(tmp_path, 0, {"coordinator": "at event 10"}, {"seq": 10}).path
+    assert checkpoints.read_at(path, 0, last_seq=10) == ({"coordinator": "at event 10"}, 10)
+
+
+@pytest.mark.parametrize(("row_seq", "last_seq"), [(0, 9), (11, 12)])
+def test_a_checkpoint_before_its_row_or_after_the_database_is_damage(
+    tmp_path: Path, row_seq: int, last_seq: int
+) -> None:
+    path = checkpoints.write(tmp_path, 0, {}, {"seq": 10}).path
+    with pytest.raises(DamagedError, match=f"covers event 10, not {row_seq} as run.db says"):
+        checkpoints.read_at(path, row_seq, last_seq=last_seq)

@@ -139,12 +139,28 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             os.close(file)
 
 
-def read_at(path: Path, seq: int) -> dict[str, Any]:
-    """The state of a checkpoint. Raises DamagedError for a damaged file, or one whose last event is not `seq`."""
+def read_at(path: Path, seq: int, last_seq: int) -> tuple[dict[str, Any], int]:
+    """Read the checkpoint of a row of the database.
+
+    A second checkpoint of one version replaces the file of the first. A server that is killed before it stores the new
+    row leaves a file that covers more events than its row says.
+
+    Args:
+        path: Of the file.
+        seq: Last event that the row covers.
+        last_seq: Last event in the database.
+
+    Returns:
+        The state, and the last event that it covers.
+
+    Raises:
+        DamagedError: The file is damaged, or covers fewer events than its row or more than the database.
+    """
     state, about = read(path)
-    if about.get("seq") != seq:
-        raise _damaged(path, f"covers event {about.get('seq')}, not {seq} as run.db says")
-    return state
+    covered = about.get("seq")
+    if not isinstance(covered, int) or not seq <= covered <= max(seq, last_seq):
+        raise _damaged(path, f"covers event {covered}, not {seq} as run.db says")
+    return state, covered
 
 
 # --- the file ---

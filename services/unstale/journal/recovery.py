@@ -103,16 +103,19 @@ class Recovery:
             if row.seq > last_seq or row.version < first:
                 continue
             try:
-                state = checkpoints.read_at(self._journal.directory.checkpoints / row.file, row.seq)
+                file = self._journal.directory.checkpoints / row.file
+                state, covered_seq = checkpoints.read_at(file, row.seq, database.last_seq())
             except DamagedError as error:
                 damaged[row.version] = error
                 log.warning("%s; resuming from an older checkpoint", error)
                 continue
+            if covered_seq > last_seq:
+                continue
             for version in damaged:  # or it would count towards `CHECKPOINTS_KEPT`
                 database.forget_checkpoint(version)
             self._load(state)
-            self._checkpoint_seq = row.seq
-            return self._checkpoint_seq
+            self._checkpoint_seq = covered_seq
+            return covered_seq
         if damaged and (first or not self._journal.settings.keep_updates):
             raise damaged[min(damaged)]
         return 0

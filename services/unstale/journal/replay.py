@@ -184,7 +184,8 @@ class Replay:
         damaged: DamagedError | None = None
         for row in reversed(rows):
             try:
-                state = checkpoints.read_at(self._run.directory.checkpoints / row.file, row.seq)
+                file = self._run.directory.checkpoints / row.file
+                state, _ = checkpoints.read_at(file, row.seq, self._run.database.last_seq())
             except DamagedError as error:
                 damaged = error
                 continue

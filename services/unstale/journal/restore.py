@@ -106,9 +106,9 @@ def _newest_intact(directory: RunDirectory, database: Database) -> tuple[int, li
     damaged: list[DamagedError] = []
     for row in database.checkpoints():
         try:
-            checkpoints.read_at(directory.checkpoints / row.file, row.seq)
+            _, seq = checkpoints.read_at(directory.checkpoints / row.file, row.seq, database.last_seq())
         except DamagedError as error:
             damaged.append(error)
         else:
-            return row.seq, damaged
+            return seq, damaged
     return 0, damaged

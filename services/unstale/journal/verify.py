@@ -167,12 +167,12 @@ def _verify_checkpoints(path: Path, database: Database, result: Verified) -> Non
         file = path / "checkpoints" / row.file
         result.read("checkpoints", file)
         try:
-            state = checkpoints.read_at(file, row.seq)
+            state, seq = checkpoints.read_at(file, row.seq, database.last_seq())
         except UserError as error:
             if row in database.checkpoints():  # or a server has deleted it
                 result.damaged(error)
         else:
-            _compare_pending(database, row, state["coordinator"], result)
+            _compare_pending(database, row._replace(seq=seq), state["coordinator"], result)
 
 
 def _compare_pending(
