@@ -150,7 +150,7 @@ class ScriptedClient:
                 welcome=train.welcome,
                 task=train.task,
                 model=ReceivedModel(train.parcel),
-                wanted=lambda: True,
+                is_wanted=lambda: True,
             )
         )
         assert isinstance(made, Trained)

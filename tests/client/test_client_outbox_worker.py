@@ -102,7 +102,7 @@ def job(number: int, way: Way) -> Job:
         welcome=welcome(extra=training.needs_extra or None).model_copy(update=told),
         task=task,
         model=ReceivedModel(frames),
-        wanted=lambda: True,
+        is_wanted=lambda: True,
     )
 
 

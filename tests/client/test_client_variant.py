@@ -47,7 +47,7 @@ def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> No
             payload_bytes=4 * len(base_d),
         )
         model = ReceivedModel([to_bytes(base_d)])
-        made = worker._work(Job(client_id=1, welcome=said, task=task, model=model, wanted=lambda: True))
+        made = worker._work(Job(client_id=1, welcome=said, task=task, model=model, is_wanted=lambda: True))
         assert isinstance(made, Trained)
         expected = context.trainer.train(1, number, base_d, 0.5, version=version)
         assert torch.equal(made.local.vector_d, expected.vector_d)

@@ -106,7 +106,7 @@ def job(
         welcome=said or welcome(),
         task=task,
         model=ReceivedModel(frames),
-        wanted=lambda: wanted,
+        is_wanted=lambda: wanted,
     )
 
 
@@ -149,7 +149,7 @@ def done(
     for one in jobs:
         worker.submit(one)
     last = job(0.0, 0.0)
-    worker.submit(Job(client_id=0, welcome=last.welcome, task=last.task, model=last.model, wanted=is_last))
+    worker.submit(Job(client_id=0, welcome=last.welcome, task=last.task, model=last.model, is_wanted=is_last))
     finished.wait()
     worker.close()
     for result in posted:

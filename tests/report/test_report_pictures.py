@@ -67,7 +67,7 @@ def test_a_png_is_on_white_with_its_colours() -> None:
 
 
 def test_every_place_looks_different() -> None:
-    styles = [drawing.Style(place=place) for place in range(24)]
+    styles = [drawing.Style(index=place) for place in range(24)]
     assert len({(style.colour, str(style.line)) for style in styles}) == 24
 
 

@@ -74,7 +74,6 @@ class Swarm:
             world, delay_s=options.delay_s, notice_s=options.notice_s, queue_max=options.queue_max
         )
         self.link = ToxicLink(options.conditions.toxics, world.seed)
-        self._types = {applied.toxic.name: applied.toxic.type for applied in options.conditions.toxics}
         self._order = Order(options.toxic_types)
         self._may_damage = "corrupt" in options.toxic_types or (
             options.chaos.restart > 0 and not options.toxic_types.isdisjoint({"reorder", "duplicate"})
@@ -137,10 +136,7 @@ class Swarm:
     @property
     def touched(self) -> dict[str, int]:
         """Messages that each type of toxic touched."""
-        counts: dict[str, int] = {}
-        for name, count in self.link.touched.items():
-            counts[self._types[name]] = counts.get(self._types[name], 0) + count
-        return counts
+        return dict(self.link.counts.faults)
 
     # --- the end of the faults, and of the run ---
 

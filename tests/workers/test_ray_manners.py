@@ -89,8 +89,8 @@ def test_updates_that_leave_the_server_are_spoken_of(capsys):
     announce(Settings(compensator={**ON_RAY, "ray": "192.0.2.7:6379"}))
     said = capsys.readouterr().err
     assert said.endswith(
-        " Updates, and what is reconstructed from them, also go to the machines of the Ray cluster 192.0.2.7:6379, "
-        "which may write them to disk (docs/inversions-on-ray.md).\n"
+        " Updates and reconstructed data also go to the machines of the Ray cluster 192.0.2.7:6379, which may write "
+        "them to disk (docs/inversions-on-ray.md).\n"
     )
     assert said.count("\n") == 1
 
