@@ -40,7 +40,7 @@ class Scripted:
 
 def by_hand(partition, labels: list[int], clients: int, scripted: Scripted, groups=None) -> list[list[int]]:
     examples = Examples(np.array(labels), None if groups is None else np.array(groups))
-    return [share.tolist() for share in partition.shares(examples, clients, scripted)]
+    return [share.tolist() for share in partition.partitions(examples, clients, scripted)]
 
 
 def test_iid_parts_are_nearly_equal_with_the_first_ones_one_larger():

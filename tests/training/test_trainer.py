@@ -24,9 +24,9 @@ def shares_of(digits) -> list:
     return np.array_split(np.argsort(digits.train.labels_N.numpy(), kind="stable"), 5)
 
 
-def a_trainer(digits, training, test_shares=None) -> tuple[Trainer, torch.Tensor]:
+def a_trainer(digits, training, test_partitions=None) -> tuple[Trainer, torch.Tensor]:
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    trainer = Trainer(digits, shares_of(digits), model, training, seed=0, test_shares=test_shares)
+    trainer = Trainer(digits, shares_of(digits), model, training, seed=0, test_partitions=test_partitions)
     return trainer, model.parameters_d.clone()
 
 
@@ -152,7 +152,7 @@ def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repe
 
 def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     own_m = np.array([3, 5, 8, 13])
-    trainer, base_d = a_trainer(digits, sgd(steps=1), test_shares=[np.array([], dtype=np.int64), own_m])
+    trainer, base_d = a_trainer(digits, sgd(steps=1), test_partitions=[np.array([], dtype=np.int64), own_m])
     before = trainer.train(1, 0, base_d, 0.1).vector_d
     found = trainer.evaluate_own(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))

@@ -216,7 +216,7 @@ def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Pla
         if name in DATASETS and is_there(name, place.cache) is False:
             missing = Source(name=name, cache=place.cache)
             raise UserError(
-                f"{preset.name} is measured on {name!r}, which is not in {missing.place}; get it with: "
+                f"{preset.name} is measured on {name!r}, which is not in {missing.location}; get it with: "
                 f"{missing.command}, or put a file in its place with --data {name}=FILE.npz"
             )
 

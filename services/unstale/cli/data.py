@@ -44,7 +44,7 @@ def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     print_table(
-        ("data set", "description", f"in {Source(name='mnist', cache=cache).place}"),
+        ("data set", "description", f"in {Source(name='mnist', cache=cache).location}"),
         [
             (name, summary, {None: "", True: "yes", False: "no"}[is_cached])
             for name, summary, is_cached in rows

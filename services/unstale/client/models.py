@@ -76,7 +76,7 @@ class Models:
     ) -> None:
         self._open_part = open_part
         self._spare_part = spare_part
-        self._found = list(partial_names)
+        self._partial_names = list(partial_names)
         self._delete = delete
         self._window_bytes = window_bytes
         self._places = places
@@ -212,7 +212,7 @@ class Models:
         return self._spare_part()
 
     def _delete_found(self, except_name: str | None = None) -> None:
-        for name in self._found:
+        for name in self._partial_names:
             if name != except_name:
                 self._delete(name)
-        self._found.clear()
+        self._partial_names.clear()

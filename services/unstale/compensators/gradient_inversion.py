@@ -189,7 +189,7 @@ class GradientInversion(Compensator[InversionSettings]):
     def _estimate_all(self, stale: StaleRound, inverted: Inverted) -> dict[int, dict[str, Any]]:
         """The estimates of inverted updates that are finite and fit into memory, by index. Counts the others."""
         estimates = {}
-        for index, one in inverted.found.items():
+        for index, one in inverted.inverted_rows.items():
             try:
                 estimate = self._estimate(stale.updates[index], stale.model_d, one)
             except torch.OutOfMemoryError:

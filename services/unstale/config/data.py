@@ -102,14 +102,14 @@ def client_partitions(settings: Settings, data: Dataset) -> list[partitions.Indi
 
 
 def changes(
-    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
+    settings: Settings, data: Dataset, client_indices: Sequence[partitions.Indices]
 ) -> partitions.VariantStream | None:
     """Which examples each client holds at each version; None where they stay. client_partitions: of
     `client_partitions`."""
     if data.later is None:
         return None
     return partitions.VariantStream(
-        shares,
+        client_indices,
         data.train.labels_N.numpy(),
         data.later.labels_L.numpy(),
         rate=data.later.rate,
@@ -118,14 +118,14 @@ def changes(
 
 
 def client_test_partitions(
-    settings: Settings, data: Dataset, shares: Sequence[partitions.Indices]
+    settings: Settings, data: Dataset, client_indices: Sequence[partitions.Indices]
 ) -> list[partitions.Indices] | None:
     """The test examples of each client; None where they belong to groups that the test set does not know."""
     if not _has_own_tests(settings, data):
         return None
     return partitions.split_test_set(
         partition(settings),
-        shares,
+        client_indices,
         partitions.Examples(data.train.labels_N.numpy(), _numbers(data.train.groups_N)),
         partitions.Examples(data.test.labels_N.numpy(), _numbers(data.test.groups_N)),
         stream(settings.seed, Stream.OWN_TEST_SETS),

@@ -180,7 +180,7 @@ def _from_file(file: Path) -> dict[str, Given]:
         if root is None:  # nothing, or comments only
             return {}
         if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"{_place(file, root)}: expected keys and values like `rounds: 200`")
+            raise UserError(f"{_origin(file, root)}: expected keys and values like `rounds: 200`")
         return dict(_entries(loader, file, root, "", set()))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -191,7 +191,7 @@ def _from_file(file: Path) -> dict[str, Given]:
         raise UserError(f"{file}: mappings lie too deep in one another") from None
 
 
-def _place(file: Path, node: yaml.Node) -> str:
+def _origin(file: Path, node: yaml.Node) -> str:
     return f"{file}, line {node.start_mark.line + 1}"
 
 
@@ -200,7 +200,7 @@ def _entries(
 ) -> Iterator[tuple[str, Given]]:
     """Every key of a mapping and of the sections below it, with its line. seen: names so far."""
     for key_node, value_node in mapping.value:
-        origin = _place(file, key_node)
+        origin = _origin(file, key_node)
         name = _new_name(key_node, above, origin, seen)
         prefix = _prefix(name)
         if prefix is None:

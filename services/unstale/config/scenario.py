@@ -111,16 +111,16 @@ class _Clients:
 
     @property
     def classes(self) -> int:
-        return self._held.classes
+        return self._examples_of.classes
 
     def holders(self, label: int) -> Sequence[int]:
-        return self._held.holders(label)
+        return self._examples_of.holders(label)
 
     def smallest_class(self, client_id: int) -> int:
-        return self._held.smallest_class(client_id)
+        return self._examples_of.smallest_class(client_id)
 
     @cached_property
-    def _held(self) -> Held:
+    def _examples_of(self) -> Held:
         from unstale.config import build  # imports torch
         from unstale.training.partition import label_counts
 

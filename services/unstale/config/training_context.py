@@ -47,15 +47,15 @@ def training_context(
     if dataset is None:
         dataset = build.dataset(settings, code=code)
     model = build.model(settings, dataset, device, allow_factory=code is None or settings.model.name in code)
-    shares = build.client_partitions(settings, dataset)
+    client_indices = build.client_partitions(settings, dataset)
     trainer = Trainer(
         dataset,
-        shares,
+        client_indices,
         model,
         build.training(settings),
         settings.seed,
-        test_shares=build.client_test_partitions(settings, dataset, shares),
-        changes=build.changes(settings, dataset, shares),
+        test_partitions=build.client_test_partitions(settings, dataset, client_indices),
+        changes=build.changes(settings, dataset, client_indices),
         attack=build.attack(settings),
     )
     return TrainingContext(dataset=dataset, model=model, trainer=trainer, device=device)

@@ -249,11 +249,11 @@ class Staging:
         return self._lent(block, len(handles))
 
     def _gathered(self, handles: Sequence[int]) -> Round:
-        wanted = set(handles)
+        handle_set = set(handles)
         # The newest block may hold no row: what was written there last was discarded.
-        taken = {handle: block for block in self._waiting for handle in block.handles if handle in wanted}
+        taken = {handle: block for block in self._waiting for handle in block.handles if handle in handle_set}
         assert len(taken) == len(handles), f"asked for rows {list(handles)}, kept are {sorted(taken)} of them"
-        self._waiting = deque(block for block in self._waiting if wanted.isdisjoint(block.handles))
+        self._waiting = deque(block for block in self._waiting if handle_set.isdisjoint(block.handles))
         blocks = [taken[handle] for handle in handles]
         if len(blocks) == 1:
             return self._lent(blocks[0], 1)

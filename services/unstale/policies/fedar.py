@@ -146,12 +146,12 @@ class FedAr(Policy[FedArSettings]):
     def _leave(self, latest: dict[int, int]) -> dict[int, list[int]]:
         """Take the round's clients out of their cohorts; by cohort still there, the places in `latest` of who left."""
         leaving: dict[int, list[int]] = {}
-        for place, client in enumerate(latest):
+        for index, client in enumerate(latest):
             cohort = self._cohort_of(client)
             self._seen_N[client] = self._round
             if cohort in self._sums:
                 self._sizes[cohort] -= 1
-                leaving.setdefault(cohort, []).append(place)
+                leaving.setdefault(cohort, []).append(index)
         for cohort in [cohort for cohort in leaving if self._sizes[cohort] == 0]:
             self._drop(cohort)
             del leaving[cohort]

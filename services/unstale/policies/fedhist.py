@@ -192,21 +192,21 @@ class FedHist(Policy[FedHistSettings]):
             wanted_K = lengths_K
             if self.settings.ina_norms == "fused":
                 wanted_K = self._fused_lengths(matrix_Kd, lengths_K, along_Kn, opposite_K)
-            wanted = float(wanted_K.mean())
-            result_d.mul_(wanted / length)
-            length = wanted
+            mean_length = float(wanted_K.mean())
+            result_d.mul_(mean_length / length)
+            length = mean_length
         if self._alpha:
             self._push(length)
 
     def _opposite(self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor) -> list[int]:
         """Which direction of the history each update is fused with: EGS's argmin. Empty when there is none."""
-        held = along_Kn.shape[1]
-        if held == 0:
+        past = along_Kn.shape[1]
+        if past == 0:
             return []
-        cosines_Kn = pairwise.cosines(along_Kn, lengths_K[:, None] * self._history_lengths_h[:held])
+        cosines_Kn = pairwise.cosines(along_Kn, lengths_K[:, None] * self._history_lengths_h[:past])
         if bool((_lowest(cosines_Kn, _NEAR).sum(1) > 1).any()):
-            cosines_Kn = pairwise.cosines64(matrix_Kd, self._history_hd[:held])
-        recency_n = (torch.arange(held) - self._pushed) % held  # held - 1: the most recent
+            cosines_Kn = pairwise.cosines64(matrix_Kd, self._history_hd[:past])
+        recency_n = (torch.arange(past) - self._pushed) % past  # past - 1: the most recent
         return torch.where(_lowest(cosines_Kn, _EQUAL), recency_n, -1).argmax(1).tolist()
 
     def _fused_lengths(
@@ -290,11 +290,11 @@ class FedHist(Policy[FedHistSettings]):
         return torch.empty(rows, self.dimension, dtype=torch.float32, device=self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        held, rounds = min(self._pushed, self._h or 0), self._rounds
+        past, rounds = min(self._pushed, self._h or 0), self._rounds
         return {
             "h": self._h or 0,
-            "history_nd": self._history_hd[:held].clone(),
-            "history_lengths_n": self._history_lengths_h[:held].clone(),
+            "history_nd": self._history_hd[:past].clone(),
+            "history_lengths_n": self._history_lengths_h[:past].clone(),
             "pushed": self._pushed,
             "utility_N": list(self._utility_N),
             "rounds": [each.version for each in rounds],
@@ -310,13 +310,13 @@ class FedHist(Policy[FedHistSettings]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._h, self._pushed = state["h"] or None, state["pushed"]
         self._utility_N = list(state["utility_N"])
-        held = len(state["history_nd"])
-        if held:
+        past = len(state["history_nd"])
+        if past:
             assert self._h is not None
             self._history_hd = self._room(self._h)
-            self._history_hd[:held].copy_(state["history_nd"])
+            self._history_hd[:past].copy_(state["history_nd"])
             self._history_lengths_h = torch.zeros(self._h, dtype=torch.float64)
-            self._history_lengths_h[:held].copy_(state["history_lengths_n"])
+            self._history_lengths_h[:past].copy_(state["history_lengths_n"])
         self._rounds, self._spare, first = [], None, 0
         for version, size in zip(state["rounds"], state["round_sizes"], strict=True):
             of_round = slice(first, first + size)

@@ -107,13 +107,13 @@ def audit(
             f"no update of {_rounds(rounds)} was stale, so there was nothing to invert; name later rounds, or a "
             "scenario whose clients are slower"
         )
-    found = findings(
+    result = findings(
         [one.matches for one in watched.reconstructed],
         watched.measures,
         stream(settings.seed, Stream.INVERSION, 0),
     )
     return Audit(
-        findings=found,
+        findings=result,
         reconstructed=watched.reconstructed,
         measures=watched.measures,
         notes=watched.notes,
@@ -201,7 +201,9 @@ class _Watch(Compensator[InversionSettings]):
         pixels_rX = self._client_examples.pixels(one.now.inputs_rX)
         certainty_rC = softmax(one.now.labels_rC.to("cpu", torch.float64), -1)
         closest = {
-            measure.key: {pool: measure.closest(pixels_rX, held.pixels_nX) for pool, held in pools.items()}
+            measure.key: {
+                pool: measure.closest(pixels_rX, pool_data.pixels_nX) for pool, pool_data in pools.items()
+            }
             for measure in self.measures
         }
         first = closest[self.measures[0].key]
@@ -220,7 +222,7 @@ class _Watch(Compensator[InversionSettings]):
                     key: {pool: best_r.double().numpy() for pool, (best_r, _) in by_pool.items()}
                     for key, by_pool in closest.items()
                 },
-                pool_examples={pool: len(held) for pool, held in pools.items()},
+                pool_examples={pool: len(pool_data) for pool, pool_data in pools.items()},
                 label_distance=_label_distances(certainty_rC, pools),
             ),
         )
@@ -228,7 +230,7 @@ class _Watch(Compensator[InversionSettings]):
 
 def _label_distances(certainty_rC: Tensor, pools: Mapping[str, Examples]) -> dict[str, float]:
     shares_C = certainty_rC.mean(0).numpy()
-    return {pool: label_distance(shares_C, held.labels_n) for pool, held in pools.items()}
+    return {pool: label_distance(shares_C, pool_data.labels_n) for pool, pool_data in pools.items()}
 
 
 def _inverting(settings: Settings) -> Settings:

@@ -153,7 +153,7 @@ class Downloads:
     def _begin(self, client_id: int, at_s: float) -> None:
         """Hold the version of a download, if that is possible."""
         one = self._of[client_id]
-        frames = self._held().get(one.version) or self._frames_of(one.version)
+        frames = self._stored().get(one.version) or self._frames_of(one.version)
         if frames is None:
             self._gone.append((client_id, one.task_id))
             self._let_go(client_id, at_s)
@@ -163,5 +163,5 @@ class Downloads:
         if one.credit is not None:
             self._started[client_id] = None
 
-    def _held(self) -> dict[Sent, Sequence[memoryview]]:
+    def _stored(self) -> dict[Sent, Sequence[memoryview]]:
         return {one.version: one.sending.frames for one in self._of.values() if one.sending is not None}

@@ -113,11 +113,11 @@ class Loop:
                     self._protocol.on_result(item)
         if self._socket in ready:
             self._limiter.at_rest = False
-            self._take_in_some()
+            self._receive_some()
         self._protocol.flush(more_waits=self._more_waits)
         self._limiter.at_rest = not self._more_waits
 
-    def _take_in_some(self) -> None:
+    def _receive_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
             received = sockets.receive_routed(

@@ -95,7 +95,7 @@ class Pages:
     def _events(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "GET":
             return _wrong_method(environ, start_response, "GET")
-        with self._place() as is_free:
+        with self._slot() as is_free:
             if not is_free:
                 answer = (
                     f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
@@ -130,7 +130,7 @@ class Pages:
             sent, said_s = sample, now_s()
 
     @contextmanager
-    def _place(self) -> Iterator[bool]:
+    def _slot(self) -> Iterator[bool]:
         """One of the streams that there may be, if one is free."""
         with self._streams_changed:
             is_free = self._streams < STREAMS_MAX and not self._closing.is_set()

@@ -210,7 +210,7 @@ class ServerProtocol:
                 )
             executor.handle(event)
         at_s = self._clock()
-        for client_id, task_id in self._transfers.settle(at_s):
+        for client_id, task_id in self._transfers.flush(at_s):
             executor.handle(events.TaskLost(client_id=client_id, task_id=task_id, at_s=at_s))
         executor.commit_and_send()
         self._transport.flush()

@@ -134,7 +134,7 @@ def prepare(settings: Settings) -> Run:
     )
     save_model = build.saver(settings, model)
     model.let_go()
-    admits = admission.configured(settings, learner, _held(settings, dataset))
+    admits = admission.configured(settings, learner, _examples_of(settings, dataset))
     evaluate = build.evaluation(settings, model, dataset, device)
     welcome_message = welcome(
         settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest
@@ -175,7 +175,7 @@ def prepare(settings: Settings) -> Run:
     )
 
 
-def _held(settings: Settings, data: Dataset) -> Callable[[int], int]:
+def _examples_of(settings: Settings, data: Dataset) -> Callable[[int], int]:
     """How many training examples each client holds."""
     if settings.server.num_examples_max != "partition":
         return lambda _: 0  # nobody asks

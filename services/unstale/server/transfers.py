@@ -83,7 +83,7 @@ class Transfers:
 
     @property
     def due_s(self) -> float | None:
-        """Time at which `settle` is due if nothing happens before; None for never."""
+        """Time at which `flush` is due if nothing happens before; None for never."""
         dues_s = (self._uploads.due_s() if self._may_come else None, self._downloads.due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
@@ -136,7 +136,7 @@ class Transfers:
         self._uploads.pause(client_id, at_s)
         self._downloads.drop(client_id, at_s)
 
-    def settle(self, at_s: float) -> list[tuple[int, int]]:
+    def flush(self, at_s: float) -> list[tuple[int, int]]:
         """Continue the transfers whose turn it is; clients and tasks whose model cannot be sent any more."""
         self._uploads.sweep(self._awaits, at_s)
         self._downloads.sweep(self._awaits, at_s)

@@ -43,7 +43,7 @@ class Uploads:
         parts_max: int,
     ) -> None:
         self._open_part = open_part
-        self._found = set(partial_names)
+        self._partial_names = set(partial_names)
         self._window_bytes = window_bytes
         self._scheduler = scheduler
         self._parts_max = parts_max
@@ -84,7 +84,7 @@ class Uploads:
         if upload is None or upload.update != update:
             self.drop(client_id, at_s)
             upload = self._of[client_id] = _Upload(update)
-            if _name(client_id, update) in self._found:
+            if _name(client_id, update) in self._partial_names:
                 self._begin(client_id, upload)
         if not upload.has_place:
             self._scheduler.wait(client_id, client_id, at_s)
@@ -128,7 +128,7 @@ class Uploads:
         upload = self._of.pop(client_id, None)
         if upload is not None:
             self._empty(upload)
-            self._found.discard(_name(client_id, upload.update))
+            self._partial_names.discard(_name(client_id, upload.update))
 
     def sweep(self, awaits: Callable[[int, int], bool], at_s: float) -> None:
         """Drop uploads whose task is not open any more."""

@@ -105,7 +105,7 @@ def simulation(
             ),
             evaluate=build.evaluation(settings, model, context.dataset, context.device),
             save=build.saver(settings, model),
-            admission=admission.configured(settings, learner, context.trainer.held),
+            admission=admission.configured(settings, learner, context.trainer.examples_of),
             client_limits=_client_limits(settings),
         ),
         on_progress=on_progress,

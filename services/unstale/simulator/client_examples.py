@@ -92,7 +92,7 @@ class ClientExamples:
         own, others = (self._gathered(np.concatenate(drawn)) for drawn in sides)
         return own, others
 
-    def _held(self, client_id: int, version: int) -> Indices:
+    def _examples(self, client_id: int, version: int) -> Indices:
         """i < N is the training example i of the data set, N + j its later one j."""
         if self._changes is None:
             return self._shares[client_id]
@@ -100,8 +100,8 @@ class ClientExamples:
 
     def _apart(self, client_id: int, version: int) -> tuple[Indices, Indices]:
         """Examples of a client, and examples of the others."""
-        own = self._held(client_id, version)
-        everybodys: Sequence[Indices] = [self._held(client, version) for client in range(self._clients)]
+        own = self._examples(client_id, version)
+        everybodys: Sequence[Indices] = [self._examples(client, version) for client in range(self._clients)]
         return own, np.setdiff1d(np.concatenate(everybodys), own)
 
     def _gathered(self, indices_n: Indices) -> Examples:

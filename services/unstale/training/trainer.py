@@ -53,30 +53,30 @@ class Trainer:
     def __init__(
         self,
         dataset: Dataset,
-        shares: Sequence[Indices],
+        partitions: Sequence[Indices],
         model: FlatModel,
         training: LocalTraining,
         seed: int,
         *,
-        test_shares: Sequence[Indices] | None = None,
+        test_partitions: Sequence[Indices] | None = None,
         changes: VariantStream | None = None,
         attack: Attack | None = None,
     ) -> None:
         """Make a trainer.
 
         Args:
-            shares: indices of the training examples, by client id; gathered when the client first trains.
+            partitions: indices of the training examples, by client id; gathered when the client first trains.
             model: the workspace of all clients.
             seed: of the run.
-            test_shares: indices of the test examples, by client id; None if clients have none.
+            test_partitions: indices of the test examples, by client id; None if clients have none.
             changes: the examples of clients at each version; None for data that does not change.
         """
         self._dataset = dataset
-        self._shares = shares
+        self._partitions = partitions
         self._model = model
         self._training = training
         self._seed = seed
-        self._test_shares = test_shares
+        self._test_partitions = test_partitions
         self._changes = changes
         self._attack = attack
         self._draws = draws(model.module)
@@ -132,11 +132,11 @@ class Trainer:
 
     def steps_of(self, client_id: int) -> int:
         """Optimiser steps of each of a client's tasks."""
-        return self._training.steps_of(len(self._shares[client_id]))
+        return self._training.steps_of(len(self._partitions[client_id]))
 
-    def held(self, client_id: int) -> int:
+    def examples_of(self, client_id: int) -> int:
         """Number of examples of a client, at every version."""
-        return len(self._shares[client_id])
+        return len(self._partitions[client_id])
 
     def keep(self, client_id: int, number: int) -> bool:
         """Keep the state of an accepted update. Does nothing a second time; whether the client's state changed."""
@@ -194,7 +194,7 @@ class Trainer:
     @property
     def has_own_tests(self) -> bool:
         """Whether clients have test examples of their own."""
-        return self._test_shares is not None
+        return self._test_partitions is not None
 
     def evaluate_own(
         self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
@@ -203,10 +203,10 @@ class Trainer:
 
         base_d: [d] and buffers_b: [b], as in `LocalTask`.
         """
-        if self._test_shares is None:
+        if self._test_partitions is None:
             return None
         check_buffers(self._model, buffers_b)
-        own_m = torch.from_numpy(self._test_shares[client_id])
+        own_m = torch.from_numpy(self._test_partitions[client_id])
         if not len(own_m):
             return None
         device = self._model.parameters_d.device
@@ -233,7 +233,7 @@ class Trainer:
         return own.inputs_nX, own.labels_n
 
     def _gathered(self, client_id: int) -> _ClientExamples:
-        own_n = torch.from_numpy(self._shares[client_id])
+        own_n = torch.from_numpy(self._partitions[client_id])
         device = self._model.parameters_d.device
         labels_n = self._dataset.train.labels_N.index_select(0, own_n)
         if self._attack is not None:
@@ -253,7 +253,7 @@ class Trainer:
         if replaced > own.replaced:
             inputs_nX = self._dataset.later_examples(later_n[changed])
         else:
-            inputs_nX = self._dataset.train_examples(self._shares[client_id][indices_n])
+            inputs_nX = self._dataset.train_examples(self._partitions[client_id][indices_n])
         device = own.inputs_nX.device
         own.inputs_nX.index_copy_(0, torch.from_numpy(indices_n).to(device), inputs_nX.to(device))
         own.replaced = replaced

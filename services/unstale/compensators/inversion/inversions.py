@@ -36,7 +36,7 @@ class Inverted:
     """Result of the inversions of a round."""
 
     # finished inversions, by index of the update in the round
-    found: dict[int, Inversion] = field(default_factory=dict)
+    inverted_rows: dict[int, Inversion] = field(default_factory=dict)
     fallbacks: Counter[str] = field(
         default_factory=Counter
     )  # number of updates that were not inverted, by reason
@@ -106,7 +106,7 @@ class Inversions:
                 result.fallbacks[reason] += 1
             else:
                 one.kept[one.done] = one.now
-                result.found[index] = one
+                result.inverted_rows[index] = one
         result.notes.extend(self._notes)
         self._notes.clear()
         return result

@@ -16,7 +16,7 @@ from torch import Tensor
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset, Split
 from unstale.training.datasets.images import Pixels, decoded
-from unstale.training.datasets.source import Source, fetched, said
+from unstale.training.datasets.source import Source, fetched, reason_of
 
 FILES = "celeba/*"
 SIDE = 84
@@ -129,5 +129,7 @@ def _mapped(path: Path, examples: int) -> Pixels:
         if images.dtype != np.uint8 or images.shape != (examples, 3, SIDE, SIDE):
             raise ValueError(f"{images.dtype} {list(images.shape)}, expected {examples} images")
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({said(error)}); delete it to have it made again") from error
+        raise UserError(
+            f"{path}: cannot be read ({reason_of(error)}); delete it to have it made again"
+        ) from error
     return images

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unstale.errors import UserError
-from unstale.training.datasets.source import said
+from unstale.training.datasets.source import reason_of
 
 Pixels = NDArray[np.uint8]
 
@@ -55,7 +55,7 @@ def _decoded(path: Path, square: int | None, colour: bool) -> Pixels:
             grey = image.mode in ("1", "L") and not colour
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path}: cannot be read as an image ({said(error)})") from error
+        raise UserError(f"{path}: cannot be read as an image ({reason_of(error)})") from error
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 

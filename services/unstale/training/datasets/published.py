@@ -13,7 +13,7 @@ import torch
 
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset, Split
-from unstale.training.datasets.source import Source, fetched, said
+from unstale.training.datasets.source import Source, fetched, reason_of
 
 FILES = {
     "mnist": "MNIST/raw/*",
@@ -98,8 +98,8 @@ def _read_mat(source: Source, path: Path) -> Dataset:
         )
     except (*_UNREADABLE, MatReadError) as error:
         raise UserError(
-            f"{path}: cannot be read as EMNIST ByClass with writers ({said(error)}); delete it, or put the file of the "
-            "release (matlab.zip) in its place"
+            f"{path}: cannot be read as EMNIST ByClass with writers ({reason_of(error)}); delete it, or put the file "
+            "of the release (matlab.zip) in its place"
         ) from error
     return Dataset(name=source.name, classes=CLASSES[source.name], train=train, test=test, origin=str(path))
 

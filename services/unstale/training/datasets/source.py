@@ -36,15 +36,15 @@ class Source:
         return cache_folder(self.cache)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The cache, for people: as given, unless `folder` is another one."""
         return self.cache if self.folder == Path(self.cache).expanduser() else str(self.folder)
 
     @property
     def command(self) -> str:
         """The command that downloads this data set."""
-        elsewhere = "" if self.cache == CACHE else f" --cache {shlex.quote(self.cache)}"
-        return f"unstale data show {self.name}{elsewhere} --download"
+        cache_option = "" if self.cache == CACHE else f" --cache {shlex.quote(self.cache)}"
+        return f"unstale data show {self.name}{cache_option} --download"
 
 
 def cache_folder(cache: str = CACHE) -> Path:
@@ -86,7 +86,7 @@ def fetched(
         return read()
     except Exception as error:  # of libraries and of the network
         raise UserError(
-            f"data set {source.name!r} cannot be downloaded to {source.place} ({said(error)}); "
+            f"data set {source.name!r} cannot be downloaded to {source.location} ({reason_of(error)}); "
             f"check the network{_deleting(source, files)} and try again{', or put the files there' * bool(needs)}"
         ) from error
 
@@ -96,7 +96,7 @@ def is_there(source: Source, files: str) -> bool:
     return source.folder.is_dir() and any(source.folder.glob(files))
 
 
-def said(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The message of an exception, on one line."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
@@ -105,11 +105,11 @@ def _unreadable(source: Source, files: str, error: BaseException, needs: str) ->
     command = f"{needs} && {source.command}" if needs else source.command
     if is_there(source, files):
         return UserError(
-            f"data set {source.name!r} is not whole in {source.place} ({said(error)}); "
+            f"data set {source.name!r} is not whole in {source.location} ({reason_of(error)}); "
             f"delete {files} there and get it again with: {command}"
         )
     return UserError(
-        f"data set {source.name!r} is not in {source.place}; get it with: {command}, or set data.download"
+        f"data set {source.name!r} is not in {source.location}; get it with: {command}, or set data.download"
     )
 
 

@@ -21,6 +21,6 @@ class Blocks(SizedPartition):
     source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks"
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         blocks = np.array_split(np.argsort(examples.labels_n, kind="stable"), clients)
         return [blocks[block] for block in rng.permutation(clients)]

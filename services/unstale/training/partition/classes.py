@@ -54,16 +54,16 @@ class Classes(Partition):
         return int(examples.counts_C.min()) // (self.classes * clients // examples.classes)
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         size = self._shard_size(examples, clients)
         shards_C = [rng.permutation(examples.of_class(label)) for label in range(examples.classes)]
         remaining_C = np.full(examples.classes, self.classes * clients // examples.classes)
-        shares: list[Indices] = [np.empty(0, dtype=np.int64)] * clients
+        partitions: list[Indices] = [np.empty(0, dtype=np.int64)] * clients
         for client in rng.permutation(clients):
             by_random = rng.permutation(examples.classes)
             taken_k = by_random[np.argsort(-remaining_C[by_random], kind="stable")[: self.classes]]
             remaining_C[taken_k] -= 1
-            shares[client] = np.concatenate(
+            partitions[client] = np.concatenate(
                 [shards_C[label][remaining_C[label] * size :][:size] for label in taken_k]
             )
-        return shares
+        return partitions

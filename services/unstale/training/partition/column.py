@@ -32,6 +32,6 @@ class Column(Partition):
             )
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         assert examples.groups_n is not None
         return members(examples, np.unique(examples.groups_n))

@@ -30,9 +30,9 @@ class Dirichlet(SizedPartition):
     alpha: float
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         if self.alpha == np.inf:
-            return Iid(min_examples=self.min_examples).shares(examples, clients, rng)
+            return Iid(min_examples=self.min_examples).partitions(examples, clients, rng)
         indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
             deal_class(examples.of_class(label), indices, rng, self.alpha)

@@ -52,7 +52,7 @@ class DirichletClient(Partition):
             )
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         classes = examples.classes
         unused = [rng.permutation(examples.of_class(label)).tolist()[::-1] for label in range(classes)]
         indices: list[list[int]] = []

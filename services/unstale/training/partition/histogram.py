@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from unstale.training.partition.interface import Indices
 
 
-def label_counts(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Indices:
+def label_counts(partitions: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Indices:
     """[N, C] int64: examples of each client and class. labels_n: in [0, classes)."""
-    return np.stack([np.bincount(labels_n[share], minlength=classes) for share in shares]).astype(np.int64)
+    return np.stack([np.bincount(labels_n[share], minlength=classes) for share in partitions]).astype(
+        np.int64
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +45,14 @@ class Summary:
     distance: float
 
 
-def summary(shares: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Summary:
+def summary(partitions: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Summary:
     """Statistics of shares that are not empty. labels_n: in [0, classes)."""
-    counts_NC = label_counts(shares, labels_n, classes)
+    counts_NC = label_counts(partitions, labels_n, classes)
     sizes_N = counts_NC.sum(axis=1)
     overall_C = np.bincount(labels_n, minlength=classes) / len(labels_n)
-    holders_n = np.bincount(np.concatenate(shares), minlength=len(labels_n))
+    holders_n = np.bincount(np.concatenate(partitions), minlength=len(labels_n))
     return Summary(
-        clients=len(shares),
+        clients=len(partitions),
         examples=len(labels_n),
         held=int((holders_n > 0).sum()),
         shared=int((holders_n > 1).sum()),
@@ -65,22 +67,22 @@ def _spread(numbers_N: Indices) -> Spread:
 
 
 def top_holders(
-    shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int
+    partitions: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int
 ) -> list[int]:
     """The `count` clients with the most examples of a class, most first; ties: the higher id.
 
     count: at most N.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
-    assert 0 <= count <= len(shares)
-    held_N = [int((labels_n[share] == label).sum()) for share in shares]
-    return sorted(range(len(shares)), key=lambda client: (held_N[client], client), reverse=True)[:count]
+    assert 0 <= count <= len(partitions)
+    held_N = [int((labels_n[share] == label).sum()) for share in partitions]
+    return sorted(range(len(partitions)), key=lambda client: (held_N[client], client), reverse=True)[:count]
 
 
-def block_holders(shares: Sequence[Indices], labels_n: NDArray[np.integer], label: int) -> list[int]:
+def block_holders(partitions: Sequence[Indices], labels_n: NDArray[np.integer], label: int) -> list[int]:
     """The clients of partition `blocks` whose block starts with an example of this class, ascending.
 
     A block is sorted by label, so it starts with its smallest one.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
     """
-    return [client for client, share in enumerate(shares) if int(labels_n[share].min()) == label]
+    return [client for client, share in enumerate(partitions) if int(labels_n[share].min()) == label]

@@ -18,5 +18,5 @@ class Iid(SizedPartition):
     source: ClassVar[str] = "docs/methods/partitions.md#iid"
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         return np.array_split(rng.permutation(len(examples)), clients)

@@ -66,7 +66,7 @@ class Partition(BaseModel, ABC):
         """Raise UserError if the examples cannot be divided. Compares numbers only, without random numbers."""
 
     @abstractmethod
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         """The examples of each client, in any order, after a `check`. rng: the only source of randomness."""
 
 
@@ -104,9 +104,9 @@ def split(
     cannot be divided.
     """
     check(partition, labels_n, clients, groups_n)
-    shares = partition.shares(Examples(labels_n, groups_n), clients, rng)
-    assert len(shares) == clients and all(len(share) for share in shares)
-    return [rng.permutation(share) for share in shares]
+    partitions = partition.partitions(Examples(labels_n, groups_n), clients, rng)
+    assert len(partitions) == clients and all(len(share) for share in partitions)
+    return [rng.permutation(share) for share in partitions]
 
 
 def check_size(examples: int, clients: int, min_examples: int) -> None:

@@ -53,7 +53,7 @@ class _FewLabels(Partition):
     def _draw(self, examples: Examples, classes_N: Iterator[int], rng: Generator) -> list[Indices]:
         """A client for each number of classes, which is drawn immediately before the client."""
         pools = [examples.of_class(label)[: self.pool] for label in range(examples.classes)]
-        shares = []
+        partitions = []
         for classes in classes_N:
             labels_L = rng.choice(len(pools), size=classes, replace=False)
             size = int(rng.integers(self.smallest, self.largest, endpoint=True))
@@ -63,8 +63,8 @@ class _FewLabels(Partition):
                 rng.choice(pools[label], size=count, replace=False)
                 for label, count in zip(labels_L, counts_L, strict=True)
             ]
-            shares.append(np.concatenate(drawn).astype(np.int64))
-        return shares
+            partitions.append(np.concatenate(drawn).astype(np.int64))
+        return partitions
 
 
 class LabelCount(_FewLabels):
@@ -85,7 +85,7 @@ class LabelCount(_FewLabels):
         super().check(examples, clients)
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         return self._draw(examples, iter([self.classes] * clients), rng)
 
 
@@ -98,7 +98,7 @@ class NaturalSynthetic(_FewLabels):
     source: ClassVar[str] = "ours, docs/methods/partitions.md#natural-synthetic"
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         low, high = (min(bound, examples.classes) for bound in (SYNTHETIC_MIN, SYNTHETIC_MAX))
         drawn = (int(rng.integers(low, high, endpoint=True)) for _ in range(clients))
         return self._draw(examples, drawn, rng)

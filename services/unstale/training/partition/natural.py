@@ -42,7 +42,7 @@ class Natural(Partition):
         return groups[sizes >= self.min_examples]
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         return members(examples, self._large_enough(examples)[:clients])
 
 

@@ -16,7 +16,7 @@ from unstale.training.partition.natural import members
 
 
 def split_test_set(
-    partition: Partition, shares: Sequence[Indices], train: Examples, test: Examples, rng: Generator
+    partition: Partition, partitions: Sequence[Indices], train: Examples, test: Examples, rng: Generator
 ) -> list[Indices]:
     """The test examples of each client, disjoint; a client may get none.
 
@@ -27,12 +27,12 @@ def split_test_set(
     so that a client has nearly the class proportions of its training data. If the training data is divided evenly
     (`classes`), so is the test set: each class is cut to the size of the rarest, and into equal shards.
 
-    shares: of `split` for `train` and `partition`. rng: another stream than that of the shares.
+    partitions: of `split` for `train` and `partition`. rng: another stream than that of the shares.
     """
     if partition.by_group:
-        return _of_the_same_groups(shares, train, test)
+        return _of_the_same_groups(partitions, train, test)
     classes = max(train.classes, test.classes)
-    counts_NC = label_counts(shares, train.labels_n, classes)
+    counts_NC = label_counts(partitions, train.labels_n, classes)
     of_class = [rng.permutation(test.of_class(label)) for label in range(classes)]
     if partition.is_even:
         holders_C = (counts_NC > 0).sum(axis=0)
@@ -46,6 +46,6 @@ def split_test_set(
     return [np.concatenate(parts) for parts in zip(*dealt, strict=True)]
 
 
-def _of_the_same_groups(shares: Sequence[Indices], train: Examples, test: Examples) -> list[Indices]:
+def _of_the_same_groups(partitions: Sequence[Indices], train: Examples, test: Examples) -> list[Indices]:
     assert train.groups_n is not None and test.groups_n is not None
-    return members(test, np.array([train.groups_n[share[0]] for share in shares]))
+    return members(test, np.array([train.groups_n[share[0]] for share in partitions]))

@@ -45,7 +45,7 @@ class SlowClass(Partition):
         return examples.classes - 1 if self.slow_class is None else self.slow_class
 
     @override
-    def shares(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         indices: list[list[int]] = [[] for _ in range(clients)]
         for label in range(examples.classes):
             if label != self._label(examples):

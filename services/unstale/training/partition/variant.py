@@ -31,7 +31,7 @@ class VariantStream:
 
     def __init__(
         self,
-        shares: Sequence[Indices],
+        partitions: Sequence[Indices],
         labels_n: NDArray[np.integer],
         new_labels_m: NDArray[np.integer],
         *,
@@ -43,12 +43,12 @@ class VariantStream:
         Raises UserError if the rate is more than any client holds, or a class has fewer new examples than a client
         needs.
         """
-        self._shares = shares
+        self._partitions = partitions
         self._labels_n = labels_n
         self._rate = Fraction(rate).limit_denominator(DENOMINATOR_MAX)
         self._seed = seed
         assert self._rate > 0
-        largest = max(map(len, shares))
+        largest = max(map(len, partitions))
         if self._rate > largest:
             raise UserError(
                 f"data.variant.rate is {float(rate):g}, but no client holds more than {largest} examples, so all would "
@@ -59,7 +59,7 @@ class VariantStream:
         self._new = [
             self._rng(NEW_EXAMPLES, label).permutation(new.of_class(label)) for label in range(classes)
         ]
-        held_NC = label_counts(shares, labels_n, classes)
+        held_NC = label_counts(partitions, labels_n, classes)
         self._before_NC = np.cumsum(held_NC, axis=0) - held_NC
         for label, own in enumerate(self._new):
             most = int(held_NC[:, label].max())
@@ -75,11 +75,11 @@ class VariantStream:
 
     def count(self, client_id: int, epoch: int) -> int:
         """Number of the client's examples that are replaced at this epoch."""
-        return int(min(self._rate * epoch // 1, len(self._shares[client_id])))
+        return int(min(self._rate * epoch // 1, len(self._partitions[client_id])))
 
     def replacements(self, client_id: int) -> tuple[Indices, Indices]:
         """All positions in the client's share, in the order of replacement, and the new example for each."""
-        positions = self._rng(ORDER, client_id).permutation(len(self._shares[client_id]))
+        positions = self._rng(ORDER, client_id).permutation(len(self._partitions[client_id]))
         return positions, self._successors(client_id)[positions]
 
     def replaced(self, client_id: int, epoch: int) -> tuple[Indices, Indices]:
@@ -90,14 +90,14 @@ class VariantStream:
 
     def indices(self, client_id: int, epoch: int) -> Indices:
         """The client's examples by position: i < n is the old example i, n + j the new example j."""
-        indices = self._shares[client_id].copy()
+        indices = self._partitions[client_id].copy()
         positions, new = self.replaced(client_id, epoch)
         indices[positions] = len(self._labels_n) + new
         return indices
 
     def _successors(self, client_id: int) -> Indices:
         """The new example for each position of the share: the client's own slice of its class."""
-        labels = self._labels_n[self._shares[client_id]]
+        labels = self._labels_n[self._partitions[client_id]]
         successors = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
             own = np.flatnonzero(labels == label)
