@@ -40,7 +40,8 @@ LAST = 5  # evaluations that a final accuracy is the mean of
 @dataclass(frozen=True, slots=True)
 class Run:
     """What one run came to. accuracy, of_class: by version that was measured. methods: updates by what replaced them.
-    errors: by method, version, L1 and cosine."""
+    errors: by method, version, L1 and cosine.
+    """
 
     method: str
     seed: int
@@ -143,7 +144,8 @@ def _mean(values: Sequence[float]) -> str:
 
 def draw(runs: Sequence[Run], file: Path) -> None:
     """Accuracy of the class over rounds: mean and range over the seeds, each evaluation with the one before, because
-    clients take part in turn, and a model is better at what the last ones hold."""
+    clients take part in turn, and a model is better at what the last ones hold.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -65,7 +65,8 @@ SOURCES = (ROOT, ROOT / "services", ROOT / "proto")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """rounds_per_s: of what is timed. first_s: from the start of a process to the first round. accuracy: of the last
-    model, and loss, in nats."""
+    model, and loss, in nats.
+    """
 
     rounds_per_s: float
     first_s: float

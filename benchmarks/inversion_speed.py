@@ -167,7 +167,8 @@ def _plain(mark: Mark) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Found:
     """What one file tells. published: marks of the clients that were waited for to the end, by iterations, in order.
-    ours: marks by repeat, in order."""
+    ours: marks by repeat, in order.
+    """
 
     lines: list[dict[str, Any]]
 

@@ -22,7 +22,8 @@ def run(
     limit_s: int = LIMIT_S,
 ) -> str:
     """What the server printed. of_the_run: its arguments. clients: hosted by two processes. of_the_clients: their
-    arguments. Raises RuntimeError when a process fails, or the run takes longer than limit_s."""
+    arguments. Raises RuntimeError when a process fails, or the run takes longer than limit_s.
+    """
     with ExitStack() as stack:
         server = _start(stack, folder, "server", *of_the_run)
         assert server.stdout is not None

@@ -63,7 +63,8 @@ Seconds = Callable[[], float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """A simulation's work. order: client id and number of its task, of every update in order of arrival. evaluations:
-    how often the model was evaluated."""
+    how often the model was evaluated.
+    """
 
     settings: Settings
     order: Sequence[tuple[int, int]]

@@ -31,7 +31,8 @@ MODELS = {"mnist": ("lenet_gi", 5), "cifar10": ("lenet_cifar", 2)}
 @dataclass(frozen=True, kw_only=True)
 class StaleUpdates:
     """A run of one seed. data: `mnist` or `cifar10`, in a file of four arrays. examples: that a client holds at
-    most."""
+    most.
+    """
 
     data: str
     file: Path

@@ -41,7 +41,8 @@ def draw(
     run: str | None = None,
 ) -> Iterator[Path]:
     """One picture a dashboard. url: of a Prometheus. seconds: of the past that are shown. scrape_s: between two
-    scrapes. run: that those of one run show; None for the first. Raises UserError when there is no answer or run."""
+    scrapes. run: that those of one run show; None for the first. Raises UserError when there is no answer or run.
+    """
     get = over_http(url)
     now_s = float(get("query", {"query": "time()"})["result"][1])
     step_s = max(seconds / POINTS, scrape_s)

@@ -17,7 +17,8 @@ WHATEVER = ".+"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
     """What the reader chooses. metric, label: its values are those that the label has. several: or all of them.
-    thousands: there may be so many, so that all of them are not written out in each query."""
+    thousands: there may be so many, so that all of them are not written out in each query.
+    """
 
     name: str
     title: str

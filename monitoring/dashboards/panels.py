@@ -47,7 +47,8 @@ PLAIN = Steps("blue")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel(ABC):
     """One panel. unit: Grafana's id of it. width: of 24 columns. height: in rows of 30 pixels. colours: by name of a
-    series, where it means something."""
+    series, where it means something.
+    """
 
     kind: ClassVar[str]
     format: ClassVar[Format] = "time_series"
@@ -145,7 +146,8 @@ def override(series: str, **properties: object) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries(Panel):
     """Lines over time. stacked: they lie on each other, and their sum is what counts. lined: the thresholds are drawn.
-    log: the axis shows powers of ten alike."""
+    log: the axis shows powers of ten alike.
+    """
 
     kind: ClassVar[str] = "timeseries"
     stacked: bool = False

@@ -45,7 +45,8 @@ def data_sets(cells: Iterable[Cell]) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """Settings that some labels decide. axes: of these labels. rows: labels, and the values by key; without those that
-    such cells leave to a part's own default."""
+    such cells leave to a part's own default.
+    """
 
     axes: tuple[str, ...]
     rows: Mapping[tuple[str, ...], Mapping[str, Any]]

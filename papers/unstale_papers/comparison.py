@@ -26,7 +26,8 @@ Order = tuple[tuple[str, ...], ...]
 class Entry:
     """One measure of one cell. values: by seed that was run; None where the record does not say, the run ended before
     its target, or it or the one that it is relative to diverged before it had what is asked for. diverged: seeds in
-    which that was so. spread: of the values that are not None; None where there are none."""
+    which that was so. spread: of the values that are not None; None where there are none.
+    """
 
     cell: Cell
     measure: Measure
@@ -38,7 +39,8 @@ class Entry:
     @property
     def difference(self) -> float | None:
         """Measured less published; None where one of the two is missing, print says no more than a bound, or some
-        seeds missed their target, so that the mean is of the others."""
+        seeds missed their target, so that the mean is of the others.
+        """
         if self.spread is None or self.published is None or self.published.is_bound or self.missed:
             return None
         return self.spread.mean - self.published.value
@@ -52,7 +54,8 @@ class Entry:
     @property
     def text(self) -> str:
         """`57.19 ± 0.42`; `1704 (1 of 3 seeds)`, where the others missed the target or diverged; `not reached`;
-        `diverged`; nothing."""
+        `diverged`; nothing.
+        """
         if self.spread is None:
             absent = "not reached" if self.measure.counts_rounds else "diverged"
             return absent if self.missed else ""
@@ -65,7 +68,8 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """The order of methods in cells that differ in nothing else. labels: that they share. agreement: of the methods
-    that have a number in print and here."""
+    that have a number in print and here.
+    """
 
     measure: Measure
     labels: Labels
@@ -77,7 +81,8 @@ class Ranking:
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A preset and what was measured of it. records: by name of the cell and seed; those of other cells are passed
-    over."""
+    over.
+    """
 
     preset: Preset
     records: Mapping[tuple[str, int], Record] = field(repr=False)

@@ -33,7 +33,8 @@ _OF_THE_RECORD = frozenset({"evaluate_every", "evaluate_clients_every", "simulat
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """An `.npz` file in the place of a data set. path: absolute. sha256: of its bytes, hex, when it had this size, in
-    bytes, and was last modified at that time, nanoseconds since 1970."""
+    bytes, and was last modified at that time, nanoseconds since 1970.
+    """
 
     path: str
     sha256: str

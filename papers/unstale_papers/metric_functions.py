@@ -75,7 +75,8 @@ def stability(base: float | None, record: Record, _: Record | None) -> float | N
     """Standard deviation, with n, of the logarithms of the last 10 accuracies. base: of the logarithm, None for the
     natural one. None with fewer evaluations, with an accuracy of 0, which has no logarithm, and where they are chance
     on average, to 2 percentage points: a model that says the same of all examples is no stable one. Chance is 1 / C;
-    a record without accuracies of classes does not tell it."""
+    a record without accuracies of classes does not tell it.
+    """
     last = [accuracy for _, accuracy in _of_rounds(record, record.accuracy_E)[-LAST:]]
     there = [accuracy for accuracy in last if accuracy is not None and 0 < accuracy < inf]
     classes = len(record.class_accuracy_EC[-1]) if record.class_accuracy_EC else 0
@@ -100,7 +101,8 @@ def rounds_to(target: float, record: Record, _: Record | None = None) -> float |
 
 def averaged_rounds_to(target: float, record: Record, _: Record | None) -> float | None:
     """First evaluated version at which the mean of the last 10 evaluations is `target`, a share; None where there is
-    none, or one of the ten is no number."""
+    none, or one of the ten is no number.
+    """
     curve = _of_rounds(record, record.accuracy_E)
     ends = range(LAST, len(curve) + 1)
     means = ((curve[end - 1][0], _mean(value for _, value in curve[end - LAST : end])) for end in ends)
@@ -128,7 +130,8 @@ def time_to_match(label: int, record: Record, reference: Record | None) -> float
 
 def first_passage(label: int, record: Record, reference: Record | None) -> float | None:
     """First version at which the moving average of a class is what the reference ends with, of every record alike, the
-    reference too; None where there is none."""
+    reference too; None where there is none.
+    """
     wanted = [] if reference is None else _moving_average(_of_class(reference, label))
     target = wanted[-1][1] if wanted else None
     if target is None:
@@ -196,7 +199,8 @@ def loss_of_all(record: Record, _: Record | None) -> float | None:
 
 def compensation_error(place: int, unchanged: bool, record: Record, _: Record | None) -> float | None:
     """Mean over the stale clients of a round, then over rounds. place: of the error in an entry of `Record.errors`.
-    unchanged: as in `errors_of`."""
+    unchanged: as in `errors_of`.
+    """
     return _mean(
         _mean(float(one[place]) for one in of_round)
         for _, of_round in groupby(errors_of(record, unchanged=unchanged), lambda one: one[0])
@@ -205,7 +209,8 @@ def compensation_error(place: int, unchanged: bool, record: Record, _: Record | 
 
 def errors_of(record: Record, *, unchanged: bool) -> list[tuple[int, str, float, float]]:
     """Those of the stale updates themselves, or of their estimates, by version. A run that inverts also notes what
-    first-order compensation would have made of each update: that is not its estimate, and left out."""
+    first-order compensation would have made of each update: that is not its estimate, and left out.
+    """
     estimates = {one[1] for one in record.errors} - {UNCHANGED}
     methods = {UNCHANGED} if unchanged else estimates & {INVERTED} or estimates
     return sorted((one for one in record.errors if one[1] in methods), key=lambda one: one[0])

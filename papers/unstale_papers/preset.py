@@ -24,7 +24,8 @@ def nothing() -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Number:
     """A published number. value: in the unit of its measure; of `< 45 %` it is the bound. text: as it is printed, with
-    what stands beside it."""
+    what stands beside it.
+    """
 
     value: float
     text: str

@@ -14,7 +14,8 @@ from unstale_papers.store import Result, Store, StoredResult
 
 def write(store: Store, path: Path, presets: Sequence[str] = ()) -> int:
     """Every result of the store, or those that were computed first for these presets, in the order of their names:
-    how many. The file is whole or as it was before. Raises UserError."""
+    how many. The file is whole or as it was before. Raises UserError.
+    """
     kept = [one for one in store.everything() if not presets or one.name.partition(":")[0] in presets]
     part = path.with_name(f".{path.name}{PART}")
     try:
@@ -30,7 +31,8 @@ def write(store: Store, path: Path, presets: Sequence[str] = ()) -> int:
 def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
     """Take results of files into a store: how many are new, and how many it had, which stay as they are. All of them,
     or none at all where one is not what `write` wrote, or is another result than the store has of the same
-    configuration. Raises UserError."""
+    configuration. Raises UserError.
+    """
     found: dict[str, StoredResult] = {}
     for path in paths:
         for one in _kept(path):

@@ -48,7 +48,8 @@ class Record:
     @classmethod
     def from_json(cls, text: str) -> "Record":
         """What `to_json` wrote; fields of a later version are passed over. Raises ValueError or TypeError for what it
-        did not write."""
+        did not write.
+        """
         said = json.loads(text)
         known = {one.name for one in fields(cls)}
         record = cls(**{name: value for name, value in said.items() if name in known})

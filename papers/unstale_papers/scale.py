@@ -44,7 +44,8 @@ class Scale:
     @classmethod
     def of(cls, scale: float) -> "Scale":
         """`--scale`: rounds and iterations by it, clients and data by its root. Without inversions work shrinks as
-        scale**1.5 and no faster."""
+        scale**1.5 and no faster.
+        """
         if not 0 < scale <= 1:
             raise UserError(f"--scale is {scale:g}, expected more than 0 and at most 1, such as 0.1")
         return cls(rounds=scale, clients=sqrt(scale), data=sqrt(scale), iterations=scale)
@@ -57,7 +58,8 @@ class Scale:
     @property
     def slug(self) -> str:
         """For a file's name: `full`, or `rounds-0.1-clients-0.316-data-0.316`, and `-iterations-0.1` where those are
-        fewer."""
+        fewer.
+        """
         if self.is_full:
             return "full"
         fewer = f"-iterations-{self.iterations:.3g}" if self.iterations < 1 else ""
@@ -100,12 +102,8 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     options = dict(cell.options)
     if options.get(LOSS_EVERY) is not None:
         options[LOSS_EVERY] = _loss_every(settings, options[LOSS_EVERY], rounds // every)
-    for keys, by in ((cell.in_rounds, scale.rounds), (cell.in_iterations, scale.iterations)):
-        for key in keys:
-            if key in options:
-                options[key] = _shrunk(options[key], by)
-            else:
-                changes[key] = _shrunk(_value(settings, key), by)
+    _shrink(cell, cell.in_rounds, scale.rounds, options, changes)
+    _shrink(cell, cell.in_iterations, scale.iterations, options, changes)
     return replace(
         cell,
         settings=_changed(settings, changes),
@@ -114,9 +112,21 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     )
 
 
+def _shrink(
+    cell: Cell, keys: Iterable[str], factor: float, options: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """Scale the values of keys, in the options of a cell or as changes of its settings."""
+    for key in keys:
+        if key in options:
+            options[key] = _shrunk(options[key], factor)
+        else:
+            changes[key] = _shrunk(_value(cell.settings, key), factor)
+
+
 def _data(settings: Settings, scale: float, of_clients: float) -> dict[str, Any]:
     """What makes data less: each client's budget where there is one, so that the test set and the examples that clients
-    draw from stay; else the share of the data set. of_clients: how many of them there are yet."""
+    draw from stay; else the share of the data set. of_clients: how many of them there are yet.
+    """
     budget = settings.partition.budget
     if budget is None:
         return {"data.share": settings.data.share * scale}

@@ -32,7 +32,8 @@ from the best one when it is behind by more than the seeds' spread (paired t-tes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """What is searched for. toward: a number as the measure's values are, or `published`: that of each cell; None for
-    the best one. A number of rounds is near another by their ratio, all else by the difference."""
+    the best one. A number of rounds is near another by their ratio, all else by the difference.
+    """
 
     measure: Measure
     toward: float | Literal["published"] | None = None

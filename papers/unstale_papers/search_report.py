@@ -25,7 +25,8 @@ _OWN = "These are the cells as the preset has them: a candidate has other values
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
     """What is told of a search. over, draws: what was asked for, draws being how many and with which seed. scale,
-    files: of its runs. command: that has it done again."""
+    files: of its runs. command: that has it done again.
+    """
 
     outcome: Outcome
     together: bool

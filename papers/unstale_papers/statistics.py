@@ -30,7 +30,8 @@ Source: docs/methods/measures.md#paired-t-test
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """Of n seeds. std: with n - 1. low, high: ends of the 95 % interval of the mean, by Student's t. All three are None
-    with one seed."""
+    with one seed.
+    """
 
     n: int
     mean: float
@@ -52,7 +53,8 @@ def over_seeds(values: Sequence[float]) -> Spread | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TTest:
     """Student's two-sided test of n differences. mean: of them. t: infinite where they are all alike. p: of a t at
-    least as far from 0, with n - 1 degrees of freedom."""
+    least as far from 0, with n - 1 degrees of freedom.
+    """
 
     n: int
     mean: float
@@ -95,7 +97,8 @@ def over_rounds(pairs: Sequence[tuple[Record, Record]]) -> TTest | None:
 class Agreement:
     """How far two orders of n methods agree. tau: Kendall's tau-b, 1 for the same order, -1 for the reverse. p: exact
     and two-sided, of a tau at least as far from 0 among all n! orders; None where there are ties. ties: whether two
-    methods are alike in one of the orders."""
+    methods are alike in one of the orders.
+    """
 
     n: int
     tau: float

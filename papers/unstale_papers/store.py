@@ -56,7 +56,8 @@ _FAIL = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a job came to. record: JSON. seconds: that the job took. machine, versions: in
-    words, of where it was computed."""
+    words, of where it was computed.
+    """
 
     record: str
     seconds: float

@@ -40,7 +40,8 @@ Answer = Literal["holds", "does not hold", "cannot be told"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What became of a claim. seeds: that it rests on. why: a sentence with the figures that decide. in_print: the same
-    figures of the published numbers, empty where there are none."""
+    figures of the published numbers, empty where there are none.
+    """
 
     claim: Claim
     answer: Answer
@@ -52,7 +53,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lead:
     """How far one run is ahead of another: a difference, or a logarithm of a ratio. low, high: what it is between;
-    alike where it is known, infinite where that end is not."""
+    alike where it is known, infinite where that end is not.
+    """
 
     low: float
     high: float
@@ -76,7 +78,8 @@ _Range = tuple[float, float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
     """Two cells that a claim compares; None stands for its level. by_seed: how far `better` is ahead, of seeds that
-    both were run with. in_print: the same of the published numbers."""
+    both were run with. in_print: the same of the published numbers.
+    """
 
     better: Cell | None
     worse: Cell | None
@@ -263,7 +266,8 @@ def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:
 
 def _one_below(pairs: Iterable[_Pair], limit: float, *, of: int) -> _Pair | None:
     """The first pair that is, in all of its seeds. of: how many could be; one of many tests takes their number
-    (Bonferroni)."""
+    (Bonferroni).
+    """
     highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in pairs)
     return next((pair for pair, of_pair in highs if _is_below(of_pair, limit, tests=of)), None)
 
@@ -285,7 +289,8 @@ def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
 
 def _figures(claim: Claim, run: Sequence[_Pair], leads: Sequence[Sequence[_Lead]]) -> str:
     """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`, of what is
-    known; a bound counts as what it is. No average where a level is claimed, no interval of bounds."""
+    known; a bound counts as what it is. No average where a level is claimed, no interval of bounds.
+    """
     known = [(pair, _known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
     means = [(fmean(figures), pair) for pair, figures in known if figures]
     average = over_seeds([fmean(_known(of_seed)) for of_seed in zip(*leads, strict=True) if _known(of_seed)])

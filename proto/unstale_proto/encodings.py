@@ -248,7 +248,8 @@ class Int8(_Smaller):
 
     def _rows(self, numbers: Vector) -> Iterator[tuple[Any, int, int]]:
         """Views of the whole blocks [n, B] and of the short last one [1, rest], each with the index of its first block
-        and its count of numbers."""
+        and its count of numbers.
+        """
         whole = len(numbers) // self.block
         even = whole * self.block
         if whole:
@@ -388,7 +389,8 @@ def _make(name: str, plan: EncodingPlan | None, dimension: int, behind: int) -> 
 class _Bytes:
     """Reads ranges of bytes across frames, with a copy only where a range spans two.
 
-    It keeps no frame, because a frame may be mapped on access, and takes memory while it is referenced."""
+    It keeps no frame, because a frame may be mapped on access, and takes memory while it is referenced.
+    """
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames

@@ -122,7 +122,8 @@ class TrainingPlan(PartPlan):
 
 class EncodingPlan(_Strict):
     """How payloads to and from a client are encoded. block: B of int8, there exactly where that is. keep: k of top-k,
-    likewise."""
+    likewise.
+    """
 
     updates: UpdateEncoding
     models: ModelEncoding

@@ -98,7 +98,8 @@ class Receiving:
 
     def take(self, offset: int, frames: Sequence[memoryview]) -> Credit | None:
         """Take a chunk; returns the answer. Raises RemoteContractError for an invalid chunk, OSError if it cannot be
-        stored."""
+        stored.
+        """
         self._check(offset, frames)
         have = self.part.have
         if offset < have:

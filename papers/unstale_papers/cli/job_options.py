@@ -122,7 +122,8 @@ def scale(
 
 def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Pool | None":
     """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
-    reads files and makes plans. None where it does not start, which `compute` says, and with Ray."""
+    reads files and makes plans. None where it does not start, which `compute` says, and with Ray.
+    """
     from unstale_papers import pools
     from unstale_papers.runners import MEASUREMENTS
 
@@ -143,7 +144,8 @@ def place(
     ray: str | None,
 ) -> "Place":
     """Where these cells are computed, and on what. data: of `--data`. Raises UserError, also for data that this machine
-    does not have, where it is this machine that computes."""
+    does not have, where it is this machine that computes.
+    """
     from unstale_papers.jobs import Place
 
     found = Place(cache=cache, device=_device(device, ray), files=_files(data, wanted))
@@ -236,7 +238,8 @@ def compute(
 ) -> int:
     """Have the jobs done that are not done, and say how it goes. seeds: of each cell. lost: what such a size does not
     show, in sentences. first: of `begin`. processes, ray, store: of the options. Gives the exit code: 1 where a job has
-    failed, 128 and its number after a signal. Raises UserError."""
+    failed, 128 and its number after a signal. Raises UserError.
+    """
     from unstale_papers.engine import Engine
     from unstale_papers.store import Store
 

@@ -52,7 +52,8 @@ def index(
     seeds: Sequence[int] = (),
 ) -> list[Path]:
     """Write index.html and index.md, which list presets with their verdicts in short. scales: by preset. seeds: that
-    were asked for."""
+    were asked for.
+    """
     return _pages(document.index(comparisons, scales or {}, seeds), folder)
 
 

@@ -25,7 +25,8 @@ _PRINTED = "printed"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """place: among all of the figure, which decides how it looks. printed: places and values of published numbers.
-    diverged: whether its runs did, so that its values say nothing of where others are."""
+    diverged: whether its runs did, so that its values say nothing of where others are.
+    """
 
     place: int
     label: str
@@ -57,7 +58,8 @@ def draw_lines(
     axes: Axes, lines: Sequence[Line], *, along: str, axis: str, target: float | None, is_share: bool
 ) -> None:
     """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line.
-    Lines that diverged leave the frame, which is of the others where there are any, and of all published numbers."""
+    Lines that diverged leave the frame, which is of the others where there are any, and of all published numbers.
+    """
     for one in lines:
         if is_smooth(one.curve):
             colour = drawing.Style(index=one.place).colour
@@ -104,7 +106,8 @@ def _mark(axes: Axes, at: float, value: float, place: int) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """A measure over an axis of the table. at_x: as numbers. names_x: as the table has them. std_x: NaN with one seed.
-    printed_x: NaN where the paper has none."""
+    printed_x: NaN where the paper has none.
+    """
 
     place: int
     label: str
@@ -207,7 +210,8 @@ class Sample:
 
 def draw_density(axes: Axes, samples: Sequence[Sample], *, axis: str) -> None:
     """Histograms of per cent, and a Gaussian kernel density with Scott's bandwidth; a published mean as an open mark
-    below."""
+    below.
+    """
     at = np.linspace(0, 100, 201)
     for one in samples:
         style = drawing.Style(index=one.place)

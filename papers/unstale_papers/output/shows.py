@@ -26,7 +26,8 @@ Points = Sequence[tuple[float, float]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     """A curve over versions. axis: of its values, with unit. of: its points in a record. ends_as: the measure that says
-    with what it ends, which may be in print; None for none. is_share: whether values are in [0, 1]."""
+    with what it ends, which may be in print; None for none. is_share: whether values are in [0, 1].
+    """
 
     axis: str
     of: Callable[[Record], Points]

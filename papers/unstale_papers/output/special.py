@@ -64,7 +64,8 @@ def named(axis: str, label: str) -> str:
 
 def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
     """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
-    the shortest."""
+    the shortest.
+    """
     seeds = context.comparison.seeds
     records = context.comparison.records
     found = [records[cell.name, seed] for seed in seeds if (cell.name, seed) in records]

@@ -110,7 +110,8 @@ def ar_f1() -> Preset:
 
 def _best(text: str, measure: str, labels: Labels, **by: Any) -> Claim:
     """That FedAR is better than all of the paper's others among some cells; with at_least by so much than each, with
-    level that it alone has it."""
+    level that it alone has it.
+    """
     better, waits = {**labels, "method": "FedAR"}, {"method": WAITS}
     each = "at_least" in by
     return Claim(text=text, measure=measure, better=better, worse=labels, each=each, without=waits, **by)

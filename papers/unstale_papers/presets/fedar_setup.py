@@ -25,7 +25,8 @@ HARD, MILD = "0.1", "0.5"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What is learned. every: rounds between evaluations. loss_every: evaluations between two of the loss over all
-    training examples. schedule: training.schedule.name. cutoff: of FedAR."""
+    training examples. schedule: training.schedule.name. cutoff: of FedAR.
+    """
 
     data: str
     model: str

@@ -36,7 +36,8 @@ _FIRST = "The clients that hold class {label} and none before it"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What is learned. label: the class of those who are late. staleness: rounds. variant: data.variant.
-    one_class_each: partition 3.8, else 3.3 with alpha."""
+    one_class_each: partition 3.8, else 3.3 with alpha.
+    """
 
     data: str = "mnist"
     model: str = "lenet_gi"

@@ -68,7 +68,8 @@ def _cells(
 
 def _less_time(axis: str, value: str, table: str) -> tuple[Claim, ...]:
     """That inversion takes as many times fewer rounds than direct aggregation and than first-order compensation as is
-    printed, and is as much more accurate in the end."""
+    printed, and is as much more accurate in the end.
+    """
     gi, better = PRINTED[table, value, "GI"], {axis: value, "method": "GI"}
     found = []
     for method, called in (("direct", "direct aggregation"), ("first order", "first-order compensation")):

@@ -54,7 +54,8 @@ _REMOVED: Mapping[str, Mapping[str, Any]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
     """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2. learning_rate:
-    WKAFL's. rates: of the methods that have another, by name."""
+    WKAFL's. rates: of the methods that have another, by name.
+    """
 
     name: str
     model: str

@@ -73,7 +73,8 @@ def likeness(surface_PP: Tensor, other_PP: Tensor) -> float:
 
 def surface(run: Played, update: StaleUpdate, examples: Reconstruction) -> Tensor:
     """The mean cross-entropy around the model that an update was made from, [P, P] float64: rows go along a random
-    direction, columns along the update."""
+    direction, columns along the update.
+    """
     network = run.inverting().context.network
     assert network is not None
     model_d = update.base_d

@@ -82,7 +82,8 @@ def dataset_of(data: DataSettings) -> Dataset:
 
 class _Curves(Watcher):
     """What a run comes to, round by round. curves: fields of `Record`. found: the others. refused: updates, by reason.
-    steps: of all clients."""
+    steps: of all clients.
+    """
 
     def __init__(
         self,

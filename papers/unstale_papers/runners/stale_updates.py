@@ -34,7 +34,8 @@ from unstale_papers.runners.run import dataset_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """A run without staleness. context: where its clients' work is done. versions: those that were asked for, by
-    number."""
+    number.
+    """
 
     settings: Settings
     context: TrainingContext
@@ -44,7 +45,8 @@ class Played:
         self, client_id: int, version: int, *, task: int, staleness: int = 0, of: Trainer | None = None
     ) -> StaleUpdate:
         """What a client sends from a version. task: its number, which decides the draws. staleness: when it arrives,
-        rounds. of: trains in place of the run's own trainer, such as one with other data."""
+        rounds. of: trains in place of the run's own trainer, such as one with other data.
+        """
         trainer = self.context.trainer if of is None else of
         base, rate = self.versions[version], build.schedule(self.settings).rate(version)
         local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)

@@ -76,7 +76,8 @@ def measure(
 
 def reached(losses: Sequence[float], target: float) -> int:
     """After how many iterations a loss is no more than the target; of one that never is, all of them. losses: before
-    each iteration and behind the last."""
+    each iteration and behind the last.
+    """
     return next((done for done, loss in enumerate(losses) if loss <= target), len(losses) - 1)
 
 

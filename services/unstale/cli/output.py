@@ -25,7 +25,7 @@ _HANDLER = "unstale.lookalike"
 
 
 def _looking_alike(error: UnicodeError) -> tuple[str, int]:
-    """Return the lookalikes of a text, and an escape such as \\xe9 for a character without one."""
+    r"""Return the lookalikes of a text, and an escape such as \xe9 for a character without one."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]

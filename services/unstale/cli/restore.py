@@ -8,7 +8,8 @@ from unstale.cli.parameters import AsJson, RunDirectory
 
 def restore(run: RunDirectory, as_json: AsJson = False) -> None:
     """Check a run directory that comes from a backup, and give the run another id, so that clients discard updates of
-    its lost end."""
+    its lost end.
+    """
     from unstale.journal.restore import restore as restore_run  # imports torch
 
     result = restore_run(run)

@@ -94,7 +94,8 @@ def chaos_mesh(
     settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale"
 ) -> None:
     """Print a scenario as objects of Chaos Mesh, for the pods of k8s/. Faults that Chaos Mesh lacks are listed on
-    stderr, too."""
+    stderr, too.
+    """
     from unstale.config.scenario import client_info, conditions
     from unstale.toxics.chaos_mesh import Pods, translated
 

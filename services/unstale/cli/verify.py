@@ -10,7 +10,8 @@ from unstale.cli.parameters import AsJson, RunDirectory
 
 def verify(run: RunDirectory, as_json: AsJson = False) -> None:
     """Read every row and every file of a run directory without a change, and list each damage with its remedy. The exit
-    code is 1 if something is damaged."""
+    code is 1 if something is damaged.
+    """
     from unstale.journal.verify import verify as verify_run  # imports torch
 
     result = verify_run(run)

@@ -129,7 +129,8 @@ class Models:
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview]) -> Credit | None:
         """Take a chunk; returns the answer. Raises RemoteContractError for a chunk that is not allowed, and for a model
-        that keeps coming with a wrong checksum."""
+        that keeps coming with a wrong checksum.
+        """
         key = self._key_of.get(client_id)
         model = None if key is None else self._models[key]
         if key is None or model is None or model.receiving is None or model.frames is not None:

@@ -178,7 +178,8 @@ class Outbox:
 
     def restore(self, run_id: str) -> Iterator[tuple[int, State, dict[int, State]]]:
         """Begin a run: for each client with stored state that state, and by number the states after unacknowledged
-        updates. States of other runs are deleted."""
+        updates. States of other runs are deleted.
+        """
         pending: dict[int, dict[int, State]] = {}
         for (client_id, number), stored in sorted(self._stored.items()):
             if stored.keeps and stored.run_id == run_id:
@@ -312,7 +313,8 @@ class Outbox:
 
 def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, memoryview]]:
     """An update, and by name the state after it. Raises DamagedError, also for an update of a version that is not
-    supported; UserError for an unreadable file."""
+    supported; UserError for an unreadable file.
+    """
     record = atomic_file.read(path, _UpdateFacts)
     facts, state = record.facts, record.parts[2:]
     if facts.number != number or len(record.parts) < 2 or not _are_vectors(facts.keeps, state):

@@ -78,7 +78,8 @@ class PendingUpdates:
 
     def send_overtaken(self, acknowledged: Entry, *, beat: int) -> list[Send]:
         """Resend the updates that were sent before an acknowledged one: acks keep the order of the updates, so they, or
-        their acks, were lost. Payloads in chunks take longer, and are left out."""
+        their acks, were lost. Payloads in chunks take longer, and are left out.
+        """
         first_sent = acknowledged.first_sent
         if first_sent is None:
             return []

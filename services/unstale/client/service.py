@@ -210,7 +210,8 @@ class ClientProcess:
 
     def _await_answers(self) -> None:
         """Read until the server has answered all goodbyes, for `linger_s` at most. Closing a connection that has unread
-        data resets it, which would discard a goodbye that has not left this machine."""
+        data resets it, which would discard a goodbye that has not left this machine.
+        """
         for source in (self._queue.fileno(), self._handshakes.monitor):
             self._poller.unregister(source)
         until_s = now_s() + self._linger_s
@@ -273,7 +274,8 @@ class ClientProcess:
 
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,
-        which only a watched socket reports; the key may have been revoked while others were connected."""
+        which only a watched socket reports; the key may have been revoked while others were connected.
+        """
         away = [client for client in self._clients.values() if client.is_away]
         client = min(away, key=lambda client: client.away_s)
         client.away_s = at_s

@@ -162,7 +162,8 @@ class ClientSession:
 
     def failed(self, run_id: str, task_id: int, message: str) -> list[Action]:
         """A task cannot be done, and goes back. Without a connection the next hello tells the server, because it does
-        not name the task."""
+        not name the task.
+        """
         if not self.wants(run_id, task_id):
             return []
         self._give_task_back()  # if the error is lost, the next heartbeat tells the server

@@ -130,7 +130,8 @@ class Worker:
 
     def close(self) -> None:
         """End after the current job, and drop the queue: the server gives those tasks again, and an update without a
-        settlement is still in the outbox."""
+        settlement is still in the outbox.
+        """
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)

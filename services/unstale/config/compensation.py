@@ -52,7 +52,8 @@ def compensator(
 ) -> Compensator[Any] | None:
     """The compensator in its first state; None for none. model: its workspace, which it borrows in the thread that
     applies rounds. where: the updates lie. clock, fresh_update: as in `CompensatorContext`. connect: None to invert
-    here whatever the settings say. Raises UserError."""
+    here whatever the settings say. Raises UserError.
+    """
     check(settings)
     network = Network(model.module, dataset.input_shape, dataset.classes)
     make = partial(_made, settings, where, network=network, clock=clock, fresh_update=fresh_update)

@@ -105,7 +105,8 @@ def changes(
     settings: Settings, data: Dataset, client_indices: Sequence[partitions.Indices]
 ) -> partitions.VariantStream | None:
     """Which examples each client holds at each version; None where they stay. client_partitions: of
-    `client_partitions`."""
+    `client_partitions`.
+    """
     if data.later is None:
         return None
     return partitions.VariantStream(

@@ -237,7 +237,8 @@ def _parsed(source: _Source) -> Scenario:
 
 class _Loader(Loader):
     """Refuses a mapping that names a key twice, of which YAML would take the last without a word, and what makes a
-    document hold itself, grow without end or name types."""
+    document hold itself, grow without end or name types.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]

@@ -110,7 +110,8 @@ class ClientSettings(Section):
 
     def check_link(self) -> None:
         """Raise UserError when it would be in plain text to another machine. For who connects: the server may read the
-        same file."""
+        same file.
+        """
         check_link("client.server", self.server, "client.key", self.key, insecure=self.insecure)
 
 

@@ -20,7 +20,8 @@ class Trigger(ABC):
     """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
     has stalled: everyone at work in it has failed or been refused, so there is nothing to make a version of.
     Then tasks are given again after a pause; or, where some have declined and only a new version asks them again, the
-    round closes without updates if it can."""
+    round closes without updates if it can.
+    """
 
     in_rounds: ClassVar[bool] = False
     """Participants are chosen once, when a round starts, and again only when it has stalled; the place of one that
@@ -38,7 +39,8 @@ class Trigger(ABC):
     @classmethod
     def keeps_sender(cls) -> bool:
         """Whether a client waits for the round of its update, and rounds do not choose who takes part: the K-async
-        loop, in which clients can contribute once a cycle."""
+        loop, in which clients can contribute once a cycle.
+        """
         return not (cls.in_rounds or cls.frees_sender)
 
     k: int | None = None
@@ -57,7 +59,8 @@ class Trigger(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(Trigger):
     """When every participant has answered or is out, with whatever came; but not with none when one of them
-    failed or was refused."""
+    failed or was refused.
+    """
 
     in_rounds: ClassVar[bool] = True
 
@@ -69,7 +72,8 @@ class Sync(Trigger):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KSync(Trigger):
     """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for, and
-    with none as Sync."""
+    with none as Sync.
+    """
 
     k: int
 
@@ -84,7 +88,8 @@ class KSync(Trigger):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
     """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run
-    goes on with fewer than k live clients."""
+    goes on with fewer than k live clients.
+    """
 
     k: int
 
@@ -114,7 +119,8 @@ class Buffered(KAsync):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Trigger):
     """After wait_s, with what has come; when nothing has, with the first that comes, or with none, as Sync, when
-    nobody is left to wait for. Stragglers work on and count in a later round."""
+    nobody is left to wait for. Stragglers work on and count in a later round.
+    """
 
     wait_s: float
 

@@ -19,7 +19,8 @@ _SAME_S = 1e-6  # rounding error of times
 
 class CloseReason:
     """The end of one round, by the event whose time is `closed_s`: an update, a timer, a client that left, or the
-    previous version."""
+    previous version.
+    """
 
     def __init__(
         self, run: RecordedRun, row: RoundRow, before: RoundRow | None, updates: Sequence[UpdateRow]

@@ -95,7 +95,8 @@ class Row(NamedTuple):
 
 class _Memory:
     """Of one block. rows: made once, because the way from a matrix to the bytes of a row is six calls of torch and
-    NumPy."""
+    NumPy.
+    """
 
     def __init__(self, matrix_RD: Tensor) -> None:
         self.matrix_RD = matrix_RD

@@ -27,7 +27,8 @@ class Observation(NamedTuple):
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
     """A server begins, or goes on. labels: what it runs, in the order of `catalogue.RUN_INFO`. version: that it is
-    at."""
+    at.
+    """
     return (
         Observation(catalogue.RUN_INFO, 1, labels),
         Observation(catalogue.RUN_ROUNDS, rounds),
@@ -55,7 +56,8 @@ def norms(
     measured: Sequence[Sequence[float | None]], bounds: Sequence[float | None] | None
 ) -> Iterable[Observation]:
     """Updates were measured. measured: of each update the norms of its vectors, in the order of `VECTORS`, None for one
-    that it does not have. bounds: on them, by now."""
+    that it does not have. bounds: on them, by now.
+    """
     for vector, *values in zip(VECTORS, *measured, strict=True):
         there = [value for value in values if value is not None]
         yield from _at_once(catalogue.UPDATE_NORM, there, (vector,))
@@ -86,7 +88,8 @@ def connection_cut(reason: str) -> Observation:
 
 def none_yet(metric: Metric, values: Sequence[str]) -> Iterable[Observation]:
     """Nothing was counted yet: a counter that is not there cannot be told from one that nobody asks for. values: of its
-    label."""
+    label.
+    """
     return [Observation(metric, 0, (value,)) for value in values]
 
 
@@ -116,7 +119,8 @@ def round_applied(
     overflowed: bool,
 ) -> Iterable[Observation]:
     """A round became a version. wait_s: from the version before until the trigger closed the round. overflowed: its
-    step was not taken."""
+    step was not taken.
+    """
     return (
         Observation(catalogue.ROUNDS_OVERFLOWED, overflowed),
         Observation(catalogue.MODEL_VERSION, version),

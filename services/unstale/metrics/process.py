@@ -12,7 +12,8 @@ from unstale.metrics.observe import Observation
 
 def describe(instruments: Instruments) -> None:
     """Add versions, and the `process_…` metrics of Prometheus' client: processor time, memory, open files and time of
-    the start. The latter only on Linux."""
+    the start. The latter only on Linux.
+    """
     instruments.record(build())
     ProcessCollector(registry=instruments.registry)
 

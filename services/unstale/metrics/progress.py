@@ -100,7 +100,8 @@ class Tally:
 
     def news(self, notes: Iterable[str]) -> list[str]:
         """Those of some sentences for people that were not there before: each is said once in a run. Whoever makes them
-        sees to it that there are few."""
+        sees to it that there are few.
+        """
         new = [note for note in dict.fromkeys(notes) if note not in self._notes]
         self._notes.update(new)
         return new

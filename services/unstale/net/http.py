@@ -54,7 +54,8 @@ class _Connections:
 
     def cut_one(self) -> bool:
         """Cut the oldest connection of the address with the most, if possible one with an incomplete request. Returns
-        whether there was one."""
+        whether there was one.
+        """
         with self._lock:
             candidates = self._incomplete or self._complete
             if not candidates:
@@ -170,7 +171,8 @@ def _host_and_port(address: str, key: str) -> tuple[str, int]:
 
 def _checked_host(application: Application, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Refuses foreign host names from loopback: their owner could point one at this machine, and a page of that origin
-    in a browser here would have access (DNS rebinding). From elsewhere any name may be that of this machine."""
+    in a browser here would have access (DNS rebinding). From elsewhere any name may be that of this machine.
+    """
     host = environ.get("HTTP_HOST", "")
     if environ["REMOTE_ADDR"] not in LOOPBACK or _is_local(host):
         return application(environ, start_response)

@@ -214,7 +214,8 @@ class ConnectionLimiter:
 
     def _limit_memory(self, at_s: float) -> None:
         """Cut the connection that holds most if the process exceeds its memory bound; one at a time, because libzmq
-        frees the memory only when it has closed the connection."""
+        frees the memory only when it has closed the connection.
+        """
         freeing = self._freeing
         if freeing is not None and self.table.get(freeing.fd) is freeing:
             return

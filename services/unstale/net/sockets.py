@@ -179,7 +179,8 @@ def _payload(
     socket: zmq.Socket[bytes], payload_bytes_max: Callable[[bytes], int], route: bytes
 ) -> tuple[list[zmq.Frame], int]:
     """The payload frames, and the number of dropped ones. A single frame is kept without a call of
-    `payload_bytes_max`."""
+    `payload_bytes_max`.
+    """
     frame = socket.recv(copy=False)
     frames = [frame]
     if not frame.more:

@@ -112,7 +112,8 @@ class ZapAuthenticator:
 
     def owner_of(self, key: str | None, client_id: int) -> str | int:
         """The key with whose other clients a client shares its limits, or the client itself: in plain text, and behind
-        the injector, which forwards the messages of clients with keys of their own. Any thread."""
+        the injector, which forwards the messages of clients with keys of their own. Any thread.
+        """
         owner = None if self._authorized is None or key is None else self._authorized.owners.get(key)
         return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
 

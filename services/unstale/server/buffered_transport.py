@@ -45,7 +45,8 @@ class BufferedTransport:
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """One message to one connection, now or in a moment. `FULL` when it is not read from, or too much is kept: then
-        all that was kept for it is dropped."""
+        all that was kept for it is dropped.
+        """
         kept = self._buffers.get(route)
         if kept is None:
             delivery = self._transport.send(route, header, frames)

@@ -141,7 +141,8 @@ class ClientLimits:
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
         """Count a message of a connection that speaks for this client. Raises RemoteContractError if it is one too
-        many, to be dropped unread."""
+        many, to be dropped unread.
+        """
         if client_id is None:
             self._charge_route(route, at_s)
         elif self._client_max is not None:
@@ -154,7 +155,8 @@ class ClientLimits:
 
     def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
         """Count a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is in
-        quarantine."""
+        quarantine.
+        """
         if speaks_for is not None:  # else it is paid
             self._charge_route(route, at_s)
         client = self._clients.get(client_id)

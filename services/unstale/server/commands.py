@@ -23,7 +23,8 @@ class ApplyCommand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecomputeCommand:
     """Begin work on a stale update before its round closes. row_D: [D] float32, in host memory, unchanged until its
-    round is released."""
+    round is released.
+    """
 
     row_D: Tensor
     update: RoundUpdate
@@ -46,7 +47,8 @@ class ForgetCommand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommand:
     """Write the current version to disk, with all that continues it. coordinator, admission: their states, as of the
-    record `seq`."""
+    record `seq`.
+    """
 
     version: int
     seq: int

@@ -23,7 +23,8 @@ Awaits = Callable[[int, int], bool]
 @dataclass(slots=True)
 class _Sent:
     """The last task of a client. beat: number of the first heartbeat answered after it was sent whose number is above
-    all that were answered before; None before that."""
+    all that were answered before; None before that.
+    """
 
     task_id: int
     beat: int | None = None
@@ -79,7 +80,8 @@ class DeliveryTracker:
 
     def expired_by_hello(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
         """The event before a hello on another connection: None, unless the client lacks the task that was sent to it,
-        once too often."""
+        once too often.
+        """
         sent = self._sent.get(hello.client_id)
         if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
             return None
@@ -94,6 +96,7 @@ class DeliveryTracker:
 
     def forget(self, client_id: int) -> None:
         """Forget a client that said hello on another connection: the hello names its tasks, and its heartbeats may be
-        numbered from 0 again."""
+        numbered from 0 again.
+        """
         self._sent.pop(client_id, None)
         self._answered.pop(client_id, None)

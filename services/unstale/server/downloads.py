@@ -20,7 +20,8 @@ Sent = tuple[int, bool]
 @dataclass(slots=True)
 class _Download:
     """The model of a client's task. credit: its last one, None before. most: bytes that it ever had. sending: None
-    while it waits."""
+    while it waits.
+    """
 
     task_id: int
     version: Sent
@@ -116,7 +117,8 @@ class Downloads:
 
     def start(self, at_s: float) -> tuple[list[tuple[int, Chunks]], list[tuple[int, int]]]:
         """Continue those whose turn it is: clients and chunks; and clients with tasks whose version cannot be sent
-        any more."""
+        any more.
+        """
         self._give(at_s)
         started = []
         for client_id in self._started:

@@ -78,7 +78,8 @@ class HelloHandler:
 
     def _answer_after_end(self, route: bytes, hello: Hello, finish: Finish) -> None:
         """Stop a client that may not know of the end. Its goodbye comes over this connection, unless another process
-        has taken the client over."""
+        has taken the client over.
+        """
         active = self._coordinator.is_active(hello.client_id)
         if not self._sessions.is_superseded(hello, active=active):
             self._sessions.admit(hello, route)

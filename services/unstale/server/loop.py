@@ -95,7 +95,8 @@ class Loop:
 
     def run(self, *, ended: Callable[[], None]) -> None:
         """Run until the protocol is over. Re-raises the exception that ended the compute thread. ended: called once the
-        run has an outcome, perhaps again."""
+        run has an outcome, perhaps again.
+        """
         while not self._protocol.is_over:
             self._turn()
             if self._protocol.outcome is not None:

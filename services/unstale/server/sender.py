@@ -25,7 +25,8 @@ from unstale_proto.transfer import checksum
 @dataclass(frozen=True, slots=True)
 class _Model:
     """What is sent of a version, in one encoding. wrapped: as the wire wants it, with the task; empty when it goes in
-    chunks, and then `checksum` is set."""
+    chunks, and then `checksum` is set.
+    """
 
     frames: Sequence[memoryview]
     wrapped: Sequence[Any]

@@ -35,7 +35,8 @@ class Sessions:
     def is_superseded(self, hello: Hello, *, active: bool) -> bool:
         """Whether another process has taken this client over from the one that says hello: before, or because it was
         started later. Which one was is known of processes with the same home. active: whether the client takes part;
-        if not, a home that was put back from a copy, and counts starts again, may."""
+        if not, a home that was put back from a copy, and counts starts again, may.
+        """
         last = self._start_of.get(hello.client_id)
         if last is not None and hello.start is not None and hello.start.home == last.home:
             return active and hello.start.number < last.number

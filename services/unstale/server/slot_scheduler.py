@@ -163,7 +163,8 @@ class SlotScheduler:
 
     def _join(self, at_s: float) -> list[int]:
         """Let clients in to rooms that others have. A room that is kept though it is slow takes no more of them: it
-        would never end."""
+        would never end.
+        """
         joining = [
             client_id
             for client_id, room in self._waiting.items()
@@ -209,7 +210,8 @@ class SlotScheduler:
 
     def _free(self, room: Transfer, client_id: int, at_s: float) -> list[int]:
         """Take a room from its clients, for another one. They have used no less than that one has, or they would be the
-        next again."""
+        next again.
+        """
         used_s = self._used_s(self._owner_of(client_id), at_s)
         lost = list(self._rooms[room])
         for one in lost:

@@ -65,7 +65,8 @@ class RoundShown:
     """A round that made a version. updates: how many. staleness (rounds), weights: of the first of them, in order of
     arrival. The other fields as in `journal.rows.RoundRow` and `journal.rows.EvaluationRow`; None for what has not been
     done, or was done by an earlier process that did not write down for how long. errors: by method, the mean L1 and
-    cosine distance of what was measured in this round."""
+    cosine distance of what was measured in this round.
+    """
 
     version: int
     at_s: float
@@ -112,7 +113,8 @@ class RoundShown:
 class Live:
     """What the coordinator stands at now. at_s: on the clock of the run. clients: number by state. updates: number by
     outcome. pending: accepted updates that are in no round yet. alarm: what the operator must do something about, None
-    for nothing."""
+    for nothing.
+    """
 
     at_s: float
     phase: Phase
@@ -211,7 +213,8 @@ class Status:
         self, version: int, accuracy: float, loss: float, *, evaluate_s: float, at_s: float | None = None
     ) -> None:
         """A version was measured, now unless `at_s` says when. A run that is taken up measures one again: that says
-        nothing new."""
+        nothing new.
+        """
         self._amend(version, evaluate_s=evaluate_s)
         last = self._curve.last
         if last is not None and version <= last.version:

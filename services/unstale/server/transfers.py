@@ -102,7 +102,8 @@ class Transfers:
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> bool:
         """Receive a chunk of an update. Whether it brings enough new bytes, so that it costs the client no message.
-        Raises RemoteContractError where it is refused."""
+        Raises RemoteContractError where it is refused.
+        """
         update = self._uploads.update_of(client_id, chunk.task_id)
         if update is None:
             raise RemoteContractError(

@@ -138,7 +138,8 @@ class Uploads:
 
     def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
         """Clients that got or lost a place, for a new credit; and clients whose update cannot be stored, with the
-        error."""
+        error.
+        """
         credited: list[int] = []
         failed: dict[int, OSError] = {}
         while True:

@@ -125,7 +125,8 @@ def _client_limits(settings: Settings) -> ClientLimits:
 
 def _conditions(settings: Settings) -> Conditions:
     """Those of the run's scenario. In virtual time something has to take time: for clients without a device the one of
-    `PLAIN`."""
+    `PLAIN`.
+    """
     chosen, plain = settings.scenario, read(PLAIN)
     if chosen.name is not None:
         conditions(settings)  # says where a mistake is

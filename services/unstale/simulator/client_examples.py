@@ -32,7 +32,8 @@ class Examples:
 
 class Pixels:
     """What a model is given, as numbers in [0, 1]: from the least to the most that the data set can store (bytes), or
-    does store (floats). What lies beyond, which no example does, becomes 0 or 1."""
+    does store (floats). What lies beyond, which no example does, becomes 0 or 1.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         normal = dataset.normalisation
@@ -67,7 +68,8 @@ class ClientExamples:
 
     def own_and_others(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
         """What a client holds, and as many examples, drawn among all that only other clients hold. Where these hold
-        fewer, as many are drawn of its own: the more there are, the closer the closest of them is, by chance."""
+        fewer, as many are drawn of its own: the more there are, the closer the closest of them is, by chance.
+        """
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, OTHERS)
         return self._drawn(rng, [self._apart(client_id, version)])
 

@@ -49,7 +49,8 @@ def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Versi
 
 def read_version(base: Version, frames: Sequence[memoryview], encoding: Encoding) -> Version:
     """The version in a payload, of the shape of base. One that cannot be read is NaN: its client gives the task back,
-    as after training from NaN."""
+    as after training from NaN.
+    """
     d, b, numbers = encoding.dimension, base.buffers_b.numel(), encoding.dimension + encoding.behind
     try:
         numbers_D = flat.from_bytes(encoding.decode(frames), numbers, base.model_d.device)

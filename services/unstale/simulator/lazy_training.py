@@ -32,7 +32,8 @@ class LazyTraining:
         rounds: int,
     ) -> None:
         """encoded: gives base versions. rounds: of the run. coordinator: gives open tasks. event_queue: gives the next
-        ones."""
+        ones.
+        """
         self._backend = backend
         self._encoded = encoded
         self._coordinator = coordinator

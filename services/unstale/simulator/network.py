@@ -242,7 +242,8 @@ class Network:
 
     def _done(self, client: SimulatedClient, task: Task) -> None:
         """The device has finished a task, unless a newer one came meanwhile. The update is computed when it arrives;
-        until then its header stands for one of the same size."""
+        until then its header stands for one of the same size.
+        """
         update = Update(
             task_id=task.task_id,
             base_version=task.version,

@@ -324,7 +324,8 @@ class Simulation:
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """Let Python look for cycles less often. A run makes hardly any, and to look through the objects of 100,000 clients
-    takes a third of the time of their first tasks."""
+    takes a third of the time of their first tasks.
+    """
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:

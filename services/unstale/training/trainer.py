@@ -176,7 +176,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state of all clients, by `CLIENT.NAME`: no copies, read-only. Leaves out updates without a verdict, whose
-        tasks are trained again."""
+        tasks are trained again.
+        """
         return {
             f"{client_id}.{key}": tensor
             for client_id, kept in sorted(self._kept.items())

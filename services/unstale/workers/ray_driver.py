@@ -192,7 +192,8 @@ class Driver:
 
     def _check(self, machines: Sequence[str], prepare: Any, options: Mapping[str, Any]) -> None:
         """Raise UserError if a worker on one of the machines cannot compute the tasks, or none starts in time. Raises
-        EOFError when the parent has ended."""
+        EOFError when the parent has ended.
+        """
         try:
             references = [
                 prepare.options(

@@ -22,7 +22,8 @@ class SharedRows:
 
     def __init__(self, descriptor: int, dimension: int, buffers: int, *, extra: bool) -> None:
         """descriptor: from `make_file`; may be closed afterwards. dimension: d. buffers: b. extra: whether a row has a
-        second vector."""
+        second vector.
+        """
         self._dimension = dimension
         self._numbers = _numbers(dimension, buffers, extra=extra)
         self._extra_start = dimension + buffers
