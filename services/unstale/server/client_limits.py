@@ -267,5 +267,5 @@ def _full(per_s_max: float | None, at_s: float) -> _Bucket:
 def _kept_out(client_id: int, left_s: float) -> str:
     return (
         f"client {client_id} was refused too often in a row and is in quarantine for {ceil(left_s)} s; "
-        "mend what it sends, then say hello again"
+        "correct its updates; it may send a hello then"
     )

@@ -1,8 +1,7 @@
-"""Models that are sent in chunks: which versions may be sent now, and the progress of each client. Pure.
+"""Models that are sent in chunks: the versions that may be sent now, and the progress of each client. Pure.
 
-A version is held in memory from when it is announced to a client until that has it. Few are, so that a slow client
-does not make us hold all those that come meanwhile: who was given another waits for its turn
-(`scheduler.SlotScheduler`), and may be given a newer version then.
+A version stays in memory from its announcement until the client has it. Few versions do, so that slow clients do not
+fill the memory: a client of another version waits for its turn (`SlotScheduler`), and may then receive a newer version.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,23 +18,17 @@ Sent = tuple[int, bool]
 
 @dataclass(slots=True)
 class _Download:
-    """The model of a client's task. credit: its last one, None before. most: bytes that it ever had. sending: None
-    while it waits.
-    """
+    """The model of a client's task."""
 
     task_id: int
     version: Sent
-    credit: Credit | None = None
-    most: int = 0
-    sending: Sending | None = None
+    credit: Credit | None = None  # its last one
+    most: int = 0  # most bytes that the client ever had
+    sending: Sending | None = None  # None while it waits
 
 
 class Downloads:
-    """One for each client. One thread.
-
-    frames_of: of a version that may be given now; None for others. scheduler: says which versions are held, and who is
-    sent one.
-    """
+    """At most one download for each client. One thread."""
 
     def __init__(
         self,
@@ -44,6 +37,13 @@ class Downloads:
         chunk_bytes: int,
         scheduler: SlotScheduler,
     ) -> None:
+        """Start without downloads.
+
+        Args:
+            frames_of: Returns the frames of a version that may be sent now; None for other versions.
+            chunk_bytes: Size of a chunk.
+            scheduler: Assigns turns to clients, and slots to versions.
+        """
         self._frames_of = frames_of
         self._chunk_bytes = chunk_bytes
         self._scheduler = scheduler
@@ -68,16 +68,16 @@ class Downloads:
         return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the model of a client waits for its turn, or moves at the least rate at least."""
+        """Whether the model of a client waits for its turn, or moves at the minimum rate."""
         return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def announced(self, client_id: int, task_id: int, version: Sent, at_s: float) -> None:
-        """A client was given a task with a model that it may ask for."""
+        """Record a task whose model the client may request."""
         self._want(client_id, task_id, version, at_s)
-        self._give(at_s)  # at once: soon there may be another version in its place
+        self._give(at_s)  # now, because a newer version may replace this one
 
     def credited(self, client_id: int, credit: Credit, version: Sent, at_s: float) -> Chunks:
-        """A client wants the model of its open task, which is this version. What to send it; nothing while it waits."""
+        """Take the credit of a client for the model of its open task; returns chunks, none before its turn."""
         one = self._of.get(client_id)
         if one is None or one.task_id != credit.task_id:
             one = self._want(client_id, credit.task_id, version, at_s)
@@ -93,7 +93,7 @@ class Downloads:
         return [] if one.sending is None else one.sending.credited(credit)
 
     def finished(self, client_id: int, task_id: int, at_s: float) -> bool:
-        """A client has the complete model of this task. Whether it was being sent."""
+        """End the download of a client that has the complete model; returns whether it was being sent."""
         one = self._of.get(client_id)
         if one is None or one.task_id != task_id:
             return False
@@ -102,7 +102,7 @@ class Downloads:
         return one.sending is not None
 
     def drop(self, client_id: int, at_s: float) -> None:
-        """A client has lost its connection."""
+        """Drop the download of a client that lost its connection."""
         one = self._of.get(client_id)
         if one is not None:
             self._let_go(client_id, at_s)
@@ -116,14 +116,16 @@ class Downloads:
                 self._let_go(client_id, at_s)
 
     def start(self, at_s: float) -> tuple[list[tuple[int, Chunks]], list[tuple[int, int]]]:
-        """Continue those whose turn it is: clients and chunks; and clients with tasks whose version cannot be sent
-        any more.
+        """Start downloads that got a turn.
+
+        Returns:
+            Clients with chunks to send; and clients with tasks whose version cannot be sent any more.
         """
         self._give(at_s)
         started = []
         for client_id in self._started:
             one = self._of[client_id]
-            if one.sending is not None and one.credit is not None:  # whatever it says, nothing was sent yet
+            if one.sending is not None and one.credit is not None:  # nothing was sent yet, so `again` is true
                 again = one.credit.model_copy(update={"again": True})
                 started.append((client_id, one.sending.credited(again)))
         self._started.clear()

@@ -1,7 +1,7 @@
-"""What the server shows people over HTTP: the status page, and how the run stands as a stream of events or one answer.
+"""The status page of the server, and the state of the run as a stream of events or as one JSON document.
 
-Whoever looks does so at a pace of their own: twice a second each stream takes the newest sample and sends what has
-changed since its last one. So a slow reader misses samples, holds no lock and holds up nobody.
+Twice a second each stream takes the newest sample and sends the sections that changed. A slow reader misses samples; it
+holds no lock and delays no other reader.
 """
 
 import json
@@ -18,11 +18,11 @@ from unstale.net.clock import now_s
 from unstale.net.http import Application
 from unstale.server.status import Live, Status
 
-SAMPLE_S = 0.5  # between two samples: as often as people can follow
-HEARTBEAT_S = 10.0  # a stream is silent for no longer, so that a page knows a quiet run from a dead link
-STREAMS_MAX = 16  # each has a thread; whoever wants more than a few pages watches by Prometheus
-CLOSE_S = 1.0  # how long closing waits until open pages have heard the last
-RETRY_MS = 1000  # after which a page looks for a server that was gone
+SAMPLE_S = 0.5  # between two samples
+HEARTBEAT_S = 10.0  # longest silence of a stream, so that a page detects a dead link
+STREAMS_MAX = 16  # each has a thread; Prometheus serves more readers
+CLOSE_S = 1.0  # longest time in which open pages receive the last sample
+RETRY_MS = 1000  # until a page tries to connect again
 
 SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
 
@@ -30,15 +30,15 @@ Write = Callable[[bytes], object]
 
 
 class Sample(NamedTuple):
-    """How the run stood at a moment. number: counts samples that differ. parts: JSON by section."""
+    """The state of the run at one time."""
 
-    number: int
+    number: int  # counts samples that differ
     elapsed_s: float | None
-    parts: Mapping[str, str]
+    parts: Mapping[str, str]  # JSON by section
 
 
 class Samples:
-    """Taken when somebody asks, and shared by all who ask soon after. Any thread."""
+    """Takes a sample on request, and shares it between requests that follow soon. Any thread."""
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:
         self._status = status
@@ -48,7 +48,7 @@ class Samples:
         self._due_s = now_s()
 
     def newest(self, *, at_once: bool = False) -> Sample:
-        """The last one while it is fresh, else another. at_once: another in any case."""
+        """Return a recent sample. at_once: Take a new one."""
         with self._lock:
             if at_once or now_s() >= self._due_s:
                 live = self._live()
@@ -61,9 +61,9 @@ class Samples:
 
 
 class Pages:
-    """The applications behind `/`, `/events` and `/status.json`, until closed.
+    """The applications of `/`, `/events` and `/status.json`, until closed.
 
-    status: of the run. live: what it stands at now, asked from threads of the HTTP server.
+    `live` returns the present counts; threads of the HTTP server call it.
     """
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:

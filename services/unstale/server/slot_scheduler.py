@@ -1,13 +1,13 @@
-"""Who may use one of a few places now: the owner that has used places least, at a least rate. Pure.
+"""Assigns slots for transfers to the owners that have used slots least, at a minimum rate. Pure.
 
-    waits --give--> has a turn --leave--> out
-      ^                  |
-      +------------------+  others wait, and it is behind the least rate or its owner has used places much longer
+    waits --assign--> has a turn --leave--> out
+      ^                    |
+      +--------------------+  others wait, and it is behind the minimum rate or its owner has used slots much longer
 
-A place holds one room: the upload of one client, or one version of the model, which any number of clients are sent at
-once. An owner is a key with all of its clients, or one client in plain text. What an owner has used is the time for
-which its clients had rooms, in seconds; older use counts less. So however many clients an owner has, and however slowly
-they send, it has no more than its share while others wait. Who has not used places lately comes first.
+A slot holds one transfer: the upload of one client, or the download of one version, which any number of clients share.
+An owner is a key with all of its clients, or one client in plain text. Its use is the decayed time for which its
+clients had slots, in seconds. Therefore an owner gets at most its share while others wait, for any number of clients
+and any rate.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,7 +17,7 @@ from math import exp, inf
 Owner = Hashable
 Transfer = Hashable
 OwnerOf = Callable[[str | None, int], Owner]
-"""The owner of a client that said hello over a connection with this public key; None in plain text."""
+"""Returns the owner of a client, by the public key of its connection; None in plain text."""
 
 
 def key_or_client(key: str | None, client_id: int) -> Owner:
@@ -25,42 +25,35 @@ def key_or_client(key: str | None, client_id: int) -> Owner:
     return client_id if key is None else key
 
 
-MEMORY = 4  # use is forgotten over this many times the time that the longest payload takes at the least rate
-CHECKS = 8  # looks at those that have a turn while others wait, in the time in which a turn can end
-SLACK_MAX = 5  # halvings of the least rate of an owner that has lost its turn in a slow place
+MEMORY = 4  # decay time of use, in times of the longest payload at the minimum rate
+CHECKS = 8  # checks of turns per `grace_s` while others wait
+SLACK_MAX = 5  # halvings of the minimum rate of an owner that lost its turn in a slow slot
 
 
 @dataclass(slots=True)
 class _Use:
-    """Use of places by one owner.
+    """Use of slots by one owner."""
 
-    used_s: as of at_s. rooms: that its clients have, with the number of them in each. slack: halvings of its least
-    rate where it may be slow.
-    """
-
-    used_s: float = 0.0
+    used_s: float = 0.0  # at at_s
     at_s: float = 0.0
-    rooms: dict[Transfer, int] = field(default_factory=dict)
-    slack: int = 0
+    rooms: dict[Transfer, int] = field(
+        default_factory=dict
+    )  # its transfers, with the number of its clients in each
+    slack: int = 0  # halvings of its minimum rate in slow slots
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A client that has a room. due_s: when it falls behind its least rate. gained: bytes moved in this turn."""
+    """The turn of a client."""
 
     owner: Owner
     room: Transfer
-    due_s: float
-    gained: int = 0
+    due_s: float  # time at which it falls behind its minimum rate
+    gained: int = 0  # bytes moved in this turn
 
 
 class SlotScheduler:
-    """One thread.
-
-    owner_of: the owner of a client. slots: rooms at a time. grace_s: longest stand-still in a turn, while others wait.
-    chunk_bytes: moved in grace_s at the least rate. payload_bytes: of the longest transfer. slow_slots: rooms that
-    their clients keep though they are behind the least rate, in turn, each time at half of the rate before.
-    """
+    """Assigns slots to clients that wait. One thread."""
 
     def __init__(
         self,
@@ -72,6 +65,16 @@ class SlotScheduler:
         payload_bytes: int,
         slow_slots: int = 0,
     ) -> None:
+        """Start with free slots.
+
+        Args:
+            owner_of: Returns the owner of a client.
+            slots: Transfers at a time.
+            grace_s: Longest pause of a transfer while others wait.
+            chunk_bytes: Bytes per grace_s at the minimum rate.
+            payload_bytes: Size of the longest transfer.
+            slow_slots: Slots for transfers behind the minimum rate, each time at half of the rate before.
+        """
         self._owner_of = owner_of
         self._slots = slots
         self._slow_slots = slow_slots
@@ -91,7 +94,7 @@ class SlotScheduler:
         return len(self._waiting)
 
     def has_slot(self, client_id: int) -> bool:
-        """Whether a client has a room now."""
+        """Whether a client has a slot now."""
         return client_id in self._turns
 
     def waits(self, client_id: int) -> bool:
@@ -99,16 +102,16 @@ class SlotScheduler:
         return client_id in self._waiting
 
     def keeps_pace(self, client_id: int, at_s: float) -> bool:
-        """Whether a client has a turn and is not behind its least rate."""
+        """Whether a client has a turn and is not behind its minimum rate."""
         turn = self._turns.get(client_id)
         return turn is not None and at_s < turn.due_s
 
     def due_s(self) -> float | None:
-        """When `assign` has something to look at; None for never."""
+        """Time at which `assign` is due; None for never."""
         return self._check_s if self._waiting else None
 
     def wait(self, client_id: int, room: Transfer, at_s: float) -> None:
-        """A client wants a room, and has none. Said again it keeps its place in the queue."""
+        """Add a client without a slot to the queue; a repetition keeps its position."""
         assert client_id not in self._turns
         if self._waiting.get(client_id) == room:
             return
@@ -118,10 +121,10 @@ class SlotScheduler:
         used_s = self._used_s(owner, at_s)
         is_room = len(self._rooms) < self._slots or room in self._rooms
         if is_room or any(self._yields(each, owner, used_s, at_s) for each in self._rooms):
-            self._check_s = -inf  # else it would look at all that wait, each time that one more does
+            self._check_s = -inf  # otherwise each new client in the queue would cost a check of all
 
     def leave(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
-        """A client wants no room any more. finished: all of its payload has moved."""
+        """Take a client out of the queue, or end its turn. finished: Its transfer is complete."""
         self._waiting.pop(client_id, None)
         turn = self._turns.get(client_id)
         if turn is not None:
@@ -132,7 +135,7 @@ class SlotScheduler:
             self._check_s = -inf
 
     def on_bytes(self, client_id: int, count_bytes: int, at_s: float) -> None:
-        """Bytes of a client's payload have moved."""
+        """Count bytes of a client's transfer."""
         turn = self._turns.get(client_id)
         if turn is not None:
             turn.gained += count_bytes
@@ -141,7 +144,7 @@ class SlotScheduler:
             turn.due_s = min(later_s, at_s + self._grace_s * factor)
 
     def assign(self, at_s: float) -> tuple[list[int], list[int]]:
-        """Clients that lose their turn now, which wait again, and clients that have one from now on."""
+        """Assign slots; returns the clients that lost their turn and wait again, and those that got one."""
         lost: list[int] = []
         got: list[int] = []
         if not self._waiting or at_s < self._check_s:
@@ -159,12 +162,10 @@ class SlotScheduler:
         self._check_s = at_s + self._grace_s / CHECKS
         return lost, got
 
-    # --- who is next, and who gives way ---
+    # --- order ---
 
     def _join(self, at_s: float) -> list[int]:
-        """Let clients in to rooms that others have. A room that is kept though it is slow takes no more of them: it
-        would never end.
-        """
+        """Let clients join transfers that have a slot, except slow ones, which would never end."""
         joining = [
             client_id
             for client_id, room in self._waiting.items()
@@ -178,7 +179,7 @@ class SlotScheduler:
         return min(self._waiting, key=lambda client_id: self._used_s(self._owner_of(client_id), at_s))
 
     def _to_free(self, client_id: int, at_s: float) -> Transfer | None:
-        """The room that gives way to a client; None when all are kept."""
+        """The transfer that gives its slot to a client; None if all keep theirs."""
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
         yielding = [room for room in self._rooms if self._yields(room, owner, used_s, at_s)]
@@ -188,7 +189,7 @@ class SlotScheduler:
         return yielding[-1] if yielding else None
 
     def _yields(self, room: Transfer, owner: Owner, used_s: float, at_s: float) -> bool:
-        """Whether all clients in a room are behind, or those of owners that have used places much longer."""
+        """Whether all clients of a transfer are behind, or their owners have used slots much longer."""
         return all(
             turn.due_s <= at_s
             or (
@@ -209,8 +210,8 @@ class SlotScheduler:
             turn.due_s = at_s + self._grace_s * self._factor(turn)
 
     def _free(self, room: Transfer, client_id: int, at_s: float) -> list[int]:
-        """Take a room from its clients, for another one. They have used no less than that one has, or they would be the
-        next again.
+        """Take a slot from its clients, for another client; their use becomes at least that of the other, or they would
+        be next again.
         """
         used_s = self._used_s(self._owner_of(client_id), at_s)
         lost = list(self._rooms[room])
@@ -244,7 +245,7 @@ class SlotScheduler:
             del use.rooms[turn.room]
 
     def _factor(self, turn: _Turn) -> int:
-        """How many times less than the least rate a client may move."""
+        """Factor by which a client may stay below the minimum rate."""
         return 2 ** self._uses[turn.owner].slack if turn.room in self._slow else 1
 
     def _settled(self, owner: Owner, at_s: float) -> _Use:
@@ -256,7 +257,7 @@ class SlotScheduler:
         use = self._uses.get(owner)
         if use is None:
             return 0.0
-        most_s = len(use.rooms) * self._memory_s  # of an owner that has had these rooms for ever
+        most_s = len(use.rooms) * self._memory_s  # the limit for an owner that keeps these slots
         return most_s + (use.used_s - most_s) * exp(-(at_s - use.at_s) / self._memory_s)
 
     def _used_in_s(self, room: Transfer, at_s: float) -> float:

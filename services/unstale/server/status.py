@@ -1,7 +1,7 @@
-"""What the status page shows, as plain values for JSON. Pure.
+"""The content of the status page as plain values for JSON. Pure.
 
-One thread tells it what happens, any other may ask how it stands, and neither waits: what is asked for is replaced
-whole or copied in one step, never changed while somebody reads it. Everything in it is bounded, however long the run.
+One thread records facts, any other thread reads, and none waits: a value is replaced or copied in one step and never
+changed while a thread reads it. All sizes are bounded.
 """
 
 from collections import Counter
@@ -15,26 +15,26 @@ from unstale.compensators import Compensated, MeasuredError
 from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator.phase import Phase
 
-POINTS_MAX = 500  # of a curve: more than a page has room for
-ROUNDS_KEPT = 50  # that is shown one by one
-UPDATES_SHOWN = 40  # of such a round; more are told as a number
-STALENESS_MAX = 1000  # rounds; what is staler is counted here
+POINTS_MAX = 500  # of a curve
+ROUNDS_KEPT = 50  # that are listed
+UPDATES_SHOWN = 40  # of a listed round; of the others only the number is shown
+STALENESS_MAX = 1000  # rounds; larger staleness counts as this
 
 Sections = dict[str, Any]
-"""By name, what changes together: values of JSON, no number of which is nan or infinite."""
+"""JSON values by section; every number is finite. The values of a section change together."""
 
 
 class Point(NamedTuple):
-    """A version was measured, at_s seconds after the first task. accuracy: in [0, 1]. loss: nats."""
+    """An evaluation of a version."""
 
     version: int
-    at_s: float
-    accuracy: float
-    loss: float
+    at_s: float  # seconds after the first task
+    accuracy: float  # in [0, 1]
+    loss: float  # nats
 
 
 class Curve:
-    """Every point while they are few, then every second one, every fourth and so on; and always the last one."""
+    """A curve of bounded length: every point, or every second, fourth, ... point, and always the last one."""
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
@@ -44,7 +44,7 @@ class Curve:
         self.last: Point | None = None
 
     def add(self, point: Point) -> None:
-        """A measurement of a later version than the last one."""
+        """Add an evaluation of a later version."""
         if self._seen % self._every == 0:
             kept = (*self._kept, point)
             if len(kept) > self._points_max:
@@ -55,24 +55,20 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Those that are kept, in order; at most one more than `points_max`."""
+        """The stored points in order, at most `points_max` + 1."""
         kept, last = self._kept, self.last
         return kept if last is None or (kept and kept[-1] is last) else (*kept, last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundShown:
-    """A round that made a version. updates: how many. staleness (rounds), weights: of the first of them, in order of
-    arrival. The other fields as in `journal.rows.RoundRow` and `journal.rows.EvaluationRow`; None for what has not been
-    done, or was done by an earlier process that did not write down for how long. errors: by method, the mean L1 and
-    cosine distance of what was measured in this round.
-    """
+    """A listed round. Durations are those of `journal.rows.RoundRow` and `EvaluationRow`; None if unknown."""
 
     version: int
     at_s: float
-    updates: int
-    staleness: tuple[int, ...]
-    weights: tuple[float, ...]
+    updates: int  # number of its updates
+    staleness: tuple[int, ...]  # rounds; of the first updates, in order of arrival
+    weights: tuple[float, ...]  # of the same updates
     staleness_mean: float
     staleness_max: int
     overflowed: bool
@@ -81,11 +77,11 @@ class RoundShown:
     aggregate_s: float
     evaluate_s: float | None = None
     checkpoint_s: float | None = None
-    errors: Mapping[str, tuple[float, float]] | None = None
+    errors: Mapping[str, tuple[float, float]] | None = None  # mean L1 and cosine distance, by method
 
     @property
     def values(self) -> dict[str, Any]:
-        """For JSON."""
+        """Values for JSON."""
         return {
             "version": self.version,
             "at_s": _number(self.at_s),
@@ -111,27 +107,24 @@ class RoundShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What the coordinator stands at now. at_s: on the clock of the run. clients: number by state. updates: number by
-    outcome. pending: accepted updates that are in no round yet. alarm: what the operator must do something about, None
-    for nothing.
-    """
+    """The present state of the coordinator."""
 
-    at_s: float
+    at_s: float  # on the clock of the run
     phase: Phase
     version: int
-    clients: Mapping[str, int]
-    updates: Mapping[str, int]
-    pending: int
-    alarm: str | None = None
+    clients: Mapping[str, int]  # number by state
+    updates: Mapping[str, int]  # number by outcome
+    pending: int  # accepted updates in no round yet
+    alarm: str | None = None  # a problem that needs the operator
 
 
 class Status:
-    """How a run stands and how it came there. about: what does not change, shown as it is; `rounds` among it.
-
-    clock: of the run, seconds. What was rejected is counted since this process began; all else since the run did.
+    """The state and history of a run. Rejections are counted since the process started, everything else since the run
+    did.
     """
 
     def __init__(self, about: Mapping[str, str | int] | None = None, *, clock: Callable[[], float]) -> None:
+        """about: Constant facts, which contain `rounds`. clock: Seconds of the run."""
         self._about = dict(about or {})
         self._clock = clock
         self._started_s: float | None = None
@@ -151,7 +144,7 @@ class Status:
     # --- what happens ---
 
     def started(self, at_s: float | None = None) -> None:
-        """The first task goes out, now unless `at_s` says when; told again, nothing changes."""
+        """Record the first task, now or at `at_s`; a repetition has no effect."""
         if self._started_s is None:
             self._started_s = self._clock() if at_s is None else at_s
 
@@ -167,7 +160,7 @@ class Status:
         overflowed: bool,
         at_s: float | None = None,
     ) -> None:
-        """A round became a version, now unless `at_s` says when. staleness, weights: by update, in order of arrival."""
+        """Record a round, now or at `at_s`. staleness, weights: Of its updates, in order of arrival."""
         greatest = max(staleness, default=0)
         counts = self._staleness
         if len(counts) <= min(greatest, STALENESS_MAX):
@@ -196,7 +189,7 @@ class Status:
         errors: Sequence[MeasuredError],
         fallbacks: Mapping[str, int],
     ) -> None:
-        """What became of the updates of the round that made this version, before the step."""
+        """Record the compensation of the round of a version."""
         self._compensates = True
         self._methods.update(update.method for update in updates if update.method != UNCHANGED)
         self._fallbacks.update(fallbacks)
@@ -212,9 +205,7 @@ class Status:
     def evaluated(
         self, version: int, accuracy: float, loss: float, *, evaluate_s: float, at_s: float | None = None
     ) -> None:
-        """A version was measured, now unless `at_s` says when. A run that is taken up measures one again: that says
-        nothing new.
-        """
+        """Record an evaluation, now or at `at_s`; the repeated one of a resumed run has no effect."""
         self._amend(version, evaluate_s=evaluate_s)
         last = self._curve.last
         if last is not None and version <= last.version:
@@ -225,29 +216,29 @@ class Status:
         self._curve.add(point)
 
     def saved(self, version: int, checkpoint_s: float) -> None:
-        """A checkpoint of a version is on disk."""
+        """Record a checkpoint of a version."""
         self._amend(version, checkpoint_s=checkpoint_s)
 
     def rejected(self, reason: str) -> None:
-        """An update was rejected."""
+        """Count a rejected update."""
         self._rejected[reason] += 1
 
     def refused(self, reason: str) -> None:
-        """A message was refused."""
+        """Count a refused message."""
         self._refused[reason] += 1
 
     def quarantined(self) -> None:
-        """A client is kept out for a while."""
+        """Count a quarantine."""
         self._quarantines += 1
 
     def ended(self, digest: str, at_s: float) -> None:
-        """The run is over since `at_s`. digest: of the last version."""
+        """Record the end of the run. digest: Of the last version."""
         self._digest, self._ended_s = digest, at_s
 
     # --- how it stands ---
 
     def elapsed_s(self, live: Live) -> float | None:
-        """From the first task until now or, of a run that is over, to its end; None before the first task."""
+        """Seconds from the first task until now, or to the end of the run; None before the first task."""
         started_s = self._started_s
         if started_s is None:
             return None
@@ -259,7 +250,7 @@ class Status:
         return _number(max(last, default=live.at_s - started_s))
 
     def sections(self, live: Live) -> Sections:
-        """Everything that is shown, but the time."""
+        """All sections, without the time."""
         return {
             "run": self._about,
             "state": self._state(live),
@@ -320,7 +311,7 @@ class Status:
         return now_s - (now_s if self._started_s is None else self._started_s)
 
     def _amend(self, version: int, **facts: Any) -> None:
-        """Add to a round that is kept. What is told of comes soon after its round, so near the end."""
+        """Add facts to a stored round; the search starts at the end, because they follow soon after the round."""
         for index in range(len(self._rounds) - 1, -1, -1):
             if self._rounds[index].version == version:
                 amended = replace(self._rounds[index], **facts)
@@ -329,12 +320,12 @@ class Status:
 
 
 def _mean_round_s(rounds: Sequence[RoundShown]) -> float:
-    """From one version to the next, over those that are kept; nan while there is one at most."""
+    """Mean seconds between stored versions; nan with fewer than two."""
     if len(rounds) < 2:
         return nan
     return (rounds[-1].at_s - rounds[0].at_s) / (len(rounds) - 1)
 
 
 def _number(value: float | None) -> float | None:
-    """With six digits; None for what JSON has no number for."""
+    """Round to six digits; None for numbers that JSON does not have."""
     return float(f"{value:.6g}") if value is not None and isfinite(value) else None

@@ -1,9 +1,9 @@
-"""Updates that arrive in chunks: which may be sent now, and the bytes received of each. Pure, except for the files.
+"""Updates that arrive in chunks: permission to send, and the received bytes. Pure, except for the files.
 
-    announced -> waits for its turn (`scheduler.SlotScheduler`) -> has a place -> whole -> judged, or taken from its
-    place again
+    announced -> waits for a place (`SlotScheduler`) -> has a place -> complete -> verdict
+                        ^------------------------------|  loses its place
 
-Places are few, so that it is the clients' bytes that wait, and not ours: a part without a place does not grow.
+Few updates have a place, so that the others wait at their clients: a part without a place does not grow.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from unstale_proto.transfer import Part, Receiving
 
 @dataclass(slots=True)
 class _Upload:
-    """An update that was announced. receiving: None before its first byte."""
+    """An announced update."""
 
     update: Update
-    receiving: Receiving | None = None
+    receiving: Receiving | None = None  # None before its first byte
 
     @property
     def has_place(self) -> bool:
@@ -27,11 +27,7 @@ class _Upload:
 
 
 class Uploads:
-    """One for each client. One thread.
-
-    open_part: by name; raises OSError. found: names of parts that a server before this one left. scheduler: says who
-    has a place. parts_max: parts without one that are kept: those of which most has come.
-    """
+    """At most one upload for each client. One thread."""
 
     def __init__(
         self,
@@ -42,6 +38,15 @@ class Uploads:
         scheduler: SlotScheduler,
         parts_max: int,
     ) -> None:
+        """Start without uploads.
+
+        Args:
+            open_part: Opens the file of a part by its name; raises OSError.
+            partial_names: Names of parts of an earlier server.
+            window_bytes: Most bytes that a client may send ahead.
+            scheduler: Assigns the places.
+            parts_max: Most parts without a place; those with the most bytes are kept.
+        """
         self._open_part = open_part
         self._partial_names = set(partial_names)
         self._window_bytes = window_bytes
@@ -65,7 +70,7 @@ class Uploads:
         return self._scheduler.due_s()
 
     def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the update of a client waits for a place, or moves at the least rate at least."""
+        """Whether the update of a client waits for a place, or moves at the minimum rate."""
         return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
 
     def update_of(self, client_id: int, task_id: int) -> Update | None:
@@ -137,9 +142,7 @@ class Uploads:
                 self.drop(client_id, at_s)
 
     def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
-        """Clients that got or lost a place, for a new credit; and clients whose update cannot be stored, with the
-        error.
-        """
+        """Assign places; returns the clients that need a new credit, and errors of clients with a full disk here."""
         credited: list[int] = []
         failed: dict[int, OSError] = {}
         while True:
@@ -187,7 +190,7 @@ class Uploads:
             upload.receiving = None
 
     def _bound(self) -> None:
-        """Bound the parts without a place; those with the most bytes are kept."""
+        """Delete the smallest parts without a place above `parts_max`."""
         idle = [
             upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place
         ]
