@@ -20,7 +20,7 @@ class PlayedParts:
     """Parts in memory. is_full: whether no other can be begun, and no more kept."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.names: list[str] = []
         self._opened: list[PlayedPart] = []
         self._is_full = False
 
