@@ -30,7 +30,13 @@ def unstale(
         stderr=subprocess.PIPE,
         check=False,
         env=environment | variables,
+        preexec_fn=_react_to_ctrl_c,
     )
+
+
+def _react_to_ctrl_c() -> None:
+    """Undo what a background job of a shell inherits: it ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("how", ["import signal; signal.raise_signal(signal.SIGINT)", SWALLOWED])
