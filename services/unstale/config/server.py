@@ -15,7 +15,7 @@ class ServerSettings(Section):
     address: Address = Field(
         "tcp://127.0.0.1:5555",
         json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Where the server listens for clients; port 0 is any that is free.",
+        description="Address of the server for clients; port 0 is any free port.",
     )
     http_address: HttpAddress | None = Field(
         "127.0.0.1:9464",
@@ -23,91 +23,91 @@ class ServerSettings(Section):
         description="HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
     )
     heartbeat_s: Seconds = Field(
-        2.0, json_schema_extra={"unit": "s"}, description="How often a client says that it is there."
+        2.0, json_schema_extra={"unit": "s"}, description="Interval of heartbeats of clients."
     )
     lease_s: Seconds = Field(
         10.0,
         json_schema_extra={"unit": "s"},
-        description="A client that is silent for so long is lost; longer than 4 MiB take over the slowest link.",
+        description="A client without messages for this time is lost; set it above the time of 4 MiB on the slowest "
+        "link.",
     )
     retry_s: Seconds = Field(
         1.0,
         json_schema_extra={"unit": "s"},
-        description="Pause before clients whose every update was refused get new tasks.",
+        description="Pause before new tasks if every update of the round was refused.",
     )
     task_timeout_s: Seconds | None = Field(
         None,
         json_schema_extra={"unit": "s"},
-        description="A client that has not answered a task by then sits out some rounds; null waits for ever.",
+        description="Time to answer a task; a client that does not is skipped for some rounds. null for no limit.",
     )
     linger_s: float = Field(
         2.0,
         ge=0,
         le=3600,
         json_schema_extra={"unit": "s"},
-        description="How long messages under way may still be delivered when a process ends.",
+        description="Time to deliver pending messages when a process ends.",
     )
-    stay: bool = Field(False, description="After its run, go on until stopped, so that it can be watched.")
+    stay: bool = Field(False, description="Continue to serve pages and metrics after the run, until stopped.")
     client_messages_per_s_max: int | None = Field(
         1000,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "messages/s"},
-        description="What a client may send, and twice as many at once; more is dropped. null for no bound.",
+        description="Message rate of a client, with bursts of twice as many; others are dropped. null for no limit.",
     )
     quarantine_after: int | None = Field(
         10,
         ge=1,
         le=10**6,
         json_schema_extra={"unit": "refusals"},
-        description="A client that was refused so often in a row, for its own mistakes, is kept out; null for never.",
+        description="Consecutive refusals for errors of a client until its quarantine; null for never.",
     )
     quarantine_s: Seconds = Field(
-        60.0, json_schema_extra={"unit": "s"}, description="How long such a client is kept out."
+        60.0, json_schema_extra={"unit": "s"}, description="Duration of a quarantine."
     )
     hello_s: Seconds = Field(
         15.0,
         json_schema_extra={"unit": "s"},
-        description="A connection that speaks for no client for so long is cut; also the limit of a handshake.",
+        description="Time until a connection must send a hello; also the limit of a handshake.",
     )
     strangers_max: int | None = Field(
         None,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "connections"},
-        description="Connections that speak for no client; over it the oldest are cut. null for clients + 256.",
+        description="Most connections without a hello; above it the oldest are cut. null for clients + 256.",
     )
     unread_bytes_max: int = Field(
         2**30,
         ge=2**20,
         le=2**50,
         json_schema_extra={"unit": "bytes"},
-        description="Of messages not yet whole, of all connections; over it the one that holds most is cut.",
+        description="Most bytes of incomplete messages; above it the connection with most is cut.",
     )
     memory_bytes_max: int | None = Field(
         None,
         ge=2**20,
         le=2**50,
         json_schema_extra={"unit": "bytes"},
-        description="Of the process; over it connections with most unread bytes are cut. null for 80 % of all memory.",
+        description="Most memory of the process; above it connections with most unread bytes are cut. null for 80 %.",
     )
     norm_max: Literal["adaptive"] | NormBound | None = Field(
         "adaptive",
         json_schema_extra={"expected": "adaptive or a number > 0 and <= 1e+19"},
-        description="Largest L2 norm of an update, over its learning rate: adaptive, a number; null for any.",
+        description="Largest L2 norm of an update divided by its learning rate: adaptive or a number; null for any.",
     )
     num_examples_max: Literal["partition"] | ExamplesBound | None = Field(
         "partition",
         json_schema_extra={"unit": "examples", "expected": "partition or a whole number from 1 to 9e+18"},
-        description="Most examples that an update may claim: partition (the client's share), a number; null for any.",
+        description="Most examples that an update may claim: partition (those of the client) or a number; null for "
+        "any.",
     )
     keys: Text | None = Field(
         None,
-        description="Folder of `unstale keys` with the server's own key and those that it admits; null for plain text.",
+        description="Folder of `unstale keys` with the server's key and the authorized keys; null for plain text.",
     )
-    insecure: bool = Field(
-        False, description="Listen in plain text where other machines can connect, not only on loopback."
-    )
+    insecure: bool = Field(False, description="Allow plain text beyond loopback.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

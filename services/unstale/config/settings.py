@@ -40,20 +40,20 @@ from unstale.settings.values import (
 class EncodingSettings(Section):
     updates: Literal["float32", "bfloat16", "float16", "int8", "top-k"] = Field(
         "float32",
-        description="How clients that can encode their updates: fewer bytes, and a stated error.",
+        description="Encoding of updates, for clients that support it: fewer bytes and a known error.",
     )
     models: Literal["float32", "bfloat16", "float16", "int8"] = Field(
-        "float32", description="How models are encoded for clients that can decode them."
+        "float32", description="Encoding of models, for clients that support it."
     )
     block: int = Field(
         256,
         ge=8,
         le=65_536,
         json_schema_extra={"unit": "numbers"},
-        description="Numbers in a row that share a scale, for int8.",
+        description="Consecutive numbers with a common scale, for int8.",
     )
     fraction: float = Field(
-        0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent at a time, for top-k."
+        0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent, for top-k."
     )
 
 
@@ -69,43 +69,42 @@ class ClientSettings(Section):
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="How many clients this process hosts, with ids from client.first.",
+        description="Number of clients in this process, with ids from client.first.",
     )
     patience_s: Seconds | None = Field(
         None,
         json_schema_extra={"unit": "s"},
-        description="Give up when nothing is heard from a server for so long, but not before its lease is over; null "
-        "waits for ever, through a server's restart too.",
+        description="Time without messages from the server until the client gives up, at least one lease; null for no "
+        "limit, so that the client survives restarts of the server.",
     )
     data_path: Text | None = Field(
-        None, description="Where this machine has the run's data file, if not at data.path."
+        None, description="Path of the run's data on this machine, if not data.path."
     )
     directory: Text = Field(
         "unstale-client",
-        description="Where clients keep their updates until they are acknowledged, and what they keep between tasks.",
+        description="Directory of unacknowledged updates and of the state between tasks.",
     )
     durability: Literal["full", "normal", "off"] = Field(
         "normal",
-        description="What that survives: the machine's end (full), this process's (normal), or nothing (off: it is "
-        "kept in memory only).",
+        description="Failures that the directory survives: of power (full), of this process (normal), or none (off: "
+        "memory only).",
     )
     key: Text | None = Field(
         None,
-        description="File NAME.key_secret of `unstale keys`: who this process is, and the server's key; null for plain "
-        "text.",
+        description="File NAME.key_secret of `unstale keys`, with the keys of this process and of the server; null for "
+        "plain text.",
     )
     server_key: Text | None = Field(
         None,
-        description="File NAME.key of what client.server really is, such as an injector; null for the server's key in "
+        description="File NAME.key of the process at client.server, such as an injector; null for the server's key in "
         "client.key.",
     )
-    insecure: bool = Field(
-        False, description="Connect in plain text to other machines, not only on loopback."
-    )
+    insecure: bool = Field(False, description="Allow plain text beyond loopback.")
     http_address: HttpAddress | None = Field(
         None,
         json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of /metrics, /healthz and /readyz of this process, as 127.0.0.1:9466; null for none.",
+        description="HOST:PORT of /metrics, /healthz and /readyz of this process, such as 127.0.0.1:9466; null for "
+        "none.",
     )
 
     def check_link(self) -> None:
@@ -119,7 +118,7 @@ class InjectorSettings(Section):
     address: Address = Field(
         "tcp://127.0.0.1:5556",
         json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Where the injector listens for clients; port 0 is any that is free.",
+        description="Address of the injector for clients; port 0 is any free port.",
     )
     upstream: Address = Field(
         "tcp://127.0.0.1:5555",
@@ -129,32 +128,33 @@ class InjectorSettings(Section):
     http_address: HttpAddress | None = Field(
         "127.0.0.1:9465",
         json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of the injector's control and /metrics; null for none.",
+        description="HOST:PORT of the injector's HTTP interface and /metrics; null for none.",
     )
     in_flight_bytes_max: int = Field(
         256 * 1024 * 1024,
         ge=1024 * 1024,
         le=2**40,
         json_schema_extra={"unit": "bytes"},
-        description="What the injector holds at most; beyond it, it reads no more until some has left.",
+        description="Most bytes in flight; above it the injector pauses reading.",
     )
     patience_s: Seconds | None = Field(
         30.0,
         json_schema_extra={"unit": "s"},
-        description="Give up when the server cannot be reached for so long at the start; null waits for ever.",
+        description="Time without a connection to the server at the start until the injector gives up; null for no "
+        "limit.",
     )
     tcp: bool = Field(
         False,
-        description="Relay bytes below the messages, so that toxics on the tcp layer can be added later.",
+        description="Also relay TCP streams, so that toxics of the tcp layer can be added later.",
     )
     keys: Text | None = Field(
         None,
-        description="Folder of `unstale keys` with the injector's own key and those that it admits; null for plain "
-        "text, on both sides.",
+        description="Folder of `unstale keys` with the injector's key and the authorized keys; null for plain text on "
+        "both sides.",
     )
     insecure: bool = Field(
         False,
-        description="Use plain text beyond loopback, on both sides; and let other machines reach the control.",
+        description="Allow plain text beyond loopback on both sides, and the HTTP interface for other machines.",
     )
 
     @model_validator(mode="after")
@@ -192,55 +192,55 @@ class InjectorSettings(Section):
 class ScenarioSettings(Section):
     name: Text | None = Field(
         None,
-        description="What goes wrong: a ready scenario (`unstale scenario list`) or a YAML file; null for nothing.",
+        description="Scenario of delays and faults: one of `unstale scenario list` or a YAML file; null for none.",
     )
     time_scale: float = Field(
         1.0,
         ge=1e-4,
         le=1e6,
-        description="Multiplies every time of the scenario; 0.1 makes it ten times as fast.",
+        description="Factor of every time of the scenario; 0.1 makes it ten times as fast.",
     )
 
 
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = Field(
         "auto",
-        description="How simulated clients are computed: one by one (loop), in several processes, or in one batch on "
-        "the device (vmap), whose bits differ; auto takes the fastest with the same bits.",
+        description="Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, "
+        "with other bits); auto is the fastest with the same bits.",
     )
     processes: int | None = Field(
         None,
         ge=1,
         le=THREADS_MAX,
         json_schema_extra={"unit": "processes"},
-        description="How many, this one among them; null for one a core.",
+        description="Number of processes, including this one; null for one per core.",
     )
 
 
 class Settings(Section):
     """Everything that can be set. `config.load` reads the sources."""
 
-    seed: int = Field(0, ge=0, le=SEED_MAX, description="Every random number of the run comes from it.")
+    seed: int = Field(0, ge=0, le=SEED_MAX, description="Seed of all random numbers of the run.")
     clients: int = Field(
         20,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="How many clients there are (N); the training set is shared out among them.",
+        description="Number of clients (N); the training set is distributed to them.",
     )
     min_clients: int | None = Field(
         None,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="The run starts when so many clients have joined; null for all of them.",
+        description="Clients that must join before the run starts; null for all.",
     )
     rounds: int = Field(
         200,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "rounds"},
-        description="The run ends after so many versions of the model.",
+        description="Rounds of the run; each makes a version of the model.",
     )
     evaluate_every: int = Field(
         10,
@@ -254,18 +254,18 @@ class Settings(Section):
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "rounds"},
-        description="Rounds between evaluations by the clients, each on its own test examples; null for none.",
+        description="Rounds between evaluations by clients on their own test examples; null for none.",
     )
     save_model: Text | None = Field(
-        None, description="File for the last version of the model, in the safetensors format; null for none."
+        None, description="File for the last version of the model (safetensors); null for none."
     )
-    device: Text = Field("auto", description="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")
+    device: Text = Field("auto", description="Device: auto, cpu, cuda, cuda:0, ... or mps.")
     threads: int = Field(
         1,
         ge=1,
         le=THREADS_MAX,
         json_schema_extra={"unit": "threads"},
-        description="CPU threads that compute, in each process; the bits of a result may depend on it.",
+        description="CPU threads for computation in each process; the bits of results may depend on it.",
     )
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()

@@ -18,93 +18,92 @@ class ModelSettings(Section):
         "celeba_cnn, resnet8 or resnet18, any of torchvision, such as mobilenet_v2, or package.module:factory.",
     )
     norm: Literal["group", "batch"] = Field(
-        "group", description="Layers that normalise in resnet8 and resnet18: GroupNorm or BatchNorm."
+        "group", description="Normalisation layers of resnet8 and resnet18: GroupNorm or BatchNorm."
     )
     projection_head: int | None = Field(
         None,
         ge=1,
         le=10**6,
         json_schema_extra={"unit": "outputs"},
-        description="Put a projection of this width in front of the last layer, as MOON's authors do; null for none.",
+        description="Width of a projection before the last layer, as in MOON; null for none.",
     )
 
 
 class VariantSettings(Section):
     name: Name | None = Field(
         None,
-        description="Data set whose examples take the place of those of data.name, one by one, while clients train; "
-        "null for data that stays. The test set is then that of both.",
+        description="Data set whose examples replace those of data.name, one by one, during the run; null for constant "
+        "data. The test set then holds the examples of both.",
     )
-    path: Text | None = Field(
-        None, description="Where it is, for data.variant.name npz and folder, as data.path is for data.name."
-    )
+    path: Text | None = Field(None, description="Path of the variant, for npz and folder.")
     rate: float | None = Field(
         None,
         ge=1e-6,
         le=1e6,
         json_schema_extra={"unit": "examples/round"},
-        description="How many of a client's examples give way at each version, such as 0.25.",
+        description="Examples of a client that are replaced per version, such as 0.25.",
     )
 
 
 class CompensatorSettings(Section):
     name: Name = Field(
         "none",
-        description="What a stale update is turned into first: none, first-order, gradient-inversion, auto or oracle; "
-        "`unstale compensators` lists them.",
+        description="Method that estimates fresh updates from stale ones: none, first-order, gradient-inversion, auto "
+        "or oracle; see `unstale compensators`.",
     )
     settings: dict[str, Any] = Field(
-        {}, description="The compensator's own settings; `unstale compensators` lists them."
+        {}, description="Settings of the compensator; see `unstale compensators NAME`."
     )
     ray: Text | None = Field(
         None,
         pattern=r"^(auto|local|(ray://)?[^/\s]+:[0-9]{1,5})$",
         json_schema_extra={"expected": "auto, local, HOST:PORT or ray://HOST:PORT"},
-        description="Ray cluster whose machines invert updates: auto (the one that this machine is part of), local "
-        "(one that is started for it) or an address; null to invert in this process.",
+        description="Ray cluster that inverts updates: auto (the cluster of this machine), local (a cluster that is "
+        "started for the run) or an address; null to invert in this process.",
     )
     ray_gpus: float = Field(
         0.0,
         ge=0,
         le=1,
         json_schema_extra={"unit": "GPUs"},
-        description="Share of a GPU that each Ray task has; 0 for the CPU.",
+        description="Share of a GPU for each Ray task; 0 for the CPU.",
     )
 
 
 class DataSettings(Section):
     name: Name = Field(
-        "digits", description="Data set; `unstale data list` lists them. Also package.module:factory."
+        "digits", description="Data set, one of `unstale data list` or package.module:factory."
     )
     path: Text | None = Field(
         None,
-        description="Where the data is, for data.name npz (x_train, y_train, x_test, y_test) and folder (of images).",
+        description="Path of the data, for npz (x_train, y_train, x_test, y_test) and folder (of images).",
     )
     cache: Text = Field(
         "~/.cache/unstale",
-        description="Folder where data sets lie that can be downloaded. The default is $XDG_CACHE_HOME/unstale where "
-        "that variable is set, unless only ~/.cache/unstale is there.",
+        description="Folder of downloaded data sets. Default: $XDG_CACHE_HOME/unstale if the variable is set, unless "
+        "only "
+        "~/.cache/unstale exists.",
     )
-    download: bool = Field(False, description="Download the data set when it is not in data.cache.")
+    download: bool = Field(False, description="Download the data set if data.cache does not contain it.")
     normalise: Literal["standard", "unit", "raw"] = Field(
         "standard",
-        description="Pixels: standard (mean 0, deviation 1 in each channel; with data.variant what is 0 to 1, less 0.5 "
-        "and over 0.25), unit (0 to 1) or raw (0 to 255).",
+        description="Scale of pixels: standard (mean 0 and deviation 1 per channel; with data.variant (x - 0.5) / 0.25 "
+        "for x from 0 to 1), unit (0 to 1) or raw (0 to 255).",
     )
     column: Name | None = Field(
-        None, description="Column of the .npz that says whose an example is: column_train and column_test."
+        None, description="Name C of the .npz arrays C_train and C_test with the group of each example."
     )
     share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of each class that is used, its first examples, of the training and of the test set.",
+        description="Share of each class that is used (its first examples), in the training and test set.",
     )
     validation: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Measure on this share of each class of the training set, which clients do not get, and not on the "
+        description="Evaluate on this share of each class of the training set, which clients then lack, instead of the "
         "test set; null for the test set.",
     )
     variant: VariantSettings = VariantSettings()
@@ -113,8 +112,9 @@ class DataSettings(Section):
 class PartitionSettings(Section):
     name: Name = Field(
         "dirichlet",
-        description="How the training set is shared out: dirichlet, dirichlet-client, iid, classes, label-count, "
-        "natural, natural-synthetic, column, slow-class or blocks; `unstale partition show` draws it.",
+        description="Distribution of the training set to clients: dirichlet, dirichlet-client, iid, classes, "
+        "label-count, "
+        "natural, natural-synthetic, column, slow-class or blocks; see `unstale partition show`.",
     )
     alpha: float = Field(
         0.3, ge=1e-3, le=1e6, description="Concentration of a Dirichlet partition; smaller is more skewed."
@@ -124,7 +124,7 @@ class PartitionSettings(Section):
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples"},
-        description="What every client holds at least.",
+        description="Fewest examples of a client.",
     )
     classes: int | None = Field(
         None,
@@ -138,21 +138,21 @@ class PartitionSettings(Section):
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 10},
-        description="Least that a client draws, for label-count and natural-synthetic.",
+        description="Fewest examples that a client draws, for label-count and natural-synthetic.",
     )
     largest: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 49},
-        description="Most that a client draws, for label-count and natural-synthetic.",
+        description="Most examples that a client draws, for label-count and natural-synthetic.",
     )
     budget: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "examples", "null_is": 450},
-        description="What each client may take, for dirichlet-client.",
+        description="Examples of each client, for dirichlet-client.",
     )
     pool: int | None = Field(
         None,
@@ -166,7 +166,7 @@ class PartitionSettings(Section):
         gt=0,
         le=1,
         json_schema_extra={"null_is": 0.1},
-        description="Share of the clients that are slow, for slow-class.",
+        description="Share of slow clients, for slow-class.",
     )
     slow_class: int | None = Field(
         None,
@@ -178,28 +178,28 @@ class PartitionSettings(Section):
 
 class ScheduleSettings(Section):
     name: Literal["constant", "inverse", "step", "exponential", "cosine"] = Field(
-        "constant", description="How training.learning_rate goes over the rounds."
+        "constant", description="Schedule of training.learning_rate over rounds."
     )
     warmup: int = Field(
         0,
         ge=0,
         le=10**9,
         json_schema_extra={"unit": "rounds"},
-        description="Rounds in which the rate first rises to training.learning_rate.",
+        description="Rounds of linear increase to training.learning_rate at the start.",
     )
     period: float | None = Field(
         None,
         gt=0,
         le=1e9,
         json_schema_extra={"unit": "rounds", "null_is": 1.0},
-        description="For inverse: rounds after which half the rate is left.",
+        description="For inverse: rounds after which the rate is halved.",
     )
     every: int | None = Field(
         None,
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "rounds", "null_is": 100},
-        description="For step: rounds between two steps down.",
+        description="For step: rounds between two reductions.",
     )
     factor: float | None = Field(
         None,
@@ -220,11 +220,14 @@ class ScheduleSettings(Section):
 class TrainingSettings(Section):
     name: Literal["sgd", "gradient", "fedprox", "moon", "scaffold"] = Field(
         "sgd",
-        description="Local training: sgd, which sends what some steps changed, gradient, of one batch, or sgd with "
-        "what FedProx, MOON or SCAFFOLD add to it.",
+        description="Local training: sgd (sends the change of the model after some steps), gradient (of one batch), or "
+        "sgd with the terms of fedprox, moon or scaffold.",
     )
     learning_rate: float = Field(
-        0.1, gt=0, le=1e6, description="Rate of a client's steps; with gradient, of the server's step."
+        0.1,
+        gt=0,
+        le=1e6,
+        description="Learning rate of a client's steps; with gradient, of the server's step.",
     )
     batch_size: int = Field(
         32, ge=1, le=10**9, json_schema_extra={"unit": "examples"}, description="Size of a mini-batch."
@@ -234,14 +237,14 @@ class TrainingSettings(Section):
         ge=1,
         le=10**9,
         json_schema_extra={"unit": "steps"},
-        description="Steps a task, unless training.epochs is given.",
+        description="Steps per task, unless training.epochs is set.",
     )
     epochs: int | None = Field(
         None,
         ge=1,
         le=10**6,
         json_schema_extra={"unit": "epochs"},
-        description="Passes over a client's data a task.",
+        description="Epochs over a client's data per task.",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of a client's steps; 0 is none.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of a client's steps; 0 is none.")
@@ -264,7 +267,7 @@ class TrainingSettings(Section):
 
 class OptimiserSettings(Section):
     name: Literal["none", "momentum", "adam", "yogi"] = Field(
-        "none", description="Server optimiser that the policy's step goes through (FedOpt); none for none."
+        "none", description="Server optimiser of the policy's step (FedOpt)."
     )
     learning_rate: float | None = Field(
         None,
@@ -273,44 +276,45 @@ class OptimiserSettings(Section):
         json_schema_extra={"null_is": {"momentum": 1.0, "adam": 0.01, "yogi": 0.01}},
         description="Learning rate of the server optimiser.",
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last step that is kept.")
-    beta2: float = Field(
-        0.99, ge=0, lt=1, description="For adam and yogi: share of the squares that is kept."
-    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of steps.")
+    beta2: float = Field(0.99, ge=0, lt=1, description="For adam and yogi: decay of the mean of squares.")
     epsilon: float = Field(
-        1e-3, gt=0, le=1e3, description="For adam and yogi: what keeps them from dividing by nothing (tau)."
+        1e-3, gt=0, le=1e3, description="For adam and yogi: added to the denominator (tau)."
     )
 
 
 class PolicySettings(Section):
-    name: Name = Field("dynsgd", description="Aggregation policy; `unstale policies` lists them.")
-    settings: dict[str, Any] = Field(
-        {}, description="The policy's own settings; `unstale policies` lists them."
-    )
+    name: Name = Field("dynsgd", description="Aggregation policy; see `unstale policies`.")
+    settings: dict[str, Any] = Field({}, description="Settings of the policy; see `unstale policies NAME`.")
     server_multiplier: float = Field(
-        1.0, gt=0, le=1e6, description="Multiplies training.learning_rate in the server's step (eta_g)."
+        1.0, gt=0, le=1e6, description="Factor of training.learning_rate in the server's step (eta_g)."
     )
     profile: Literal["paper", "reference"] = Field(
         "paper",
-        description="Where the policy's defaults come from: its paper, or its authors' released code.",
+        description="Source of the policy's defaults: its paper, or the authors' released code.",
     )
     clip_norm: float | None = Field(
-        None, gt=0, le=1e12, description="Scale longer updates down to this norm first; null for none."
+        None,
+        gt=0,
+        le=1e12,
+        description="Largest norm of an update; longer ones are scaled down. null for no limit.",
     )
     optimiser: OptimiserSettings = OptimiserSettings()
     memory: Literal["host", "pinned", "mapped"] = Field(
         "host",
-        description="Where a policy's memory of all clients lies: on the host, page-locked, or in a file of "
+        description="Location of a policy's memory of all clients: host memory, pinned host memory, or a file in "
         "policy.memory_folder.",
     )
     memory_folder: Text | None = Field(
-        None, description="Folder of the file for policy.memory mapped; null for the system's own."
+        None,
+        description="Folder of the file for policy.memory mapped; null for the system's temporary folder.",
     )
 
 
 class TriggerSettings(Section):
     name: Name = Field(
-        "k-async", description="When a round closes: sync, k-sync, k-async, async, buffered or deadline."
+        "k-async",
+        description="Condition that closes a round: sync, k-sync, k-async, async, buffered or deadline.",
     )
     k: int | None = Field(
         5,
@@ -320,21 +324,21 @@ class TriggerSettings(Section):
         description="Updates that close a round, for k-sync, k-async and buffered.",
     )
     wait_s: Seconds | None = Field(
-        None, json_schema_extra={"unit": "s"}, description="How long a round lasts, for deadline."
+        None, json_schema_extra={"unit": "s"}, description="Duration of a round, for deadline."
     )
 
 
 class SelectorSettings(Section):
     name: Name = Field(
         "all",
-        description="Who gets tasks: all, random, round-robin or availability (who is there most rarely first).",
+        description="Selection of clients: all, random, round-robin or availability (rarely available first).",
     )
     size: int | None = Field(
         None,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="How many work at a time, for random, round-robin and availability.",
+        description="Clients that work at a time, for random, round-robin and availability.",
     )
 
 
@@ -347,14 +351,14 @@ class AttackSettings(Section):
         gt=0,
         le=1e30,
         json_schema_extra={"null_is": {"sign-flip": 1.0, "scale": 1000.0, "noise": 10.0}},
-        description="Multiplies the update (sign-flip, scale) or the noise.",
+        description="Factor of the update (sign-flip, scale) or of the noise.",
     )
     clients: int = Field(
         1,
         ge=1,
         le=CLIENTS_MAX,
         json_schema_extra={"unit": "clients"},
-        description="How many of the run's clients attack; the run's seed chooses them.",
+        description="Number of clients that attack; the seed selects them.",
     )
 
     @model_validator(mode="after")
