@@ -23,7 +23,7 @@ FIRING = 'count(ALERTS{alertname=~"Unstale.+", alertstate="firing"}) or vector(0
 NOW = (
     Stat(
         title="Test accuracy",
-        description="Share of the test set that the newest evaluated version gets right; of several runs the best.",
+        description="Test accuracy of the last evaluated version; the best of several runs.",
         unit="percentunit",
         queries=(Query(f"max({of(catalogue.TEST_ACCURACY)})"),),
         maximum=1,

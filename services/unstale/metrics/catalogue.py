@@ -39,7 +39,7 @@ class Metric:
 BUILD_INFO = Metric(
     name="unstale_build_info",
     kind="gauge",
-    help="1, labelled with what this process is made of: versions of unstale, Python and PyTorch.",
+    help="1, labelled with the versions of unstale, Python and PyTorch.",
     labels=("version", "python", "torch"),
 )
 
@@ -48,12 +48,12 @@ BUILD_INFO = Metric(
 RUN_INFO = Metric(
     name="unstale_run_info",
     kind="gauge",
-    help="1, labelled with what the server runs: id of the run, policy, compensator, trigger, selector, model, data "
-    "set, kind of local training, compute device.",
+    help="1, labelled with id of the run, policy, compensator, trigger, selector, model, data set, local training "
+    "and device.",
     labels=("run", "policy", "compensator", "trigger", "selector", "model", "data", "training", "device"),
 )
 RUN_ROUNDS = Metric(
-    name="unstale_run_rounds", kind="gauge", help="Rounds that the run is to have: its version at the end."
+    name="unstale_run_rounds", kind="gauge", help="Rounds of the run, which is its last version."
 )
 ROUND_DURATION = Metric(
     name="unstale_round_duration_seconds",
@@ -71,18 +71,18 @@ ROUND_PHASE_DURATION = Metric(
 UPDATE_STALENESS = Metric(
     name="unstale_update_staleness_rounds",
     kind="histogram",
-    help="Versions made between the model that an update was computed from and its aggregation; 0 is fresh.",
+    help="Staleness of aggregated updates: versions between the base model and the aggregation; 0 is fresh.",
     buckets=_ROUNDS,
 )
 ROUNDS_OVERFLOWED = Metric(
     name="unstale_rounds_overflowed_total",
     kind="counter",
-    help="Rounds whose step left the range of float32 and was not taken.",
+    help="Rounds whose step exceeded float32 and was not applied.",
 )
 UPDATES_PENDING = Metric(
     name="unstale_updates_pending",
     kind="gauge",
-    help="Updates that were accepted and wait for their round to be aggregated.",
+    help="Accepted updates that wait for their round.",
 )
 UPDATES = Metric(
     name="unstale_updates_total",
@@ -93,7 +93,7 @@ UPDATES = Metric(
 UPDATE_NORM = Metric(
     name="unstale_update_norm",
     kind="histogram",
-    help="L2 norms of the vectors of updates, of a delta over its learning rate, refused ones too; by vector: update, "
+    help="L2 norms of the vectors of all updates, of a delta divided by its learning rate, by vector: update, "
     "buffers, extra.",
     labels=("vector",),
     buckets=_NORMS,
@@ -101,66 +101,64 @@ UPDATE_NORM = Metric(
 UPDATE_NORM_BOUND = Metric(
     name="unstale_update_norm_bound",
     kind="gauge",
-    help="Norm over which the last update would have been refused, by vector as above; +Inf for none.",
+    help="Largest accepted norm at the last update, by vector; +Inf for no limit.",
     labels=("vector",),
 )
 UPDATE_BYTES = Metric(
     name="unstale_update_bytes_total",
     kind="counter",
-    help="Payload bytes, as they were encoded: received are updates, sent are models.",
+    help="Encoded payload bytes: received are updates, sent are models.",
     labels=("direction",),
 )
 TRANSFERS = Metric(
     name="unstale_transfers",
     kind="gauge",
-    help="Payloads too large for one message, which go in chunks: received are updates, sent are models; by state: "
-    "active (bytes may go), waiting (for their turn).",
+    help="Payloads that are sent in chunks: received are updates, sent are models; by state: active, waiting (for a "
+    "turn).",
     labels=("direction", "state"),
 )
 TRANSFER_RESUMES = Metric(
     name="unstale_transfer_resumes_total",
     kind="counter",
-    help="Transfers that went on from what had come before a connection or a process ended.",
+    help="Transfers that continued after the loss of a connection or process.",
     labels=("direction",),
 )
 MESSAGES_REFUSED = Metric(
     name="unstale_messages_refused_total",
     kind="counter",
-    help="Messages that were refused instead of being handled, by reason. Each is answered with an error, but of those "
-    "that are rate-limited one a second.",
+    help="Refused messages by reason. Each is answered with an error, rate-limited ones once a second.",
     labels=("reason",),
 )
 QUARANTINES = Metric(
     name="unstale_quarantines_total",
     kind="counter",
-    help="Times that a client was kept out for a while because it was refused too often in a row.",
+    help="Quarantines of clients after consecutive refusals.",
 )
 HANDSHAKES_REFUSED = Metric(
     name="unstale_handshakes_refused_total",
     kind="counter",
-    help="Connections that were not let in, by reason: unknown-key (not admitted, or revoked), wrong-server-key (meant "
-    "for another server), no-key (plain text, or broken off).",
+    help="Refused connections by reason: unknown-key (not authorized, or revoked), wrong-server-key (of another "
+    "server), no-key (plain text, or aborted).",
     labels=("reason",),
 )
 CONNECTIONS = Metric(
     name="unstale_connections",
     kind="gauge",
-    help="Connections to the server by what they are: client (one speaks for it), stranger (no hello was taken yet, or "
-    "the client has left).",
+    help="Connections by state: client (owns a client id), stranger (before a hello, or after the client left).",
     labels=("state",),
 )
 CONNECTIONS_CUT = Metric(
     name="unstale_connections_cut_total",
     kind="counter",
     help="Connections that the server cut, by reason: too-many (strangers), no-hello (in time), message-too-long, "
-    "too-many-frames (in a message), memory (all together hold too much).",
+    "too-many-frames (in a message), memory (limit of all connections).",
     labels=("reason",),
 )
 ADDRESSES_LIMITED = Metric(
     name="unstale_addresses_limited",
     kind="gauge",
-    help="Addresses whose attempts to connect are dropped in part, because too many of their connections ended without "
-    "having spoken for a client.",
+    help="Addresses whose connection attempts are partly dropped, because too many of their connections ended "
+    "without a hello.",
 )
 MODEL_VERSION = Metric(
     name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
@@ -168,12 +166,12 @@ MODEL_VERSION = Metric(
 TEST_ACCURACY = Metric(
     name="unstale_test_accuracy_ratio",
     kind="gauge",
-    help="Share of the test set that the newest evaluated version gets right.",
+    help="Test accuracy of the last evaluated version.",
 )
 TEST_CLASS_ACCURACY = Metric(
     name="unstale_test_class_accuracy_ratio",
     kind="gauge",
-    help="The same for each class of the test set.",
+    help="Test accuracy of the last evaluated version, by class.",
     labels=("class",),
 )
 TEST_LOSS = Metric(
@@ -182,75 +180,75 @@ TEST_LOSS = Metric(
 CLIENT_TEST_ACCURACY = Metric(
     name="unstale_client_test_accuracy_ratio",
     kind="gauge",
-    help="Accuracy on the clients' own test examples, each client's last answer: mean, std, and the mean of the worst "
-    "and of the best tenth of the clients.",
+    help="Accuracy on the clients' own test examples, of each client's last evaluation: mean, std, and mean of the "
+    "worst and best tenth of the clients.",
     labels=("statistic",),
 )
 CLIENTS = Metric(
     name="unstale_clients",
     kind="gauge",
-    help="Clients by state: absent (never joined), waiting (has no task), working, contributed (its update is in the "
-    "round to come), unavailable (declined its task, until the next version), lost (its lease ran out), left (said "
-    "goodbye, or is in quarantine).",
+    help="Clients by state: absent (never joined), waiting (no task), working, contributed (its update waits for "
+    "the round), unavailable (declined its task, until the next version), lost (its lease expired), left (by a "
+    "goodbye or into quarantine).",
     labels=("state",),
 )
 AGGREGATION_WEIGHT = Metric(
     name="unstale_aggregation_weight",
     kind="histogram",
-    help="Weight that an update had in its round.",
+    help="Weights of updates in their rounds.",
     buckets=_WEIGHTS,
 )
 COMPENSATED_UPDATES = Metric(
     name="unstale_compensated_updates_total",
     kind="counter",
-    help="Updates that were replaced before the step because they were stale, by method: first-order, "
-    "gradient-inversion, or another compensator's.",
+    help="Stale updates that were replaced by estimates, by method: first-order, gradient-inversion, or that of "
+    "another compensator.",
     labels=("method",),
 )
 COMPENSATION_FALLBACKS = Metric(
     name="unstale_compensation_fallbacks_total",
     kind="counter",
-    help="Stale updates that got a lesser compensation than was asked for, by reason: budget, memory (of the device), "
-    "not-finite, no-base (its model is kept no more), worker-lost.",
+    help="Stale updates with a cheaper compensation than configured, by reason: budget, memory (of the device), "
+    "not-finite, no-base (its model is deleted), worker-lost.",
     labels=("reason",),
 )
 COMPENSATION_ERROR = Metric(
     name="unstale_compensation_error",
     kind="gauge",
-    help="Mean distance of estimates from the updates that came to tell, in the newest round with some, by method "
-    "(none is the stale update itself) and measure: l1 (of all parameters) or cosine (1 - cos).",
+    help="Mean distance of estimates from later measured updates, in the last round with some, by method (none is "
+    "the stale update itself) and measure: l1 (of all parameters) or cosine (1 - cos).",
     labels=("method", "measure"),
 )
 INVERSION_ITERATIONS = Metric(
     name="unstale_inversion_iterations_total",
     kind="counter",
-    help="Iterations of gradient inversion, each of one update, that rounds were made with.",
+    help="Iterations of gradient inversion, each of one update, used in rounds.",
 )
 DEVICE_MEMORY = Metric(
     name="unstale_device_memory_bytes",
     kind="gauge",
-    help="Memory allocated by the learner on its device: the accelerator's, or 0 on a CPU.",
+    help="Memory of the learner on its accelerator; 0 on a CPU.",
 )
 JOURNAL_COMMIT = Metric(
     name="unstale_journal_commit_seconds",
     kind="histogram",
-    help="Time to make what happened durable, before it is acknowledged; one commit takes many updates together.",
+    help="Time to make events durable before their acknowledgement; one commit covers many updates.",
     buckets=_SECONDS,
 )
 CHECKPOINTS_LEFT_OUT = Metric(
     name="unstale_checkpoints_left_out_total",
     kind="counter",
-    help="Checkpoints that were not written because the disk had no room for them.",
+    help="Checkpoints that were skipped because the disk was full.",
 )
 RUN_DISK_FREE = Metric(
     name="unstale_run_disk_free_bytes",
     kind="gauge",
-    help="What is free on the file system of the run's directory; nan without one.",
+    help="Free bytes of the file system of the run's directory; nan without one.",
 )
 RUN_DISK = Metric(
     name="unstale_run_disk_bytes",
     kind="gauge",
-    help="What the run's directory takes on disk: records, updates, checkpoints, transfers under way; 0 without one.",
+    help="Bytes of the run's directory: events, updates, checkpoints, transfers; 0 without one.",
 )
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -297,25 +295,25 @@ CATALOGUE: tuple[Metric, ...] = (
 CLIENT_SESSIONS = Metric(
     name="unstale_client_sessions",
     kind="gauge",
-    help="Hosted clients by state of their session: away (no connection), greeting (not welcomed yet), in, over.",
+    help="Hosted clients by state of their session: away (no connection), greeting (before the welcome), in, over.",
     labels=("state",),
 )
 CLIENT_WELCOMES = Metric(
     name="unstale_client_welcomes_total",
     kind="counter",
-    help="Times that a hosted client was welcomed: the first time, and after each loss of the connection.",
+    help="Welcomes of hosted clients: the first, and one after each loss of the connection.",
 )
 CLIENT_TASKS = Metric(
     name="unstale_client_tasks_total",
     kind="counter",
-    help="Tasks that were worked on, by outcome: trained, failed (nothing that could be sent), superseded (trained in "
-    "vain: a newer task, or another run, came meanwhile).",
+    help="Tasks by outcome: trained, failed (without a valid update), superseded (a newer task or another run "
+    "arrived during the training).",
     labels=("outcome",),
 )
 CLIENT_TRAINING = Metric(
     name="unstale_client_training_duration_seconds",
     kind="histogram",
-    help="Computing time of one task: reading the model, evaluating it where that is asked for, training, encoding.",
+    help="Computing time of a task: decoding the model, evaluation if requested, training, encoding.",
     buckets=_SECONDS,
 )
 CLIENT_UPDATES = Metric(
@@ -327,17 +325,17 @@ CLIENT_UPDATES = Metric(
 CLIENT_UPDATES_SENT = Metric(
     name="unstale_client_updates_sent_total",
     kind="counter",
-    help="Times that an update was sent or announced, repeats included.",
+    help="Updates sent or announced, with repetitions.",
 )
 CLIENT_UPDATES_KEPT = Metric(
     name="unstale_client_updates_kept",
     kind="gauge",
-    help="Updates that are made and not acknowledged.",
+    help="Updates without an acknowledgement.",
 )
 CLIENT_ACKNOWLEDGE = Metric(
     name="unstale_client_acknowledge_duration_seconds",
     kind="histogram",
-    help="Time from the first sending of an update to the server's answer.",
+    help="Time from the first transmission of an update to the server's answer.",
     buckets=_SECONDS,
 )
 CLIENT_BYTES = Metric(
@@ -365,22 +363,22 @@ CLIENT_CATALOGUE: tuple[Metric, ...] = (
 INJECTED_DELAY = Metric(
     name="unstale_injected_delay_seconds",
     kind="histogram",
-    help="How long messages that went on were held up on purpose; 0 for those that were not.",
+    help="Simulated delays of forwarded messages; 0 without a delay.",
     buckets=_SECONDS,
 )
 INJECTED_FAULTS = Metric(
     name="unstale_injected_faults_total",
     kind="counter",
-    help="Messages that were changed, held up or lost on purpose, by type of toxic; on the tcp layer pieces of bytes.",
+    help="Messages changed, delayed or dropped by toxics, by type; on the tcp layer pieces of bytes.",
     labels=("toxic",),
 )
 INJECTOR_MESSAGES_IN_FLIGHT = Metric(
-    name="unstale_injector_in_flight_messages", kind="gauge", help="Messages that the injector holds."
+    name="unstale_injector_in_flight_messages", kind="gauge", help="Messages in flight in the injector."
 )
 INJECTOR_BYTES_IN_FLIGHT = Metric(
     name="unstale_injector_in_flight_bytes",
     kind="gauge",
-    help="Bytes of the messages that the injector holds.",
+    help="Bytes in flight in the injector.",
 )
 INJECTOR_CONNECTIONS = Metric(
     name="unstale_injector_connections",
