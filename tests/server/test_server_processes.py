@@ -58,7 +58,7 @@ def test_a_client_waits_for_a_server_and_finds_the_next_one_too() -> None:
             assert (outcome.reason, outcome.versions) == ("finished", 20)
             assert second.state()["clients"]["left"] == 2
         assert client.end() == 0
-        assert client.errors().count("welcomes us") == 1
+        assert client.errors().count("joined run") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
