@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from unstale.toxics.chaos_mesh import INDEX_LABEL, Pods, Translation, duration, translated
+from unstale.toxics.bandwidth import Bandwidth
+from unstale.toxics.chaos_mesh import INDEX_LABEL, Pods, Translation, _network_faults, duration, translated
 from unstale.toxics.scenario import Scenario
 
 PODS = Pods(clients=10, clients_each=2, namespace="here")
@@ -225,3 +226,8 @@ def test_the_last_pod_may_have_fewer_clients() -> None:
     )
     assert pods.count == 3
     assert indices(spec["selector"]) == ["2"]
+
+
+def test_a_toxic_on_no_pod_has_no_object_for_each_pod() -> None:
+    toxic = Bandwidth(bytes_per_s=1000.0, direction="down")
+    assert list(_network_faults("bandwidth", {}, toxic, PODS, (), "", each_pod=True)) == []

@@ -1,4 +1,4 @@
-"""The updates of a client that the server has not acknowledged, and the decision when to send them again. Pure."""
+"""The unacknowledged updates of a client, and the decision when to send them again. No I/O and no clock."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from unstale_proto.transfer import Sending
 
 @dataclass(slots=True)
 class Entry:
-    """An unacknowledged update. first_sent, last_sent: indices of its transmissions among those of all updates."""
+    """An unacknowledged update. Transmissions of all updates are numbered together."""
 
     pending: PendingUpdate
-    beat: int  # number of the first heartbeat after the latest message about it, in either direction
-    sending: Sending | None  # of its payload; None for a payload that is sent with the update
-    first_sent: int | None = None
-    last_sent: int | None = None
+    beat: int  # number of the next heartbeat at the time of the latest message about it, sent or received
+    sending: Sending | None  # its payload in chunks; None if the payload is sent with the update
+    first_sent: int | None = None  # number of its first transmission
+    last_sent: int | None = None  # number of its latest transmission
 
     def settled(self, *, accepted: bool) -> Settle:
         return Settle(run_id=self.pending.run_id, number=self.pending.number, accepted=accepted)
 
 
 class PendingUpdates:
-    """Entries by task id. `beat` is always the number of the next heartbeat."""
+    """Entries by task id. The argument `beat` of each method is the number of the next heartbeat."""
 
     def __init__(self, updates: Iterable[PendingUpdate], *, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
@@ -50,7 +50,7 @@ class PendingUpdates:
         return self._entries.pop(task_id, None)
 
     def drop_surplus(self) -> list[Settle]:
-        """Drop the oldest update when a hello can no longer name all of them: the server has long expired its task."""
+        """Make room for one more: a hello names at most HOLDING_MAX updates. The lease of the oldest ended long ago."""
         if len(self._entries) < limits.HOLDING_MAX:
             return []
         return [self._entries.pop(min(self._entries)).settled(accepted=False)]
@@ -62,7 +62,7 @@ class PendingUpdates:
         return [entry.settled(accepted=False) for entry in dropped]
 
     def credited(self, credit: Credit, *, beat: int) -> list[Send]:
-        """Returns the chunks that the credit allows."""
+        """Take a credit of the server; returns the chunks that it allows."""
         entry = self._entries.get(credit.task_id)
         if entry is None or entry.sending is None:
             return []
@@ -73,12 +73,12 @@ class PendingUpdates:
         return self.send(self._entries.values(), beat=beat)
 
     def send_unanswered(self, answered: int, *, beat: int) -> list[Send]:
-        """Resend the updates that were sent before heartbeat `answered`: they, or their acks, were lost."""
+        """Resend the updates without a message since heartbeat `answered` was sent: they or their acks were lost."""
         return self.send([entry for entry in self._entries.values() if entry.beat <= answered], beat=beat)
 
     def send_overtaken(self, acknowledged: Entry, *, beat: int) -> list[Send]:
-        """Resend the updates that were sent before an acknowledged one: acks keep the order of the updates, so they, or
-        their acks, were lost. Payloads in chunks take longer, and are left out.
+        """Resend the updates that were sent before an acknowledged one. Acks keep the order of updates, so these
+        updates or their acks were lost. Updates in chunks are skipped, because their acks take longer.
         """
         first_sent = acknowledged.first_sent
         if first_sent is None:

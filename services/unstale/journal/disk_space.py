@@ -1,4 +1,4 @@
-"""Logs and alarms while the disk of a run is full."""
+"""Log lines and alarm messages while the disk of a run is full."""
 
 import logging
 from pathlib import Path
@@ -10,7 +10,10 @@ log = logging.getLogger("unstale.journal")
 
 
 class DiskSpaceMonitor:
-    """Logs one line for each change of state. `alarm` and `refusal`: any thread; other methods: one thread."""
+    """Logs one line when updates start or stop to be refused, and checkpoints to be skipped.
+
+    Any thread may call `alarm` and `refusal`, one thread the other methods.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -19,7 +22,14 @@ class DiskSpaceMonitor:
         self._left_out = ""  # message about that checkpoint
 
     def on_update(self, needed_bytes: int, room_bytes: int) -> None:
-        """An update arrived: it is accepted if enough bytes are free."""
+        """Note whether an update fits on the disk.
+
+        A smaller update that fits does not end the refusal: the space must suffice for the refused one.
+
+        Args:
+            needed_bytes: For the update, and to remain free.
+            room_bytes: Free bytes.
+        """
         refused_below = self._refused_below
         if room_bytes < needed_bytes:
             self._refused_below = needed_bytes
@@ -30,7 +40,7 @@ class DiskSpaceMonitor:
             log.info("%s: there is room again; updates are accepted", self._folder)
 
     def on_checkpoint_left_out(self, version: int, error: UserError, needed_bytes: int) -> None:
-        """A checkpoint was not written. needed_bytes: that must be free for it."""
+        """Note a skipped checkpoint. needed_bytes: Free bytes that it needs."""
         if self._save_needs is None:
             log.warning(
                 "the checkpoint of version %d is left out (%s); another one is tried when there is room",
@@ -41,21 +51,21 @@ class DiskSpaceMonitor:
         self._left_out = f"no checkpoint is written: {error}"
 
     def on_checkpoint_saved(self, version: int) -> None:
-        """A checkpoint was written."""
+        """Note a written checkpoint."""
         if self._save_needs is not None:
             self._save_needs, self._left_out = None, ""
             log.info("there is room again: the checkpoint of version %d is written", version)
 
     def may_save(self) -> bool:
-        """Whether a checkpoint was not written, and there is room for it now."""
+        """Whether a checkpoint was skipped and fits now."""
         return self._save_needs is not None and free_bytes(self._folder) >= self._save_needs
 
     def alarm(self) -> str | None:
-        """Message about a full disk, None without one."""
+        """Message about refused updates or a skipped checkpoint; None without one."""
         return self.refusal() or self._left_out or None
 
     def refusal(self) -> str | None:
-        """Message about refused updates, None while updates are accepted."""
+        """Message about refused updates, or about a disk that cannot be read; None if the refused update fits now."""
         refused_below = self._refused_below
         try:
             is_short = refused_below is not None and free_bytes(self._folder) < refused_below

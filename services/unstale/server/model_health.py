@@ -1,7 +1,7 @@
-"""Detects refusals that the model causes, not a client. Pure.
+"""Detects refused updates whose cause is the global model, not a client. No I/O and no clock.
 
-After a jump of the model, or with too low a bound, most clients send updates that are zero, not finite or too long at
-the same time. No client is quarantined for that.
+After a large change of the model, or with too low a bound on norms, the updates of most clients are zero, not finite,
+or too large at the same time. Then no client is quarantined.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from unstale_proto.errors import Reason
 REASONS = frozenset({Reason.ZERO_UPDATE, Reason.NON_FINITE, Reason.NORM_TOO_LARGE})
 """Reasons that the model can cause."""
 CLIENTS_MIN = 2
-"""Clients that must be refused at the same time: one alone says nothing of the model."""
+"""Fewest clients whose last update was refused; a single one proves nothing about the model."""
 
 
 class ModelHealth:
-    """Counts for each client whether its last update was refused for one of `REASONS`. One thread."""
+    """Stores for each client whether its last update was refused for one of `REASONS`. One thread."""
 
     def __init__(self) -> None:
         self._accepted: set[int] = set()
@@ -25,31 +25,31 @@ class ModelHealth:
 
     @property
     def is_unhealthy(self) -> bool:
-        """Whether most clients' last updates were refused."""
+        """Whether more last updates were refused for `REASONS` than accepted, of at least `CLIENTS_MIN` clients."""
         return len(self._refused) >= CLIENTS_MIN and len(self._refused) > len(self._accepted)
 
     def on_accepted(self, client_id: int) -> None:
-        """A client's update was accepted."""
+        """Record an accepted update."""
         self._refused.pop(client_id, None)
         self._accepted.add(client_id)
 
     def on_refused(self, client_id: int, reason: Reason) -> None:
-        """A client's update was refused for one of `REASONS`."""
+        """Record an update that was refused for one of `REASONS`."""
         self._accepted.discard(client_id)
         self._refused[client_id] = reason
 
     def forget(self, client_id: int) -> None:
-        """A client takes part no longer."""
+        """Forget a client that left."""
         self._accepted.discard(client_id)
         self._refused.pop(client_id, None)
 
     def take_warning(self, bounds: NormBounds) -> str | None:
-        """A warning when most clients have begun to be refused, once each time; else None. bounds: with the figures."""
+        """Return a warning whenever `is_unhealthy` becomes true. bounds: Supply the advice or the cause."""
         if not self._refused:
             self._was_unhealthy = False
             return None
-        was_general, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
-        if was_general or not self._was_unhealthy:
+        was_unhealthy, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
+        if was_unhealthy or not self._was_unhealthy:
             return None
         by_reason = Counter(self._refused.values())
         counted = ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
@@ -57,5 +57,5 @@ class ModelHealth:
             f"the last updates of {len(self._refused)} of {len(self._refused) + len(self._accepted)} clients were "
             f"refused ({counted}); no client is kept out for that"
         )
-        what_to_do = bounds.advice if by_reason[Reason.NORM_TOO_LARGE] else bounds.cause
-        return sentence if what_to_do is None else f"{sentence}: {what_to_do}"
+        explanation = bounds.advice if by_reason[Reason.NORM_TOO_LARGE] else bounds.cause
+        return sentence if explanation is None else f"{sentence}: {explanation}"

@@ -1,4 +1,4 @@
-"""Counts of a run that its progress and its outcome are made of, on a server and in a simulation."""
+"""Collects the counts from which the progress and the outcome of a run are made, on a server and in a simulation."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ log = logging.getLogger("unstale.server")
 
 
 class RunStats:
-    """Protocol thread only.
+    """Counts of a run. Protocol thread only. A server's subclass also records metrics.
 
     Args:
-        rounds: Versions to make.
+        rounds: Rounds of the run; each makes a version.
         on_progress: Receives the progress of every evaluation.
         evaluate_clients_every: Rounds between evaluations by the clients; None for none.
     """
@@ -31,18 +31,19 @@ class RunStats:
         self._clients_at: dict[int, dict[str, int]] = {}  # by version that is being evaluated
 
     def flush(self) -> None:
-        """Record the counts since the last call."""
+        """Hook for subclasses: record the counts since the last call."""
 
     def model_sent(self, payload_bytes: int) -> None:
-        """Count a model that was sent."""
+        """Hook for subclasses: count a model that was sent."""
 
     def judged(self, verdict: actions.Acknowledge, incoming: IncomingUpdate, bounds: NormBounds) -> None:  # noqa: ARG002
         """Count the verdict on an update."""
         if verdict.outcome is actions.Outcome.ACCEPTED:
             self.tally.accepted()
-            own = incoming.evaluation
-            if own is not None:
-                self.own_evaluations.answered(verdict.client_id, incoming.event.base_version, own.accuracy)
+            evaluation = incoming.evaluation
+            if evaluation is not None:
+                base_version = incoming.event.base_version
+                self.own_evaluations.answered(verdict.client_id, base_version, evaluation.accuracy)
 
     def applied(self, applied: Applied, wait_s: float) -> None:  # noqa: ARG002
         """Count a round. wait_s: time for which it was open."""
@@ -53,11 +54,11 @@ class RunStats:
                 log.warning("%s", note)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
-        """A version is to be evaluated. clients: number by state."""
+        """Note the start of an evaluation. clients: Number of clients in each state."""
         self._clients_at[version] = dict(clients)
 
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        """A version was evaluated: report the progress."""
+        """Report the progress at an evaluated version."""
         version, evaluation = evaluated.version, evaluated.evaluation
         clients = self._clients_at.pop(version)
         self._on_progress(self.tally.evaluated(version, evaluation.accuracy, evaluation.loss, clients, at_s))
@@ -65,5 +66,5 @@ class RunStats:
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
-        """The outcome of the run."""
+        """Return the outcome of the run. updates: Number by outcome. digest: Of the last version."""
         return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)

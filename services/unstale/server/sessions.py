@@ -1,8 +1,8 @@
-"""Connections and the clients that they speak for. Pure.
+"""Maps connections to client ids. No I/O and no clock.
 
-Our own socket gives each connection its routing id, and the id speaks for a client from a hello on. (A peer may
-choose an id for itself, but none of those that the socket gives: they begin with a zero byte.) A client has one
-connection at a time: the newest hello wins.
+The server's socket gives each connection a routing id, which acts as a client after its hello. A peer may choose its
+own routing id, but none that starts with a zero byte as those of the socket do, so it cannot take over a connection. A
+client has one connection at a time: the newest hello wins.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of th
 
 @dataclass(slots=True)
 class Sessions:
-    """Connections and clients, both ways. clients: number of client ids."""
+    """Connections by client, and clients by connection. clients: Number of client ids."""
 
     clients: int
     client_of: Callable[[bytes], int | None] = field(init=False, repr=False)
-    """The client that a connection speaks for, None before its hello. Called most, so the dictionary's own."""
+    """Returns the client of a connection, None before its hello. It is `dict.get` itself, the most frequent call."""
     _route_of: dict[int, bytes] = field(default_factory=dict)
     _client_of: dict[bytes, int] = field(default_factory=dict)
     _token_of: dict[int, str] = field(default_factory=dict)
@@ -33,9 +33,14 @@ class Sessions:
         self.client_of = self._client_of.get
 
     def is_superseded(self, hello: Hello, *, active: bool) -> bool:
-        """Whether another process has taken this client over from the one that says hello: before, or because it was
-        started later. Which one was is known of processes with the same home. active: whether the client takes part;
-        if not, a home that was put back from a copy, and counts starts again, may.
+        """Return whether another process owns the client rather than the sender of this hello.
+
+        Of processes with one home, the one with the greater start number does. An inactive client may return with a
+        smaller number, because its home may have been restored from a copy. Without a home, an earlier owner does not.
+
+        Args:
+            hello: The message.
+            active: Whether the client takes part at present.
         """
         last = self._start_of.get(hello.client_id)
         if last is not None and hello.start is not None and hello.start.home == last.home:

@@ -1,13 +1,15 @@
-"""Assigns slots for transfers to the owners that have used slots least, at a minimum rate. Pure.
+"""Assigns slots for transfers fairly to the owners of clients. No I/O and no clock: callers pass the time.
 
-    waits --assign--> has a turn --leave--> out
+    waits --assign--> has a slot --leave--> done
       ^                    |
-      +--------------------+  others wait, and it is behind the minimum rate or its owner has used slots much longer
+      +--------------------+  other clients wait, and the transfer is behind the minimum rate, or its owner has used
+                              slots longer than the owner of a waiting client
 
 A slot holds one transfer: the upload of one client, or the download of one version, which any number of clients share.
-An owner is a key with all of its clients, or one client in plain text. Its use is the decayed time for which its
-clients had slots, in seconds. Therefore an owner gets at most its share while others wait, for any number of clients
-and any rate.
+An owner is a public key with all of its clients, or one client in plain text. Its use is the time for which its
+transfers had slots, exponentially decayed, in seconds. The owner with the least use is next. So each owner gets an
+equal share of the slots while others wait, for any number of clients and any rate. While others wait, a transfer must
+keep a minimum rate, or it loses its slot.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,21 +27,19 @@ def key_or_client(key: str | None, client_id: int) -> Owner:
     return client_id if key is None else key
 
 
-MEMORY = 4  # decay time of use, in times of the longest payload at the minimum rate
-CHECKS = 8  # checks of turns per `grace_s` while others wait
-SLACK_MAX = 5  # halvings of the minimum rate of an owner that lost its turn in a slow slot
+DECAY_TRANSFERS = 4  # time constant of the decay, in times of the longest transfer at the minimum rate
+CHECKS = 8  # checks per `grace_s` while others wait
+HALVINGS_MAX = 5  # of the minimum rate of an owner's slow transfers
 
 
 @dataclass(slots=True)
 class _Use:
     """Use of slots by one owner."""
 
-    used_s: float = 0.0  # at at_s
+    used_s: float = 0.0  # value at time at_s
     at_s: float = 0.0
-    rooms: dict[Transfer, int] = field(
-        default_factory=dict
-    )  # its transfers, with the number of its clients in each
-    slack: int = 0  # halvings of its minimum rate in slow slots
+    transfers: dict[Transfer, int] = field(default_factory=dict)  # number of its clients by transfer
+    halvings: int = 0  # of the minimum rate of its slow transfers
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class _Turn:
     """The turn of a client."""
 
     owner: Owner
-    room: Transfer
+    transfer: Transfer
     due_s: float  # time at which it falls behind its minimum rate
-    gained: int = 0  # bytes moved in this turn
+    moved_bytes: int = 0  # bytes moved in this turn
 
 
 class SlotScheduler:
@@ -70,20 +70,21 @@ class SlotScheduler:
         Args:
             owner_of: Returns the owner of a client.
             slots: Transfers at a time.
-            grace_s: Longest pause of a transfer while others wait.
-            chunk_bytes: Bytes per grace_s at the minimum rate.
+            grace_s: Longest pause of a transfer while others wait. The minimum rate is chunk_bytes / grace_s.
+            chunk_bytes: Bytes that a transfer must move in grace_s.
             payload_bytes: Size of the longest transfer.
-            slow_slots: Slots for transfers behind the minimum rate, each time at half of the rate before.
+            slow_slots: Slots, of `slots`, for transfers behind the minimum rate. Each time that a transfer of an owner
+                gets one, the minimum rate of the owner's slow transfers is halved.
         """
         self._owner_of = owner_of
         self._slots = slots
         self._slow_slots = slow_slots
         self._grace_s = grace_s
         self._s_per_byte = grace_s / chunk_bytes
-        self._memory_s = MEMORY * (grace_s + payload_bytes * self._s_per_byte)
+        self._memory_s = DECAY_TRANSFERS * (grace_s + payload_bytes * self._s_per_byte)
         self._waiting: dict[int, Transfer] = {}  # by client, first come is first
         self._turns: dict[int, _Turn] = {}  # by client
-        self._rooms: dict[Transfer, dict[int, None]] = {}  # clients in each
+        self._transfers: dict[Transfer, dict[int, None]] = {}  # clients in each
         self._slow: set[Transfer] = set()
         self._uses: dict[Owner, _Use] = {}
         self._check_s = -inf
@@ -110,17 +111,17 @@ class SlotScheduler:
         """Time at which `assign` is due; None for never."""
         return self._check_s if self._waiting else None
 
-    def wait(self, client_id: int, room: Transfer, at_s: float) -> None:
-        """Add a client without a slot to the queue; a repetition keeps its position."""
+    def wait(self, client_id: int, transfer: Transfer, at_s: float) -> None:
+        """Add a client without a slot to the queue; one that waits for the same transfer keeps its position."""
         assert client_id not in self._turns
-        if self._waiting.get(client_id) == room:
+        if self._waiting.get(client_id) == transfer:
             return
         self._waiting.pop(client_id, None)
-        self._waiting[client_id] = room
+        self._waiting[client_id] = transfer
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
-        is_room = len(self._rooms) < self._slots or room in self._rooms
-        if is_room or any(self._yields(each, owner, used_s, at_s) for each in self._rooms):
+        is_free = len(self._transfers) < self._slots or transfer in self._transfers
+        if is_free or any(self._may_lose_slot(each, owner, used_s, at_s) for each in self._transfers):
             self._check_s = -inf  # otherwise each new client in the queue would cost a check of all
 
     def leave(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
@@ -128,9 +129,9 @@ class SlotScheduler:
         self._waiting.pop(client_id, None)
         turn = self._turns.get(client_id)
         if turn is not None:
-            if finished and turn.room not in self._slow:
+            if finished and turn.transfer not in self._slow:
                 use = self._uses[turn.owner]
-                use.slack = max(0, use.slack - 1)
+                use.halvings = max(0, use.halvings - 1)
             self._stop(client_id, turn, at_s)
             self._check_s = -inf
 
@@ -138,7 +139,7 @@ class SlotScheduler:
         """Count bytes of a client's transfer."""
         turn = self._turns.get(client_id)
         if turn is not None:
-            turn.gained += count_bytes
+            turn.moved_bytes += count_bytes
             factor = self._factor(turn)
             later_s = max(turn.due_s, at_s) + count_bytes * self._s_per_byte * factor
             turn.due_s = min(later_s, at_s + self._grace_s * factor)
@@ -152,11 +153,11 @@ class SlotScheduler:
         got += self._join(at_s)
         while self._waiting:
             client_id = self._next(at_s)
-            if len(self._rooms) >= self._slots:
-                room = self._to_free(client_id, at_s)
-                if room is None:
+            if len(self._transfers) >= self._slots:
+                transfer = self._to_free(client_id, at_s)
+                if transfer is None:
                     break
-                lost += self._free(room, client_id, at_s)
+                lost += self._free(transfer, client_id, at_s)
             self._begin(client_id, at_s)
             got += [client_id, *self._join(at_s)]
         self._check_s = at_s + self._grace_s / CHECKS
@@ -168,8 +169,8 @@ class SlotScheduler:
         """Let clients join transfers that have a slot, except slow ones, which would never end."""
         joining = [
             client_id
-            for client_id, room in self._waiting.items()
-            if room in self._rooms and room not in self._slow
+            for client_id, transfer in self._waiting.items()
+            if transfer in self._transfers and transfer not in self._slow
         ]
         for client_id in joining:
             self._begin(client_id, at_s)
@@ -182,71 +183,74 @@ class SlotScheduler:
         """The transfer that gives its slot to a client; None if all keep theirs."""
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
-        yielding = [room for room in self._rooms if self._yields(room, owner, used_s, at_s)]
-        yielding.sort(key=lambda room: self._used_in_s(room, at_s))
+        yielding = [
+            transfer for transfer in self._transfers if self._may_lose_slot(transfer, owner, used_s, at_s)
+        ]
+        yielding.sort(key=lambda transfer: self._used_in_s(transfer, at_s))
         while yielding and len(self._slow) < self._slow_slots and yielding[0] not in self._slow:
             self._keep_slow(yielding.pop(0), at_s)
         return yielding[-1] if yielding else None
 
-    def _yields(self, room: Transfer, owner: Owner, used_s: float, at_s: float) -> bool:
+    def _may_lose_slot(self, transfer: Transfer, owner: Owner, used_s: float, at_s: float) -> bool:
         """Whether all clients of a transfer are behind, or their owners have used slots much longer."""
         return all(
             turn.due_s <= at_s
             or (
-                room not in self._slow
+                transfer not in self._slow
                 and turn.owner != owner
-                and self._used_s(turn.owner, at_s) - used_s >= self._grace_s + turn.gained * self._s_per_byte
+                and self._used_s(turn.owner, at_s) - used_s
+                >= self._grace_s + turn.moved_bytes * self._s_per_byte
             )
-            for turn in map(self._turns.__getitem__, self._rooms[room])
+            for turn in map(self._turns.__getitem__, self._transfers[transfer])
         )
 
-    def _keep_slow(self, room: Transfer, at_s: float) -> None:
-        self._slow.add(room)
-        turns = [self._turns[client_id] for client_id in self._rooms[room]]
+    def _keep_slow(self, transfer: Transfer, at_s: float) -> None:
+        self._slow.add(transfer)
+        turns = [self._turns[client_id] for client_id in self._transfers[transfer]]
         for owner in {turn.owner: None for turn in turns}:
             use = self._uses[owner]
-            use.slack = min(use.slack + 1, SLACK_MAX)
+            use.halvings = min(use.halvings + 1, HALVINGS_MAX)
         for turn in turns:
             turn.due_s = at_s + self._grace_s * self._factor(turn)
 
-    def _free(self, room: Transfer, client_id: int, at_s: float) -> list[int]:
+    def _free(self, transfer: Transfer, client_id: int, at_s: float) -> list[int]:
         """Take a slot from its clients, for another client; their use becomes at least that of the other, or they would
         be next again.
         """
         used_s = self._used_s(self._owner_of(client_id), at_s)
-        lost = list(self._rooms[room])
+        lost = list(self._transfers[transfer])
         for one in lost:
             turn = self._turns[one]
             self._stop(one, turn, at_s)
             use = self._uses[turn.owner]
             use.used_s = max(use.used_s, used_s)
-            self._waiting[one] = room
+            self._waiting[one] = transfer
         return lost
 
     # --- turns and use ---
 
     def _begin(self, client_id: int, at_s: float) -> None:
-        room, owner = self._waiting.pop(client_id), self._owner_of(client_id)
-        self._turns[client_id] = _Turn(owner, room, at_s + self._grace_s)
-        self._rooms.setdefault(room, {})[client_id] = None
+        transfer, owner = self._waiting.pop(client_id), self._owner_of(client_id)
+        self._turns[client_id] = _Turn(owner, transfer, at_s + self._grace_s)
+        self._transfers.setdefault(transfer, {})[client_id] = None
         use = self._settled(owner, at_s)
-        use.rooms[room] = use.rooms.get(room, 0) + 1
+        use.transfers[transfer] = use.transfers.get(transfer, 0) + 1
 
     def _stop(self, client_id: int, turn: _Turn, at_s: float) -> None:
         del self._turns[client_id]
-        clients = self._rooms[turn.room]
+        clients = self._transfers[turn.transfer]
         del clients[client_id]
         if not clients:
-            del self._rooms[turn.room]
-            self._slow.discard(turn.room)
+            del self._transfers[turn.transfer]
+            self._slow.discard(turn.transfer)
         use = self._settled(turn.owner, at_s)
-        use.rooms[turn.room] -= 1
-        if not use.rooms[turn.room]:
-            del use.rooms[turn.room]
+        use.transfers[turn.transfer] -= 1
+        if not use.transfers[turn.transfer]:
+            del use.transfers[turn.transfer]
 
     def _factor(self, turn: _Turn) -> int:
         """Factor by which a client may stay below the minimum rate."""
-        return 2 ** self._uses[turn.owner].slack if turn.room in self._slow else 1
+        return 2 ** self._uses[turn.owner].halvings if turn.transfer in self._slow else 1
 
     def _settled(self, owner: Owner, at_s: float) -> _Use:
         use = self._uses.setdefault(owner, _Use(at_s=at_s))
@@ -257,9 +261,11 @@ class SlotScheduler:
         use = self._uses.get(owner)
         if use is None:
             return 0.0
-        most_s = len(use.rooms) * self._memory_s  # the limit for an owner that keeps these slots
+        most_s = len(use.transfers) * self._memory_s  # the limit for an owner that keeps these slots
         return most_s + (use.used_s - most_s) * exp(-(at_s - use.at_s) / self._memory_s)
 
-    def _used_in_s(self, room: Transfer, at_s: float) -> float:
-        """Use by the owner in a room that has used most."""
-        return max(self._used_s(self._turns[client_id].owner, at_s) for client_id in self._rooms[room])
+    def _used_in_s(self, transfer: Transfer, at_s: float) -> float:
+        """Return the largest use of an owner with clients in a transfer."""
+        return max(
+            self._used_s(self._turns[client_id].owner, at_s) for client_id in self._transfers[transfer]
+        )

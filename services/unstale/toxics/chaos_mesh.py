@@ -240,7 +240,7 @@ def _network_faults(
         yield _Experiment("NetworkChaos", spec, remark, "up")
     targets: list[tuple[str, Sequence[int] | None]] = [("down", indices)]
     if each_pod:
-        targets = [(f"down {index}", [index]) for index in indices or range(pods.count)]
+        targets = [(f"down {i}", [i]) for i in (range(pods.count) if indices is None else indices)]
     for suffix, target in targets if toxic.direction != "up" else ():
         spec = {"action": action, **pods.server(), action: settings}
         if target is not None:

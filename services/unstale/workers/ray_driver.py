@@ -1,10 +1,10 @@
-"""A worker process that forwards tasks to a Ray cluster.
+"""The process that connects to a Ray cluster and submits tasks to it for its parent.
 
     python -m unstale.workers.ray_driver DESCRIPTOR_OF_SOCKET
 
-Ray ends a process that uses a cluster when the cluster's head is gone, and takes over its signals. So the process that
-submits tasks does not connect by itself. This one connects, checks the machines, and passes tasks to Ray. It ends when
-the socket is closed. It imports no PyTorch.
+DESCRIPTOR_OF_SOCKET is the file descriptor of a socket of the parent; its first frame is a `RayStart`. Ray replaces the
+signal handlers of a process that connects, and kills it when the head of the cluster is gone. Therefore the parent, a
+server or simulator, does not connect; this process does. It ends when the socket is closed, and imports no PyTorch.
 """
 
 import json
@@ -28,10 +28,10 @@ from unstale.workers.ray_connection import cause, connect
 from unstale.workers.ray_pool import RayStart
 
 PREPARE_S = 120.0  # a worker imports PyTorch and builds a model; on a cold disk that may take a minute
-OTHERS_S = 20.0  # for all machines that are slower than the first, which may be busy with other tasks
-POLL_S = 0.02  # how long a request may wait for Ray
-MACHINES_S = 5.0  # between two looks at the machines
-PARENT_S = 1.0  # between two looks whether the parent still waits for the check
+OTHERS_S = 20.0  # for the other machines after the first is ready; they may be busy with other tasks
+POLL_S = 0.02  # longest `ray.wait`, and so the delay of a request of the parent
+MACHINES_S = 5.0  # between two checks of the list of machines
+PARENT_S = 1.0  # between two checks whether the parent is still connected
 
 KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 """For programs that choose their device: see `RayStart.reuses_gpus`."""
@@ -39,11 +39,11 @@ KEEP_GPUS_VISIBLE = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES":
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """A task under way. attempts: so far."""
+    """A task under way."""
 
     number: int
-    content: bytes
-    attempts: int = 0
+    content: bytes  # serialised
+    attempts: int = 0  # submissions so far
 
 
 def _prepare(program: str) -> None:
@@ -59,7 +59,7 @@ def _compute(program: str, content: bytes) -> bytes:
 
 
 class Driver:
-    """Has a cluster compute tasks. pipe: to the process that submits them."""
+    """Runs tasks on a Ray cluster. pipe: To the parent."""
 
     def __init__(self, start: RayStart, pipe: Pipe) -> None:
         """Connect to the cluster and check it.
@@ -87,7 +87,8 @@ class Driver:
         options: dict[str, Any] = {"num_cpus": start.cpus, "num_gpus": start.gpus, "max_retries": 0}
         if start.gpus and start.reuses_gpus:
             options["runtime_env"] = KEEP_GPUS_VISIBLE
-        # A process that has used one GPU stays with it. So it ends with its task, unless the program avoids that.
+        # A worker process cannot change its GPU. So it ends after one task, unless the program selects the device
+        # itself (`reuses_gpus`).
         calls = int(bool(start.gpus) and not start.reuses_gpus)
         self._check(list(machines), ray.remote(max_calls=calls)(_prepare), options)
         self._compute = ray.remote(max_calls=calls)(_compute).options(**options, scheduling_strategy="SPREAD")
@@ -115,7 +116,7 @@ class Driver:
         self._result_s = now_s()
         try:
             reference = self._compute.remote(self._start.program, task.content)
-        except RayError as error:  # there is no memory for its content
+        except RayError as error:  # the object store has no memory for its content
             send(self._pipe, Kind.LOST, task.number, cause(error).encode())
         else:
             self._tasks[reference] = task
@@ -127,7 +128,7 @@ class Driver:
                 _end(reference)
 
     def poll(self) -> None:
-        """Wait a little for results, and check the cluster from time to time."""
+        """Wait shortly for results, and check the cluster at intervals, while tasks are under way."""
         ended, _ = ray.wait(list(self._tasks), num_returns=1, timeout=POLL_S)
         for reference in ended:
             self._result_s = now_s()
@@ -143,7 +144,7 @@ class Driver:
                 self._announce(sum(machines.values()))
 
     def _listen(self) -> None:
-        # In a thread: when both sides send long frames, one of them has to receive.
+        # In a thread: otherwise two sides that both send long frames would block each other.
         with suppress(EOFError, OSError):
             while True:
                 self._requests.put(receive(self._pipe))
@@ -162,7 +163,7 @@ class Driver:
             send(self._pipe, Kind.DONE, task.number, result)
 
     def _restart_all(self, task_s: float) -> None:
-        """Without any result, tasks that wait cannot be told from tasks that hang."""
+        """Cancel and resubmit all tasks after a time without any result: one of them may hang."""
         tasks, self._tasks = self._tasks, {}
         for reference, task in tasks.items():
             _end(reference)
@@ -177,11 +178,11 @@ class Driver:
         send(self._pipe, Kind.LOST, task.number, why.encode())
 
     def _machines(self) -> dict[str, int]:
-        """Tasks that each machine computes at a time when idle, without machines that compute none."""
+        """Number of tasks that each idle machine computes at a time, by node id; without machines for none."""
         alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
         is_client = self._start.address.startswith("ray://")
         if not is_client and ray.get_runtime_context().get_node_id() not in alive:
-            return {}  # nothing reaches the others without the machine that this process is on
+            return {}  # without the machine of this process, the others cannot be reached
         capacities = {name: self._capacity_of(resources) for name, resources in alive.items()}
         return {name: capacity for name, capacity in capacities.items() if capacity}
 
@@ -222,11 +223,13 @@ class Driver:
             ) from None
 
     def _ready(self, references: Sequence[Any]) -> list[Any]:
-        """Those that end in time."""
+        """Return the checks that end in time."""
         ready: list[Any] = []
         waiting, until_s = list(references), now_s() + PREPARE_S
         while waiting and now_s() < until_s:
-            if self._pipe.poll():  # the parent sends nothing before this process is ready
+            if (
+                self._pipe.poll()
+            ):  # the parent has closed the socket: it sends nothing before this process is ready
                 raise EOFError
             more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=PARENT_S)
             if more and not ready:
@@ -236,7 +239,7 @@ class Driver:
 
 
 def _end(reference: Any) -> None:
-    """Of a task, with its worker: one that is interrupted while it imports PyTorch could never import it again."""
+    """Cancel a task and kill its worker: interrupted during the import of PyTorch, it could not import it again."""
     ray.cancel(reference, force=True)
 
 
