@@ -111,7 +111,7 @@ def test_a_warm_inversion_shorter_than_the_least_is_used_when_it_is_done():
     subject = Inversions(settings(warm_share=0.01), context())
     subject.remember(0, reconstruction(4))
     result = subject.finish({0: received(0)})
-    assert (list(result.found), sum(result.fallbacks.values())) == ([0], 0)
+    assert (list(result.inverted_rows), sum(result.fallbacks.values())) == ([0], 0)
 
 
 def test_a_compensator_goes_on_from_its_own_reconstruction():
