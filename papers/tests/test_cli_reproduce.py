@@ -159,7 +159,7 @@ def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: 
     assert err.count("Traceback (most recent call last)") == 1
     assert out.splitlines()[-3:] == [
         "of 3 jobs 1 done, 2 failed; kept in unstale-reproduction",
-        "the same command goes on with what is not done, and tries again what failed",
+        "repeat the command to compute the remaining jobs and to retry failed ones",
         WRITTEN,
     ]
     text = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
@@ -205,7 +205,7 @@ def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signa
     stopped, how, written = out.splitlines()[-3:]
     assert written == WRITTEN
     assert stopped.startswith("stopped: of 3 jobs ")
-    assert how == "the same command goes on with what is not done, and tries again what failed"
+    assert how == "repeat the command to compute the remaining jobs and to retry failed ones"
 
 
 def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_twice(tmp_path: Path) -> None:

@@ -256,8 +256,8 @@ def test_a_cluster_that_is_lost_ends_it_with_a_sentence(tmp_path: Path, monkeypa
     with pytest.raises(UserError) as caught:
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="192.0.2.7:6379")
     assert str(caught.value) == (
-        "the Ray cluster 192.0.2.7:6379 is gone (its process ended with exit code 1); what is done is kept, and the "
-        "same command goes on"
+        "the Ray cluster 192.0.2.7:6379 is lost (its process ended with exit code 1); results are kept: repeat "
+        "the command to continue"
     )
 
 

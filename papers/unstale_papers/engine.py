@@ -200,8 +200,8 @@ class Engine:
         """Raise UserError for a cluster that is lost."""
         if self._ray is not None:
             raise UserError(
-                f"the Ray cluster {self._ray} is gone (its process {pool.how_ended()}); what is done is kept, and the "
-                "same command goes on"
+                f"the Ray cluster {self._ray} is lost (its process {pool.how_ended()}); results are kept: repeat "
+                "the command to continue"
             )
 
     def _on_share(self, run: _Run, share: float) -> None:

@@ -23,8 +23,8 @@ def nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A published number. value: in the unit of its measure; of `< 45 %` it is the bound. text: as it is printed, with
-    what stands beside it.
+    """A published number. value: in the unit of its measure; of `< 45 %` it is the bound. text: As printed, with its
+    unit and signs.
     """
 
     value: float

@@ -210,7 +210,7 @@ def document(result: SearchReport) -> Document:
 
 
 def asked(search: Search, over: Sequence[Over], draws: tuple[int, int] | None) -> str:
-    """What is tried, in a sentence. draws: as in `SearchReport`."""
+    """Describe the candidates. draws: As in `SearchReport`."""
     how = "every combination"
     if draws is not None:
         how = f"what is different in {draws[0]:,} draws with seed {draws[1]}"

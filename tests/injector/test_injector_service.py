@@ -50,7 +50,7 @@ def test_an_address_in_use_is_told_in_a_sentence(tcp: bool) -> None:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
             UserError,
-            match=rf"^injector\.address {address} .*in use.*; stop (what listens there|the program that uses it)",
+            match=rf"^injector\.address {address} .*in use.*; stop the program that uses it, or choose another",
         ):
             Injector(settings(address=address, tcp=tcp))
 

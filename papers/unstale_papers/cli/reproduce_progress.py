@@ -69,7 +69,7 @@ class Printer:
         parts += [f"{left} not done"] * bool(left)
         printing.line(f"{'stopped: ' * was_stopped}of {counts.jobs} jobs {', '.join(parts)}; kept in {store}")
         if left or counts.failed:
-            printing.line("the same command goes on with what is not done, and tries again what failed")
+            printing.line("repeat the command to compute the remaining jobs and to retry failed ones")
 
 
 def spoken(seconds: float) -> str:

@@ -87,8 +87,8 @@ class KSync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
-    """With the first k, while the others work on. With fewer when nobody is left to wait for, so that a run
-    goes on with fewer than k live clients.
+    """Closes a round with the first k updates; the other clients continue. Closes with fewer if no client can send
+    another one, so that a run continues with fewer than k live clients.
     """
 
     k: int

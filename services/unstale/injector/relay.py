@@ -352,7 +352,7 @@ def _listening(address: str) -> socket.socket:
     except OSError as error:
         raise UserError(
             f"injector.address {address} cannot be used ({(error.strerror or str(error)).lower()}); "
-            "stop what listens there, or name another tcp://HOST:PORT of this machine"
+            "stop the program that uses it, or choose another tcp://HOST:PORT of this machine"
         ) from None
     listener.setblocking(False)
     return listener

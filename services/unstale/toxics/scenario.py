@@ -56,7 +56,7 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    description: str = Field("", max_length=4096, description="Summary in one sentence.")
+    description: str = Field("", max_length=4096, description="Summary of the scenario, one line.")
     groups: tuple[Group, ...] = Field(min_length=1, max_length=GROUPS_MAX)
 
     @classmethod

@@ -41,7 +41,7 @@ def connect(address: str, *, key: str) -> None:
 
 
 def cause(error: RayError) -> str:
-    """Why a task failed, in one sentence."""
+    """Return the cause of a failed task, one line."""
     if not isinstance(error, RayTaskError):
         return _first_sentence(error) or type(error).__name__
     if isinstance(error.cause, UserError):
