@@ -82,6 +82,15 @@ class DataPlan(_Strict):
     variant: VariantPlan | None = None
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether no number in a value, such as a list of numbers, is NaN or infinite."""
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 class PartPlan(_Strict):
     """A part of the run by its name, such as the partition, with the settings that it takes, by their keys.
 
@@ -106,6 +115,15 @@ class PartPlan(_Strict):
         if not isinstance(values, dict):
             return values
         return values | {key: value for key, value in cls.always.items() if key not in values}
+
+    @model_validator(mode="after")
+    def _numbers_are_finite(self) -> Self:
+        for key, value in self.settings.items():
+            if not _is_finite(value):
+                raise PydanticCustomError(
+                    "finite", "numbers should be finite: {key}", {"key": key[: limits.NAME_MAX]}
+                )
+        return self
 
 
 class PartitionPlan(PartPlan):

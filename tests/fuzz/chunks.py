@@ -135,9 +135,9 @@ class Transfers:
         if chunk.offset <= self.model_bytes_of.get(chunk.task_id, 0):
             self.model_bytes_of[chunk.task_id] = end
 
-    def check(self, note: Callable[[Hashable], None]) -> None:
-        """What is kept of updates has its bounds."""
+    def check(self, note: Callable[[Hashable], None], bounds: TransferBounds) -> None:
+        """The server keeps as many partial updates as its bounds permit."""
         held = self.parts.held
         note(("parts", tuple(part.have for part in held)))
-        assert len(held) <= BOUNDS.places + BOUNDS.parts_max
+        assert len(held) <= bounds.places + bounds.parts_max
         assert all(part.have <= BYTES for part in held)

@@ -40,6 +40,7 @@ from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
 from unstale.server.executor import ActionExecutor
 from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
+from unstale.server.state import TransferBounds
 from unstale.server.transport import Delivery
 from unstale.server.update_receiver import UpdateReceiver
 from unstale_proto import encodings
@@ -64,13 +65,14 @@ class Play:
         self.starts_joined = first >= 64
         self.transfers = Transfers(self)
         self.in_chunks = bool(kind & 16)
+        self.bounds = BOUNDS if self.in_chunks else TransferBounds()
         self.encoding = encodings.of_updates(ENCODINGS[kind >> 5], 2)
         self.journal = PlayedJournal() if kind % 2 else None
         configured = configuration(kind // 2)
         self.client_limits: ClientLimits = configured["client_limits"]
         self.server = PlayedServer(
             **SETUPS[first % len(SETUPS)],
-            transfers=BOUNDS if self.in_chunks else None,
+            transfers=self.bounds,
             partial_files=self.transfers.parts,  # type: ignore[arg-type]  (they keep to the interface, as the journal does)
             journal=self.journal,  # type: ignore[arg-type]
             encoding=ENCODINGS[kind >> 5],
@@ -239,7 +241,7 @@ class Play:
             self.server.pass_time(seconds)
         self.hear()
         assert not self.executor.after_commit
-        self.transfers.check(self.note)
+        self.transfers.check(self.note, self.bounds)
         if self.events != self.events_checked:
             self.events_checked = self.events
             invariants.check(self.coordinator)

@@ -1,5 +1,6 @@
 """Headers: what is written is read back, what is wrong is refused for the right reason, and so is noise."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +387,19 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
     assert refusal(msgpack.packb(welcome)) == (
         Reason.MALFORMED_HEADER,
         "welcome: field 'tensors.1.shape.1': Input should be greater than or equal to 1",
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, [0.5, math.nan], {"low": [math.inf]}])
+@pytest.mark.parametrize("plan", ["partition", "training"])
+def test_a_setting_of_a_part_holds_only_finite_numbers(plan: str, value: Any) -> None:
+    welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
+    assert decode(
+        msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": [0.5, "nan", {"low": -1.0}]}})
+    )
+    assert refusal(msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": value}})) == (
+        Reason.MALFORMED_HEADER,
+        f"welcome: field '{plan}': numbers should be finite: of_a_plug_in",
     )
 
 
