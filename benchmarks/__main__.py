@@ -32,18 +32,10 @@ TITLES = MARKDOWN | TEXT
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Run benchmarks, one after the other."
-    )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which; default: all of {', '.join(TITLES)}"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a rough look in under a minute, not written down"
-    )
-    parser.add_argument(
-        "--no-write", action="store_true", help="print only, write nothing to benchmarks/results/"
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, one after the other.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which; default: all of {', '.join(TITLES)}")
+    parser.add_argument("--quick", action="store_true", help="a rough look in under a minute, not written down")
+    parser.add_argument("--no-write", action="store_true", help="print only, write nothing to benchmarks/results/")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in TITLES]
     if unknown:
@@ -63,9 +55,7 @@ def _report(name: str, quick: bool) -> str:
     arguments = ["-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
     head = machine.description(" ".join(["python", *arguments]))
     started_s = time.perf_counter()
-    found = subprocess.run(
-        [sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.strip()
+    found = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     took_s = time.perf_counter() - started_s
     body = found if name in MARKDOWN else f"```text\n{found}\n```"
     return f"# {TITLES[name]}\n\n{head}\n- took: {took_s:.0f} s\n\n{body}"

@@ -83,12 +83,7 @@ def run(quick: bool = False, device: str = "cpu", only: Sequence[str] = ()) -> d
 
 
 def _measure(
-    dimension: int,
-    rows: int,
-    device: torch.device,
-    seconds: float,
-    bytes_per_s: float,
-    measured: Sequence[str],
+    dimension: int, rows: int, device: torch.device, seconds: float, bytes_per_s: float, measured: Sequence[str]
 ) -> dict[str, Any]:
     batch = _batch(dimension, rows, device)
     ratios = {}
@@ -104,12 +99,7 @@ def _measure(
             **SETTINGS.get(name, {}),
         )
         ratios[name] = _step_s(policy, batch, seconds) * bytes_per_s / batch.matrix_Kd.nbytes
-    return {
-        "dimension": dimension,
-        "updates": rows,
-        "read_here_s": _read_s(batch.matrix_Kd, 5),
-        "ratios": ratios,
-    }
+    return {"dimension": dimension, "updates": rows, "read_here_s": _read_s(batch.matrix_Kd, 5), "ratios": ratios}
 
 
 def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
@@ -118,9 +108,7 @@ def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
     while version < ROUNDS_BEFORE + 3 or (spent_s < seconds and version < ROUNDS_MAX):
         batch.matrix_Kd[version % len(batch)].normal_()  # or all directions of the past would be one
         now = replace(
-            batch,
-            version=version + STALENESS_MAX,
-            client_ids_K=batch.client_ids_K + len(batch) * (version % GROUPS),
+            batch, version=version + STALENESS_MAX, client_ids_K=batch.client_ids_K + len(batch) * (version % GROUPS)
         )
         took_s = _seconds(partial(policy.step, now), policy.device)
         if version >= ROUNDS_BEFORE:
@@ -186,18 +174,13 @@ def main() -> None:
     print(machine.description("python -m benchmarks.aggregation"))
     figures = run(arguments.quick, arguments.device, arguments.only)
     print(f"- device: {figures['device']}, {figures['threads']} thread\n")
-    print(
-        f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s. Each figure: time of a step / time of reading the"
-    )
-    print(
-        f"[K, d] matrix once at it. N = {CLIENTS:,}; fedhist with its own h = N/(2K); fedasync with three older"
-    )
+    print(f"Memory bandwidth {figures['gigabytes_per_s']:.1f} GB/s. Each figure: time of a step / time of reading the")
+    print(f"[K, d] matrix once at it. N = {CLIENTS:,}; fedhist with its own h = N/(2K); fedasync with three older")
     print("base models beside the current one. A dash: no budget is set for this policy.\n")
     sizes = figures["sizes"]
     headings = ("policy", "budget", *(f"d={size['dimension']:,} K={size['updates']}" for size in sizes))
     rows = [
-        (name, _budget(name), *(f"{size['ratios'][name]:.2f}" for size in sizes))
-        for name in arguments.only or names()
+        (name, _budget(name), *(f"{size['ratios'][name]:.2f}" for size in sizes)) for name in arguments.only or names()
     ]
     rows.append(("one read here", "", *(f"{size['read_here_s'] * 1e3:.2f} ms" for size in sizes)))
     print(table(headings, rows))

@@ -71,16 +71,9 @@ def errors_of(cases: StaleUpdates, clients: int) -> Iterator[Error]:
             yield Error(cases.seed, staleness, update.client_id, method, error.l1, error.cosine)
 
 
-def estimates_of(
-    cases: StaleUpdates, stale: StaleRound, *, inverts: bool = True
-) -> Iterator[tuple[str, int, Tensor]]:
+def estimates_of(cases: StaleUpdates, stale: StaleRound, *, inverts: bool = True) -> Iterator[tuple[str, int, Tensor]]:
     """Method, place in the round, pseudo-gradient [d]. inverts: not only up to the first iteration."""
-    context = CompensatorContext(
-        network=cases.network,
-        steps=cases.steps,
-        seed=cases.seed,
-        device=torch.device("cpu"),
-    )
+    context = CompensatorContext(network=cases.network, steps=cases.steps, seed=cases.seed, device=torch.device("cpu"))
     for place, update in enumerate(stale.updates):
         yield NONE, place, update.vector_d
         yield SHORTER, place, SCALE * update.vector_d
@@ -100,10 +93,7 @@ def estimates_of(
 
 
 def mixtures_of(
-    inversion: GradientInversion,
-    stale: StaleRound,
-    place: int,
-    kept: Mapping[int, Reconstruction],
+    inversion: GradientInversion, stale: StaleRound, place: int, kept: Mapping[int, Reconstruction]
 ) -> Iterator[tuple[str, int, Tensor]]:
     """Every choice of residual and trust. kept: reconstructions by iterations."""
     update = stale.updates[place]
@@ -137,9 +127,7 @@ def shown(errors: Sequence[Error]) -> dict[str, list[Error]]:
             others = [error for error in errors if error.seed != seed and error.staleness != staleness]
             best = min(inverted, key=lambda method: fmean(e.l1 for e in others if e.method == method))
             by_method[LEARNED] += [
-                error
-                for error in errors
-                if (error.seed, error.staleness, error.method) == (seed, staleness, best)
+                error for error in errors if (error.seed, error.staleness, error.method) == (seed, staleness, best)
             ]
     return by_method
 
@@ -192,9 +180,7 @@ def draw(by_method: Mapping[str, Sequence[Error]], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, required=True, help="MNIST in a .npz of four arrays")
     parser.add_argument("--out", type=Path, required=True, help="folder for errors.jsonl, table and plot")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="two at least")
@@ -205,9 +191,7 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / f"errors_{options.clients}_{options.examples}.jsonl"
-    lines: list[dict[str, Any]] = (
-        [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    )
+    lines: list[dict[str, Any]] = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     errors = [Error(**line) for line in lines]
     done = {error.seed for error in errors}
     for seed in options.seeds:

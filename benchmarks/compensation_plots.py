@@ -26,11 +26,7 @@ OF_PAPER = {"gradient-inversion": " (E1)", "none": " (E2)"}
 
 
 def draw_errors_by_staleness(
-    staleness_S: Sequence[int],
-    l1: Mapping[str, Numbers],
-    cosine: Mapping[str, Numbers],
-    title: str,
-    file: Path,
+    staleness_S: Sequence[int], l1: Mapping[str, Numbers], cosine: Mapping[str, Numbers], title: str, file: Path
 ) -> None:
     """Draw compensation errors against staleness, as figures 2 and 7 of the paper.
 
@@ -100,10 +96,6 @@ def draw_errors_by_round(
 def _mark_switch(axes: Axes, switched_at: int | None, gone_at: int | None) -> None:
     if switched_at is None:
         return
-    axes.axvline(
-        switched_at, color="black", linewidth=1, linestyle="-.", label=f"switch, round {switched_at}"
-    )
+    axes.axvline(switched_at, color="black", linewidth=1, linestyle="-.", label=f"switch, round {switched_at}")
     if gone_at is not None and gone_at > switched_at:
-        axes.axvspan(
-            switched_at, gone_at, color="0.5", alpha=drawing.BAND, linewidth=0, label="estimates fade out"
-        )
+        axes.axvspan(switched_at, gone_at, color="0.5", alpha=drawing.BAND, linewidth=0, label="estimates fade out")

@@ -71,15 +71,7 @@ def run(method: str, seed: int, options: argparse.Namespace) -> Run:
                 *("--seed", str(seed), "--scenario", "staleness-40", "--trigger", "sync"),
                 *("--selector", "round-robin", "--selector.size", str(AT_A_TIME)),
                 *("--evaluate-every", "5", "--device", "cpu", "--address", "tcp://127.0.0.1:0"),
-                *(
-                    "--set",
-                    "server.http_address=null",
-                    "--set",
-                    "server.lease_s=120",
-                    "--run",
-                    "run",
-                    "--json",
-                ),
+                *("--set", "server.http_address=null", "--set", "server.lease_s=120", "--run", "run", "--json"),
                 *METHODS[method],
             ],
             clients=CLIENTS,
@@ -121,9 +113,7 @@ def table(runs: Sequence[Run]) -> str:
     for method in METHODS:
         own = [one for one in runs if one.method == method]
         if own:
-            replaced = {
-                key: sum(one.methods.get(key, 0) for one in own) for one in own for key in one.methods
-            }
+            replaced = {key: sum(one.methods.get(key, 0) for one in own) for one in own for key in one.methods}
             rows.append(
                 [
                     method,
@@ -159,9 +149,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
         smooth = [[fmean(pair) for pair in pairwise(one.of_class)] for one in own]
         curves = list(zip(*smooth, strict=True))
         versions = own[0].versions[1:]
-        (line,) = axes.plot(
-            versions, [fmean(values) for values in curves], STYLES[method], label=method, linewidth=1.8
-        )
+        (line,) = axes.plot(versions, [fmean(values) for values in curves], STYLES[method], label=method, linewidth=1.8)
         axes.fill_between(
             versions,
             [min(values) for values in curves],
@@ -202,9 +190,7 @@ def draw_errors(runs: Sequence[Run], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, required=True, help="MNIST in a .npz of four arrays")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs.jsonl, table and plot")
     parser.add_argument("--seeds", type=int, default=3)
@@ -224,10 +210,7 @@ def main() -> None:
                 runs.append(run(method, seed, options))
                 with kept.open("a") as file:
                     file.write(json.dumps(asdict(runs[-1])) + "\n")
-                print(
-                    f"{method}, seed {seed}: class 5 {runs[-1].final:.3f}, {runs[-1].seconds:.0f} s",
-                    flush=True,
-                )
+                print(f"{method}, seed {seed}: class 5 {runs[-1].final:.3f}, {runs[-1].seconds:.0f} s", flush=True)
     text = "\n\n".join(
         [
             head,

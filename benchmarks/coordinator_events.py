@@ -87,11 +87,7 @@ def _coordinator_s(trigger: TriggerSettings, selector: SelectorSettings, events:
         task = at_work.popleft()
         actions = handle(
             UpdateArrived(
-                client_id=task.client_id,
-                task_id=task.task_id,
-                base_version=task.version,
-                handle=number,
-                at_s=at_s,
+                client_id=task.client_id, task_id=task.task_id, base_version=task.version, handle=number, at_s=at_s
             )
         )
         at_work.extend(_tasks(actions))
@@ -114,9 +110,7 @@ def _bare_s(events: int) -> float:
         at_s = number * 1e-4
         counts[type(HeartbeatReceived(client_id=number * 7 % CLIENTS, at_s=at_s))] += 1
         counts[
-            type(
-                UpdateArrived(client_id=number % CLIENTS, task_id=1, base_version=0, handle=number, at_s=at_s)
-            )
+            type(UpdateArrived(client_id=number % CLIENTS, task_id=1, base_version=0, handle=number, at_s=at_s))
         ] += 1
     elapsed_s = time.thread_time() - started_s
     assert counts.total() == events
@@ -127,9 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="few events")
     figures = run(parser.parse_args().quick)
-    print(
-        f"{figures['clients']:,} clients, K = {figures['k']}; budget {figures['budget_events_per_s']:,} events/s"
-    )
+    print(f"{figures['clients']:,} clients, K = {figures['k']}; budget {figures['budget_events_per_s']:,} events/s")
     print(f"{'trigger':<10}{'selector':<10}{'events/s':>10}{'bare loop':>12}{'ratio':>8}")
     for one in figures["runs"]:
         print(

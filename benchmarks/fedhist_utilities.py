@@ -49,10 +49,7 @@ class Looking(Compensator[PartSettings]):
     def _judge(self, version: int) -> None:
         judged = [rows_Kd for at, _, rows_Kd in self._rounds if at == version]
         since = [
-            rows_Kd[place]
-            for _, bases, rows_Kd in self._rounds
-            for place, base in enumerate(bases)
-            if base == version
+            rows_Kd[place] for _, bases, rows_Kd in self._rounds for place, base in enumerate(bases) if base == version
         ]
         if judged and since:
             self.sizes.append(len(since))
@@ -75,9 +72,7 @@ def row(beta: str, rounds: int, data: Path) -> list[str]:
     looking: list[Looking] = []
 
     def look(settings: Settings, *_: object) -> Looking:
-        context = CompensatorContext(
-            network=None, steps=local_steps(settings), seed=settings.seed, device=CPU
-        )
+        context = CompensatorContext(network=None, steps=local_steps(settings), seed=settings.seed, device=CPU)
         looking.append(Looking(context))
         return looking[0]
 

@@ -49,14 +49,7 @@ def _first_round() -> dict[str, float]:
     with ExitStack() as stack:
         started_s = time.perf_counter()
         server = _start(
-            stack,
-            "server",
-            *run,
-            "--server.address",
-            address,
-            "--server.http-address",
-            "127.0.0.1:0",
-            "--json",
+            stack, "server", *run, "--server.address", address, "--server.http-address", "127.0.0.1:0", "--json"
         )
         _start(stack, "client", "--server", address, "--count", str(CLIENTS))
         assert server.stdout is not None
@@ -69,10 +62,7 @@ def _first_round() -> dict[str, float]:
 
 def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "unstale", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        [sys.executable, "-m", "unstale", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     stack.callback(process.communicate)
     stack.callback(process.terminate)

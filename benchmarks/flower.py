@@ -84,9 +84,7 @@ def run(data: Path, python: Path, folder: Path, quick: bool = False) -> dict[str
         file.write_text(settings.model_dump_json(), encoding="utf-8")
         found = figures[size] = {name: [] for name in (OURS, *PULL_INTERVALS_S)}
         for _ in range(turns):
-            found[OURS].append(
-                _turn([sys.executable, "-m", "benchmarks.flower", "--ours", str(file)], folder)
-            )
+            found[OURS].append(_turn([sys.executable, "-m", "benchmarks.flower", "--ours", str(file)], folder))
             for name, pull_s in PULL_INTERVALS_S.items():
                 theirs = [str(python), "-m", "benchmarks.flower_app", str(file), str(pull_s)]
                 found[name].append(_turn(theirs, folder))
@@ -175,9 +173,7 @@ def environment_of(folder: Path) -> Path:
     if installed is None:
         print(f"Installing flwr[simulation] {VERSION} into {folder} ...", file=sys.stderr, flush=True)
         venv.create(folder, with_pip=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={VERSION}"], check=True
-        )
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={VERSION}"], check=True)
         installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"))
     ours = sysconfig.get_path("purelib")
     (installed.parent / "behind.pth").write_text(f"{ours}\n", encoding="utf-8")  # PyTorch, and what we need
@@ -194,10 +190,7 @@ def markdown(figures: dict[str, dict[str, list[Turn]]], data: str) -> str:
             f"{size}, {name}",
             report.median_and_spread([turn.rounds_per_s for turn in turns]),
             report.median_and_spread(
-                [
-                    ours.rounds_per_s / theirs.rounds_per_s
-                    for ours, theirs in zip(found[OURS], turns, strict=True)
-                ],
+                [ours.rounds_per_s / theirs.rounds_per_s for ours, theirs in zip(found[OURS], turns, strict=True)],
                 ".1f",
             ),
             report.median_and_spread([turn.first_s for turn in turns], ".1f"),
@@ -213,9 +206,7 @@ def markdown(figures: dict[str, dict[str, list[Turn]]], data: str) -> str:
         "with a Ray worker a core, unstale with a process a core, each of one thread; median and spread of "
         f"{turns} turns. Budget: {BUDGET} times as many rounds. Accuracy and loss are of the last model; Flower draws "
         "other clients.\n\n"
-        + report.table(
-            ("round, simulator", "rounds/s", "unstale over it", "first round, s", "accuracy", "loss"), rows
-        )
+        + report.table(("round, simulator", "rounds/s", "unstale over it", "first round, s", "accuracy", "loss"), rows)
     )
 
 
@@ -223,10 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="CIFAR-10 as .npz; default: noise of its shape")
     parser.add_argument(
-        "--environment",
-        type=Path,
-        default=ENVIRONMENT,
-        help="where Flower is, or is put: default %(default)s",
+        "--environment", type=Path, default=ENVIRONMENT, help="where Flower is, or is put: default %(default)s"
     )
     parser.add_argument("--quick", action="store_true", help="one turn of few rounds")
     parser.add_argument("--ours", type=Path, help=argparse.SUPPRESS)

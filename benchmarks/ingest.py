@@ -80,10 +80,7 @@ def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory() as above,
         process(
-            "benchmarks.ingest_server",
-            *model,
-            *rounds,
-            *("--durability", shape.durability, "--folder", f"{above}/run"),
+            "benchmarks.ingest_server", *model, *rounds, *("--durability", shape.durability, "--folder", f"{above}/run")
         ) as real,
         process("benchmarks.ingest_bare", *model) as bare,
     ):
@@ -143,9 +140,7 @@ def _window(clients: Clients, pid: int, window_s: float) -> _Window:
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
     """A server beside this process: what it said first, `process`, and `lines`, where it will say more."""
-    with subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield {"process": process, "lines": process.stdout, **json.loads(process.stdout.readline())}
@@ -158,15 +153,7 @@ def markdown(figures: list[dict[str, Any]], shape: Shape = USUAL) -> str:
     """The figures as tables."""
     budget = BUDGET_RATIO[shape.durability]
     throughput = report.table(
-        (
-            "update",
-            "ratio (spread)",
-            "budget",
-            "unstale, updates/s",
-            "bare pyzmq, updates/s",
-            "processor time",
-            "bare",
-        ),
+        ("update", "ratio (spread)", "budget", "unstale, updates/s", "bare pyzmq, updates/s", "processor time", "bare"),
         [
             (
                 size["size"],

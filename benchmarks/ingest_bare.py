@@ -38,14 +38,7 @@ def _serve(socket: zmq.Socket[bytes], dimension: int, rows: int) -> None:
     model = payload.split(np.zeros(dimension, dtype="<f4").data.cast("B"))
     answer = [zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in model]
     header = codec.encode(
-        Task(
-            task_id=1,
-            number=0,
-            version=0,
-            learning_rate=0.1,
-            signature="0" * 64,
-            payload_bytes=matrix.shape[1],
-        )
+        Task(task_id=1, number=0, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=matrix.shape[1])
     )
     copies = matrix.shape[1] < FRAMES_KEPT
     received = 0

@@ -22,15 +22,12 @@ PATIENCE_MS = 60_000
 class Client:
     """One client. `answer` sends the update of the last task; between two, it holds a task and rests."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, dimension: int
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, dimension: int) -> None:
         self.socket = sockets.dealer(context, heartbeat_s=2.0, linger_s=0.0)
         sockets.connect(self.socket, address)
         vector_d = np.random.default_rng(client_id).standard_normal(dimension).astype("<f4") * 1e-6
         self._update = [
-            zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT)
-            for frame in payload.split(vector_d.data.cast("B"))
+            zmq.Frame(frame, copy=len(frame) < FRAMES_KEPT) for frame in payload.split(vector_d.data.cast("B"))
         ]
         template = Update(
             task_id=1, base_version=0, kind="gradient", num_examples=8, steps=1, loss=1.0, learning_rate=0.1,
@@ -66,9 +63,7 @@ class Client:
 class Clients:
     """The clients of one server, all resting between the calls."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, count: int, dimension: int
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, count: int, dimension: int) -> None:
         self.sent = 0
         self._clients = [Client(context, address, client_id, dimension) for client_id in range(count)]
         self._poller = zmq.Poller()

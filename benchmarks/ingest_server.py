@@ -56,11 +56,7 @@ def main() -> None:
             trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
             # Clients rest while the other server is measured, and send no heartbeats.
             server=ServerSettings(
-                address="tcp://127.0.0.1:0",
-                http_address=None,
-                lease_s=3600,
-                linger_s=0,
-                client_messages_per_s_max=None,
+                address="tcp://127.0.0.1:0", http_address=None, lease_s=3600, linger_s=0, client_messages_per_s_max=None
             ),
             run=RunSettings(directory=arguments.folder, durability=arguments.durability),
         ),

@@ -57,8 +57,7 @@ def _measure(size: Size, kind: str, tcp: bool, pairs: int) -> dict[str, Any]:
         alone, behind = (stack.enter_context(process(*command)) for _ in range(2))
         injector = stack.enter_context(_injector(behind["address"], tcp))
         direct, through = (
-            Clients(context, server["address"], count=CLIENTS, dimension=size.dimension)
-            for server in (alone, injector)
+            Clients(context, server["address"], count=CLIENTS, dimension=size.dimension) for server in (alone, injector)
         )
         measured: dict[Clients, list[float]] = {direct: [], through: []}
         processor_s = []

@@ -63,12 +63,7 @@ class Procedure:
     """One way to invert, watched. settings: of the inversion."""
 
     def __init__(self, cases: StaleUpdates, settings: InversionSettings, seed: int) -> None:
-        context = CompensatorContext(
-            network=cases.network,
-            steps=cases.steps,
-            seed=seed,
-            device=torch.device("cpu"),
-        )
+        context = CompensatorContext(network=cases.network, steps=cases.steps, seed=seed, device=torch.device("cpu"))
         self._settings = settings
         self._network = cases.network
         self._inversions = Inversions(settings, context)
@@ -88,9 +83,7 @@ class Procedure:
                 disparity = fmean(float(one.disparity) for one in ones)
                 yield Mark(iteration, seconds, disparity, self._errors(ones, stale, true))
 
-    def _errors(
-        self, ones: Sequence[Inversion], stale: StaleRound, true: Sequence[Tensor]
-    ) -> dict[str, list[float]]:
+    def _errors(self, ones: Sequence[Inversion], stale: StaleRound, true: Sequence[Tensor]) -> dict[str, list[float]]:
         errors: dict[str, list[float]] = {_name(*mixture): [] for mixture in MIXTURES}
         again: Callable[..., Tensor] = self._inversions.engine.local_update
         for one, update, true_d in zip(ones, stale.updates, true, strict=True):
@@ -118,10 +111,7 @@ def measure(options: argparse.Namespace) -> None:
         with options.out.open("a") as out:
             out.write(line + "\n")
 
-    say(
-        what="machine",
-        text=machine.description(f"python -m benchmarks.inversion_speed {' '.join(sys.argv[1:])}"),
-    )
+    say(what="machine", text=machine.description(f"python -m benchmarks.inversion_speed {' '.join(sys.argv[1:])}"))
     cases = StaleUpdates(data=options.data, file=options.file, seed=0, examples=options.examples)
     versions = cases.models(ROUNDS)
     stale = cases.stale_round(versions, ROUNDS, STALENESS, cases.holders)
@@ -156,12 +146,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def _plain(mark: Mark) -> dict[str, Any]:
-    return {
-        "iterations": mark.iterations,
-        "seconds": mark.seconds,
-        "disparity": mark.disparity,
-        "errors": mark.errors,
-    }
+    return {"iterations": mark.iterations, "seconds": mark.seconds, "disparity": mark.disparity, "errors": mark.errors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +172,7 @@ class Found:
     def published(self, iterations: int) -> tuple[float, float]:
         """Mean error, and seconds for ten clients."""
         own = [
-            line
-            for line in self.of("published")
-            if line["iterations"] == iterations and line["place"] in self.places
+            line for line in self.of("published") if line["iterations"] == iterations and line["place"] in self.places
         ]
         return fmean(line["errors"][PLAIN][0] for line in own), 10 * fmean(line["seconds"] for line in own)
 
@@ -198,11 +181,7 @@ class Found:
         repeats = sorted({line["repeat"] for line in self.of("ours")})
         return [
             sorted(
-                (
-                    line["iterations"],
-                    line["seconds"],
-                    fmean(line["errors"][mixture][place] for place in self.places),
-                )
+                (line["iterations"], line["seconds"], fmean(line["errors"][mixture][place] for place in self.places))
                 for line in self.of("ours")
                 if line["repeat"] == repeat
             )
@@ -246,9 +225,7 @@ def table(files: Sequence[Path]) -> str:
             "residual/trust", "error, no iteration", "error, all iterations", "iterations to the published error",
             "seconds, ten clients", "times less", "times less than its first arrival",
         ]  # fmt: skip
-        memory = {
-            line["of"]: line for line in reversed(found.of("memory"))
-        }  # of the first: what is freed is kept
+        memory = {line["of"]: line for line in reversed(found.of("memory"))}  # of the first: what is freed is kept
         parts += [
             f"## {found.lines[0]['data']}",
             found.of("machine")[0]["text"],
@@ -271,9 +248,7 @@ def _spread(values: Sequence[float], spec: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("mnist", "cifar10"), default="mnist")
     parser.add_argument("--file", type=Path, help="the data in a .npz of four arrays")
     parser.add_argument("--out", type=Path, help="file for what is found")

@@ -163,9 +163,7 @@ class Client:
         self.trained_s = now_s()
         task = train.task
         update = answer(task, task.checksum)
-        pending = PendingUpdate(
-            run_id=train.welcome.run_id, number=task.number, update=update, parcel=train.parcel
-        )
+        pending = PendingUpdate(run_id=train.welcome.run_id, number=task.number, update=update, parcel=train.parcel)
         pending = self._outbox.put(0, pending, {})
         self._follow(self._session.trained(pending.run_id, pending.update, pending.parcel))
 
@@ -294,11 +292,7 @@ def markdown(found: dict[str, Any]) -> str:
         ("bytes of the update sent", f"{found['up_bytes'] / model:.2f} models", ""),
         ("until the model was there", f"{found['down_s']:.1f} s", ""),
         ("until the verdict", f"{found['seconds']:.1f} s", ""),
-        (
-            "memory of the server above its base",
-            above("server_peak_bytes", "server_before_bytes"),
-            "2 models",
-        ),
+        ("memory of the server above its base", above("server_peak_bytes", "server_before_bytes"), "2 models"),
         ("memory of the client above its base", above(PEAK, "before_bytes"), "2 models"),
     ]
     return (

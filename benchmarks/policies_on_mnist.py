@@ -125,17 +125,11 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if cell in done:
             return done[cell]
         command = [sys.executable, "-m", "benchmarks.policies_on_mnist", "--cell", *map(str, cell)]
-        command += [
-            "--rounds",
-            str(arguments.rounds),
-            *(["--path", arguments.path] if arguments.path else []),
-        ]
+        command += ["--rounds", str(arguments.rounds), *(["--path", arguments.path] if arguments.path else [])]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         with store.open("a", encoding="utf-8") as file:
             file.write(found)
-        print(
-            f"{cell[0]} seed {cell[1]}: final {json.loads(found)['final']:.4f}", file=sys.stderr, flush=True
-        )
+        print(f"{cell[0]} seed {cell[1]}: final {json.loads(found)['final']:.4f}", file=sys.stderr, flush=True)
         made: dict[str, Any] = json.loads(found)
         return made
 
@@ -180,9 +174,7 @@ def told(found: list[dict[str, Any]]) -> str:
 
 
 def _mean_and_std(values: list[float], spec: str) -> str:
-    return (
-        f"{statistics.fmean(values):{spec}} ± {statistics.stdev(values) if len(values) > 1 else nan:{spec}}"
-    )
+    return f"{statistics.fmean(values):{spec}} ± {statistics.stdev(values) if len(values) > 1 else nan:{spec}}"
 
 
 def _rounds(reached: list[int | None]) -> str:

@@ -14,12 +14,7 @@ UNSTALE = (sys.executable, "-m", "unstale")
 
 
 def run(
-    folder: Path,
-    of_the_run: Sequence[str],
-    *,
-    clients: int,
-    of_the_clients: Sequence[str] = (),
-    limit_s: int = LIMIT_S,
+    folder: Path, of_the_run: Sequence[str], *, clients: int, of_the_clients: Sequence[str] = (), limit_s: int = LIMIT_S
 ) -> str:
     """What the server printed. of_the_run: its arguments. clients: hosted by two processes. of_the_clients: their
     arguments. Raises RuntimeError when a process fails, or the run takes longer than limit_s.

@@ -33,11 +33,7 @@ class Case:
     training: str
 
 
-CASES = (
-    Case("fedbuff", "buffered", "sgd"),
-    Case("wkafl", "k-async", "gradient"),
-    Case("fedhist", "k-async", "sgd"),
-)
+CASES = (Case("fedbuff", "buffered", "sgd"), Case("wkafl", "k-async", "gradient"), Case("fedhist", "k-async", "sgd"))
 
 
 def run(rounds: int) -> list[dict[str, str]]:
@@ -99,9 +95,7 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="60 rounds")
     arguments = parser.parse_args()
     rows = run(60 if arguments.quick else ROUNDS)

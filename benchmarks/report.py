@@ -9,10 +9,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [
-            cells[0].ljust(widths[0]),
-            *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)),
-        ]
+        padded = [cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]
         return f"| {' | '.join(padded)} |"
 
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]

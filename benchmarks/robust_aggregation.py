@@ -90,9 +90,7 @@ def cells(seeds: int) -> Iterator[Cell]:
         for partition in PARTITIONS:
             for defence in DEFENCES:
                 for attack, attackers in attacks:
-                    yield Cell(
-                        partition=partition, defence=defence, attack=attack, attackers=attackers, seed=seed
-                    )
+                    yield Cell(partition=partition, defence=defence, attack=attack, attackers=attackers, seed=seed)
 
 
 def measure(cell: Cell) -> Result:
@@ -180,10 +178,7 @@ def draw(results: list[Result], path: Path) -> None:
         len(PARTITIONS), 1, figsize=(9.5, 8.6), sharex=True, layout="constrained", squeeze=False
     )
     for panel, (partition, title) in zip(panels[:, 0], PARTITIONS.items(), strict=True):
-        means = [
-            [mean_accuracy(results, partition, defence, *column) for column in columns]
-            for defence in DEFENCES
-        ]
+        means = [[mean_accuracy(results, partition, defence, *column) for column in columns] for defence in DEFENCES]
         image = panel.imshow(means, vmin=0.0, vmax=1.0, cmap="RdYlBu", aspect="auto")
         panel.set_title(f"{title} partition", loc="left", fontsize=11)
         panel.set_yticks(range(len(DEFENCES)), DEFENCES)
@@ -227,9 +222,7 @@ def worst(results: list[Result]) -> str:
         for partition in PARTITIONS:
             row.append(f"{100 * mean_accuracy(results, partition, defence, HONEST, 0):.1f}")
             for count in ATTACKERS:
-                by_attack = {
-                    attack: mean_accuracy(results, partition, defence, attack, count) for attack in ATTACKS
-                }
+                by_attack = {attack: mean_accuracy(results, partition, defence, attack, count) for attack in ATTACKS}
                 attack = min(by_attack, key=by_attack.__getitem__)
                 row.append(f"{100 * by_attack[attack]:.1f} ({attack})")
         rows.append(row)

@@ -89,12 +89,7 @@ def settings_of(case: Case, seed: int, rounds: int) -> Settings:
             "training": {"steps": 1, "batch_size": 8},
             "trigger": {"name": "k-async", "k": K},
             "scenario": {"name": case.scenario, "time_scale": case.time_scale},
-            "server": {
-                "address": "tcp://127.0.0.1:0",
-                "http_address": None,
-                "heartbeat_s": 0.25,
-                "lease_s": 30.0,
-            },
+            "server": {"address": "tcp://127.0.0.1:0", "http_address": None, "heartbeat_s": 0.25, "lease_s": 30.0},
             "injector": {"address": "tcp://127.0.0.1:0", "http_address": None},
         }
     )
@@ -131,14 +126,7 @@ def through_sockets(settings: Settings) -> list[int]:
         for first in (0, half):
             stack.enter_context(
                 _Process(
-                    settings,
-                    "client",
-                    "--server",
-                    listening["address"],
-                    "--first",
-                    str(first),
-                    "--count",
-                    str(half),
+                    settings, "client", "--server", listening["address"], "--first", str(first), "--count", str(half)
                 )
             )
         server.run()
@@ -186,18 +174,12 @@ def _plot(drawn: Sequence[tuple[Case, int, list[int], list[int]]], path: Path) -
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        1, len(drawn), figsize=(4.2 * len(drawn), 3.6), sharey=True, layout="constrained"
-    )
+    figure, axes = pyplot.subplots(1, len(drawn), figsize=(4.2 * len(drawn), 3.6), sharey=True, layout="constrained")
     for axis, (case, _, sockets, virtual) in zip(axes, drawn, strict=True):
         longest = max(*sockets, *virtual)
         bins = [value - 0.5 for value in range(longest + 2)]
         axis.hist(
-            [sockets, virtual],
-            bins=bins,
-            density=True,
-            label=["sockets", "simulated"],
-            color=["#1f5f8b", "#e59a3c"],
+            [sockets, virtual], bins=bins, density=True, label=["sockets", "simulated"], color=["#1f5f8b", "#e59a3c"]
         )
         axis.set_title(case.name)
         axis.set_xlabel("staleness, rounds")
@@ -208,18 +190,14 @@ def _plot(drawn: Sequence[tuple[Case, int, list[int], list[int]]], path: Path) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two seeds, fewer rounds")
     parser.add_argument("--plot", type=Path, help="file for the histograms of seed 0")
     parser.add_argument("--store", type=Path, help="file of what went through sockets, to go on from")
     arguments = parser.parse_args()
     rows = run(arguments.quick, arguments.plot, arguments.store)
     headings = list(rows[0])
-    cells = [
-        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
-    ]
+    cells = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
     print(report.table(headings, cells))
     for case in CASES:
         agreeing = [row["p"] > P_MIN for row in rows if row["scenario"] == case.name]

@@ -83,11 +83,7 @@ def _served(clients: int, dimension: int, rounds: int, k: int) -> dict[str, Any]
         listening = json.loads(server.stdout.readline())
         subprocess.run([*own, folder, "--take-part", listening["address"]], check=True)
         ended = json.loads(server.stdout.readline())
-    return {
-        "before_bytes": listening["before_bytes"],
-        "peak_bytes": ended[PEAK],
-        "updates": ended["updates"],
-    }
+    return {"before_bytes": listening["before_bytes"], "peak_bytes": ended[PEAK], "updates": ended["updates"]}
 
 
 def serve(clients: int, dimension: int, folder: str, *, rounds: int, k: int) -> None:
@@ -237,9 +233,7 @@ def plot(figures: list[dict[str, Any]], file: Path) -> None:
     axes.set_ylim(0, 2 * BUDGET)
     axes.set_xlabel("clients")
     axes.set_ylabel("models above the same server with no model")
-    axes.set_title(
-        f"Memory of a server with a model of {report.megabytes(figures[0]['model_bytes'])}", loc="left"
-    )
+    axes.set_title(f"Memory of a server with a model of {report.megabytes(figures[0]['model_bytes'])}", loc="left")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     picture.savefig(file, dpi=160)
@@ -258,9 +252,7 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(
-            arguments.clients, arguments.dimension, arguments.folder, rounds=arguments.rounds, k=arguments.k
-        )
+        serve(arguments.clients, arguments.dimension, arguments.folder, rounds=arguments.rounds, k=arguments.k)
     elif arguments.take_part:
         take_part(arguments.take_part, arguments.clients, arguments.dimension, arguments.folder)
     else:

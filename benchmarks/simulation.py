@@ -184,9 +184,7 @@ def _bare_s(
     settings: Settings, batches: Sequence[Batch], tests: Batch, evaluations: int, layout: torch.memory_format
 ) -> float:
     inputs_mX, _ = batches[0]
-    model = build_model(settings.model.name, tuple(inputs_mX.shape[1:]), 10, settings.seed).to(
-        settings.device
-    )
+    model = build_model(settings.model.name, tuple(inputs_mX.shape[1:]), 10, settings.seed).to(settings.device)
     model = model.to(memory_format=layout)
     laid_out = [(inputs.contiguous(memory_format=layout), labels) for inputs, labels in batches]
     optimiser = torch.optim.SGD(model.parameters(), lr=settings.training.learning_rate)
@@ -246,26 +244,19 @@ def _bare_process(pipe: "Connection[Any, Any]", recorded: Recorded, place: int, 
 
 def markdown(figures: list[dict[str, Any]]) -> str:
     """The figures as a table."""
-    rows = [
-        row for figure in figures for row in _rows(figure["model"], figure["gradients"], figure["seconds"])
-    ]
+    rows = [row for figure in figures for row in _rows(figure["model"], figure["gradients"], figure["seconds"])]
     turns = len(figures[0]["seconds"][BARE])
     return (
         f"{CLIENTS} clients, gradient of one mini-batch of {BATCH}, fedavg, k-async with K = {K}, "
         f"{figures[0]['gradients']} client-gradients, {torch.get_num_threads()} threads a process; median and spread "
         f"of {turns} turns. Budget: {BUDGET_OVERHEAD:.0%} over the bare loop. The best bare is the fastest by its "
         "median.\n\n"
-        + report.table(
-            ("model, arrangement", "gradients/s", "over the bare loop", "over the best bare"), rows
-        )
+        + report.table(("model, arrangement", "gradients/s", "over the bare loop", "over the best bare"), rows)
     )
 
 
 def _rows(model: str, gradients: int, seconds: dict[str, list[float]]) -> Iterator[tuple[str, ...]]:
-    best = min(
-        (name for name in seconds if name.startswith("bare")),
-        key=lambda name: statistics.median(seconds[name]),
-    )
+    best = min((name for name in seconds if name.startswith("bare")), key=lambda name: statistics.median(seconds[name]))
 
     def over(name: str, other: str) -> str:
         overheads = [ours / theirs - 1 for ours, theirs in zip(seconds[name], seconds[other], strict=True)]

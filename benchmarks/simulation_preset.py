@@ -131,10 +131,7 @@ def run(settings: Settings, quick: bool = False) -> dict[str, Any]:
     piece = Piece.of(settings, evaluations)
     context = training_context(settings)
     batches = _recorded(settings, context, piece)
-    tests = (
-        context.dataset.test_examples().to(context.device),
-        context.dataset.test.labels_N.to(context.device),
-    )
+    tests = (context.dataset.test_examples().to(context.device), context.dataset.test.labels_N.to(context.device))
     path = str(settings.data.path)
     figures: dict[str, list[float]] = {}
     for _ in range(turns):
@@ -207,10 +204,7 @@ def _ends_after_s(benchmark: str, *arguments: str) -> float:
     """Seconds from the start of a process until what it prints, by `time.perf_counter`."""
     started_s = time.perf_counter()
     said = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{benchmark}", *arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", f"benchmarks.{benchmark}", *arguments], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     return float(said) - started_s  # one clock for all processes of a machine
 
@@ -257,20 +251,12 @@ def _recorded(settings: Settings, context: TrainingContext, piece: Piece) -> lis
     batches = []
     for client_id, task in marks.tasks:
         inputs_nX, labels_n = context.trainer.examples(client_id)
-        batches += [
-            (inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b))
-            for batch_b in task.batches
-        ]
+        batches += [(inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)) for batch_b in task.batches]
     return batches
 
 
 def _bare(
-    name: str,
-    batches: Sequence[Batch],
-    tests: Batch,
-    settings: Settings,
-    evaluations: int,
-    layout: torch.memory_format,
+    name: str, batches: Sequence[Batch], tests: Batch, settings: Settings, evaluations: int, layout: torch.memory_format
 ) -> dict[str, float]:
     """Seconds of the steps, and of so many evaluations."""
     inputs_bX, _ = batches[0]

@@ -130,11 +130,7 @@ def markdown(figures: dict[str, Any]) -> str:
         ("rounds a second", f"{figures['rounds_per_s']:,.0f}", f"{BUDGET_ROUNDS_PER_S}"),
         ("with the first task of every client", f"{figures['rounds_per_s_with_start']:,.0f}", ""),
         ("seconds until the first round", f"{figures['start_s']:.1f}", ""),
-        (
-            "most memory",
-            report.megabytes(figures["memory_bytes"]),
-            report.megabytes(BUDGET_BYTES),
-        ),
+        ("most memory", report.megabytes(figures["memory_bytes"]), report.megabytes(BUDGET_BYTES)),
     ]
     return (
         f"{figures['clients']:,} clients, {figures['rounds']:,} rounds of K = {figures['k']}, a model of one "
@@ -143,9 +139,7 @@ def markdown(figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     print(markdown(run(parser.parse_args().quick)))
 

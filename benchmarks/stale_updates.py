@@ -76,9 +76,7 @@ class StaleUpdates:
         versions = [self.context.model.parameters_d.clone()]
         for version in range(rounds):
             first = version * AT_A_TIME % CLIENTS
-            updates = [
-                self.update(client, version, versions[-1]) for client in range(first, first + AT_A_TIME)
-            ]
+            updates = [self.update(client, version, versions[-1]) for client in range(first, first + AT_A_TIME)]
             versions.append(versions[-1] - torch.stack(updates).mean(0))
         return versions
 

@@ -158,12 +158,7 @@ def _heatmap(canvas: Canvas, panel: Heatmap, box: Box, answer: list[Series]) -> 
     low, high = max(0, int(used[0]) - 1), min(int(used[-1]) + 2, len(rows))
     edges_s = np.append(canvas.times_s, canvas.times_s[-1] + canvas.span.step_s)
     axes.pcolormesh(
-        edges_s,
-        np.arange(low, high + 1),
-        np.sqrt(counts[low:high]),
-        cmap="viridis",
-        edgecolor=PANEL,
-        linewidth=0.6,
+        edges_s, np.arange(low, high + 1), np.sqrt(counts[low:high]), cmap="viridis", edgecolor=PANEL, linewidth=0.6
     )
     labels = ["more" if bound == np.inf else shown(bound, panel.unit) for bound, _ in rows][low:high]
     every = -(-len(labels) // 10)

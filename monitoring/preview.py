@@ -32,13 +32,7 @@ _LOOK: dict[Any, Any] = {
 
 
 def draw(
-    dashboards: Sequence[Dashboard],
-    url: str,
-    folder: Path,
-    *,
-    seconds: float,
-    scrape_s: float,
-    run: str | None = None,
+    dashboards: Sequence[Dashboard], url: str, folder: Path, *, seconds: float, scrape_s: float, run: str | None = None
 ) -> Iterator[Path]:
     """One picture a dashboard. url: of a Prometheus. seconds: of the past that are shown. scrape_s: between two
     scrapes. run: that those of one run show; None for the first. Raises UserError when there is no answer or run.

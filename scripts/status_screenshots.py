@@ -84,11 +84,7 @@ def main() -> None:
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running(Path(folder)) as url,
-        sync_playwright() as playwright,
-    ):
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
         for name in SHOTS:
             shoot(browser, url, name, options.into)

@@ -15,10 +15,7 @@ LAYERS: list[list[tuple[str, str, str]]] = [
     [("papers", "unstale_papers: presets, printed numbers, results", OUTSIDE)],
     [("cli", "parse, call one function, print", ACTS)],
     [("report", "recorded runs as a page", ACTS), ("privacy", "audit of inversions", ACTS)],
-    [
-        ("runtime", "sockets, threads: server, client, injector", ACTS),
-        ("simulator", "virtual time and network", ACTS),
-    ],
+    [("runtime", "sockets, threads: server, client, injector", ACTS), ("simulator", "virtual time and network", ACTS)],
     [("protocol", "the server without sockets and threads", PURE), ("workers", "one pool: local, Ray", ACTS)],
     [("config", "file, options; build(settings)", ACTS), ("journal", "a run on disk", ACTS)],
     [
@@ -32,10 +29,7 @@ LAYERS: list[list[tuple[str, str, str]]] = [
         ("policies", "updates to one step", PURE),
         ("compensators", "stale to fresh", PURE),
     ],
-    [
-        ("settings", "one declaration per setting; no torch", PURE),
-        ("unstale_proto", "the wire contract", PURE),
-    ],
+    [("settings", "one declaration per setting; no torch", PURE), ("unstale_proto", "the wire contract", PURE)],
 ]
 WIDTH, HEIGHT, GAP = 12.0, 1.0, 0.25
 
@@ -47,17 +41,10 @@ def main() -> None:
         for column, (name, about, colour) in enumerate(layer):
             left, bottom = column * (width + GAP), row * (HEIGHT + GAP)
             box = FancyBboxPatch(
-                (left, bottom),
-                width,
-                HEIGHT,
-                boxstyle="round,pad=0,rounding_size=0.12",
-                fc=colour,
-                ec="#555555",
+                (left, bottom), width, HEIGHT, boxstyle="round,pad=0,rounding_size=0.12", fc=colour, ec="#555555"
             )
             axes.add_patch(box)
-            axes.text(
-                left + width / 2, bottom + 0.64, name, ha="center", va="center", fontsize=12, weight="bold"
-            )
+            axes.text(left + width / 2, bottom + 0.64, name, ha="center", va="center", fontsize=12, weight="bold")
             axes.text(left + width / 2, bottom + 0.28, about, ha="center", va="center", fontsize=9)
     axes.annotate(
         "",
@@ -66,9 +53,7 @@ def main() -> None:
         arrowprops={"arrowstyle": "->", "lw": 1.5, "color": "#555555"},
     )
     axes.text(-0.8, 4.5, "imports", rotation=90, ha="center", va="center", fontsize=10)
-    for number, (words, colour) in enumerate(
-        (("pure: no socket, thread, clock or file", PURE), ("acts", ACTS))
-    ):
+    for number, (words, colour) in enumerate((("pure: no socket, thread, clock or file", PURE), ("acts", ACTS))):
         axes.add_patch(
             FancyBboxPatch((number * 4.6, -0.75), 0.4, 0.3, boxstyle="square,pad=0", fc=colour, ec="#555555")
         )

@@ -38,11 +38,7 @@ class Variable:
             "type": "query",
             "datasource": DATASOURCE,
             "definition": self.query,
-            "query": {
-                "qryType": 1,
-                "query": self.query,
-                "refId": "PrometheusVariableQueryEditor-VariableQuery",
-            },
+            "query": {"qryType": 1, "query": self.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
             "multi": self.several,
             "includeAll": self.several,
             **({"allValue": WHATEVER} if self.thousands else {}),
@@ -72,11 +68,7 @@ INJECTOR = Variable(
     name="injector", title="Injector", metric='unstale_injector_connections{job=~"$job"}', label="instance"
 )
 PROCESS = Variable(
-    name="process",
-    title="Process",
-    metric='unstale_build_info{job=~"$job"}',
-    label="instance",
-    thousands=True,
+    name="process", title="Process", metric='unstale_build_info{job=~"$job"}', label="instance", thousands=True
 )
 
 

@@ -105,12 +105,7 @@ HELD = (
         unit="count:messages",
         decimals=0,
     ),
-    by_process(
-        catalogue.INJECTOR_BYTES_IN_FLIGHT,
-        title="Bytes held",
-        description="The same in bytes.",
-        unit="bytes",
-    ),
+    by_process(catalogue.INJECTOR_BYTES_IN_FLIGHT, title="Bytes held", description="The same in bytes.", unit="bytes"),
     by_process(
         catalogue.INJECTOR_CONNECTIONS,
         title="Connections",

@@ -9,10 +9,7 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 Format = Literal["time_series", "heatmap", "table"]
 COUNT = "count:"
 """Begins a unit of things that are counted."""
-NONE_YET = {
-    "type": "special",
-    "options": {"match": "null+nan", "result": {"text": "–", "index": 0}},
-}
+NONE_YET = {"type": "special", "options": {"match": "null+nan", "result": {"text": "–", "index": 0}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +81,7 @@ class Panel(ABC):
 
     def overrides(self) -> list[dict[str, Any]]:
         """What some series have otherwise."""
-        return [
-            override(name, color={"mode": "fixed", "fixedColor": colour})
-            for name, colour in self.colours.items()
-        ]
+        return [override(name, color={"mode": "fixed", "fixedColor": colour}) for name, colour in self.colours.items()]
 
     def transformations(self) -> list[dict[str, Any]]:
         """What becomes of the answers before they are shown."""
@@ -311,9 +305,7 @@ class Table(Panel):
         found = [override(one.title, unit=one.unit) for one in self.columns if one.unit]
         for one in self.columns:
             if one.link:
-                url = (
-                    f"/d/{one.link}?var-run=${{__value.raw}}&${{datasource:queryparam}}&${{__url_time_range}}"
-                )
+                url = f"/d/{one.link}?var-run=${{__value.raw}}&${{datasource:queryparam}}&${{__url_time_range}}"
                 found.append(override(one.title, links=[{"title": "Open this run", "url": url}]))
         return found
 

@@ -32,14 +32,10 @@ LOW_DISK = Steps("red", ((1024**3, "yellow"), (10 * 1024**3, "green")))
 # --- panels of one metric, by its kind ---
 
 
-def over_time(
-    metric: Metric, *, title: str, description: str, unit: str, width: int = 12, height: int = 8
-) -> Heatmap:
+def over_time(metric: Metric, *, title: str, description: str, unit: str, width: int = 12, height: int = 8) -> Heatmap:
     """How the values of a histogram lie, from one time to the next."""
     queries = (Query(spread(metric), "{{le}}"),)
-    return Heatmap(
-        title=title, description=description, unit=unit, queries=queries, width=width, height=height
-    )
+    return Heatmap(title=title, description=description, unit=unit, queries=queries, width=width, height=height)
 
 
 def altogether(metric: Metric, *, title: str, description: str) -> Spread:

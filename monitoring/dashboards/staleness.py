@@ -30,9 +30,7 @@ NOW = (
         title="Fresh updates",
         description="Share of the updates that were computed from the model they were added to. 100 % under `sync`.",
         unit="percentunit",
-        queries=(
-            Query(share(rate(STALENESS_OF, part="bucket", le="0.0"), rate(STALENESS_OF, part="count"))),
-        ),
+        queries=(Query(share(rate(STALENESS_OF, part="bucket", le="0.0"), rate(STALENESS_OF, part="count"))),),
         maximum=1,
         decimals=0,
     ),

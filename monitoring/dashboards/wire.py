@@ -145,9 +145,7 @@ JOURNAL = (
         description="One commit makes all durable that came since the last. More a commit is how a busy server keeps "
         "up.",
         unit="count:updates",
-        queries=(
-            Query(f"{rate(catalogue.UPDATES, outcome='accepted')} / ({COMMITS} > 0)", "updates a commit"),
-        ),
+        queries=(Query(f"{rate(catalogue.UPDATES, outcome='accepted')} / ({COMMITS} > 0)", "updates a commit"),),
         width=8,
     ),
     *disk(),
@@ -158,9 +156,7 @@ TRANSFERS = (
         title="Transfers in chunks",
         description="Payloads of more than 4 MiB. Active ones may send; many that wait are a link that is full.",
         unit="count:transfers",
-        queries=(
-            Query(f"sum by (direction, state) ({of(catalogue.TRANSFERS)})", "{{direction}}, {{state}}"),
-        ),
+        queries=(Query(f"sum by (direction, state) ({of(catalogue.TRANSFERS)})", "{{direction}}, {{state}}"),),
         stacked=True,
         decimals=0,
     ),
@@ -188,8 +184,7 @@ CLIENTS = (
         unit="short",
         queries=(
             Query(
-                f"{rate(catalogue.CLIENT_UPDATES_SENT)} / ({rate(catalogue.CLIENT_UPDATES)} > 0)",
-                "sendings an update",
+                f"{rate(catalogue.CLIENT_UPDATES_SENT)} / ({rate(catalogue.CLIENT_UPDATES)} > 0)", "sendings an update"
             ),
         ),
         decimals=2,

@@ -89,9 +89,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 # --- export, import ---
 
 
-def test_what_one_machine_computed_another_one_need_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_machine_computed_another_one_need_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran(tmp_path, "", "--seeds", "1", "--device", "cpu")
     assert printed(capsys, "export", "results.jsonl", "tiny") == "written: results.jsonl, 3 results\n"
     assert printed(capsys, "export", "none.jsonl", "fh-t2") == "written: none.jsonl, 0 results\n"
@@ -168,16 +166,7 @@ def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: 
 
 def test_programs_are_told_in_json(tmp_path: Path) -> None:
     out, _ = ran(
-        tmp_path,
-        "beta=fails",
-        "--seeds",
-        "1",
-        "--cells",
-        "method=alpha,beta",
-        "--device",
-        "cpu",
-        "--json",
-        code=1,
+        tmp_path, "beta=fails", "--seeds", "1", "--cells", "method=alpha,beta", "--device", "cpu", "--json", code=1
     )
     told = facts(out)
     assert told[0] == {
@@ -225,12 +214,8 @@ def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_tw
 @pytest.mark.slow
 def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_path: Path) -> None:
     counts = {"train": 900, "test": 50}
-    images = {
-        f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()
-    }
-    np.savez(
-        tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()}
-    )
+    images = {f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()}
+    np.savez(tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()})
     smaller = ["--scale-rounds", "0.0008", "--scale-clients", "0.1", "--cells", "beta=IID method=FedAvg"]
     told = facts(
         ran(
@@ -304,23 +289,13 @@ def test_a_file_may_be_given_for_data_that_the_chosen_cells_do_not_have(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.npz").write_bytes(b"not read before a job needs it")
-    arguments = [
-        "wk-t3",
-        "--data",
-        "emnist-mnist=mine.npz",
-        "--cache",
-        "/nowhere",
-        "--cells",
-        "data=CIFAR-10",
-    ]
+    arguments = ["wk-t3", "--data", "emnist-mnist=mine.npz", "--cache", "/nowhere", "--cells", "data=CIFAR-10"]
     assert refusal(capsys, arguments).startswith("wk-t3 is measured on 'cifar10', which is not in /nowhere;")
 
 
 def test_a_second_engine_in_the_same_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with Store.open(Path("there")):
-        assert refusal(capsys, ["tiny", "--store", "there"]).startswith(
-            "the store there is in use by another"
-        )
+        assert refusal(capsys, ["tiny", "--store", "there"]).startswith("the store there is in use by another")
 
 
 # --- list and show ---
@@ -337,9 +312,7 @@ def test_every_published_table_and_figure_is_listed(capsys: pytest.CaptureFixtur
     assert "a seed takes" not in printed(capsys, "list"), "nobody knows"
 
 
-def test_what_a_seed_takes_is_known_from_the_store(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_a_seed_takes_is_known_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     first, *_ = jobs(of, of.cells, seeds=[5], scale=Scale(), place=Place(cache="/data"))
     with Store.open(Path("unstale-reproduction")) as store:
@@ -352,13 +325,9 @@ def test_what_a_seed_takes_is_known_from_the_store(
     assert [line.split()[-2:] for line in said.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
 
 
-def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "show", "tiny")
-    assert (
-        "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
-    )
+    assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
     assert "  clients: 30 (ours, [P]). It is small.\n" in said
     assert "  rounds: 7 (paper)\n" in said
     assert said.count("  50.0") == 3

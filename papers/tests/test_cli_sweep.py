@@ -99,9 +99,7 @@ def test_it_says_what_it_tries_what_is_best_and_how_sure_that_is(tmp_path: Path)
         f"method=one: best is {RATE} 0.01 with 80.50 ± 0.71 %. The next one, {RATE} 0.001, with 70.50 ± 0.71 %, is "
         "behind by more than the seeds' spread (paired t-test over 2 seeds, p = " in out
     )
-    assert sorted(hill.calls(tmp_path)) == [
-        f"one {rate} {seed} 0.1" for rate in (0.001, 0.01, 0.1) for seed in (0, 1)
-    ]
+    assert sorted(hill.calls(tmp_path)) == [f"one {rate} {seed} 0.1" for rate in (0.001, 0.01, 0.1) for seed in (0, 1)]
     swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1,0.03", "--cells", "method=one", "--seeds", "2")
     assert len(hill.calls(tmp_path)) == 8, "what is done is not computed again"
 
@@ -127,9 +125,7 @@ def test_toward_a_number_the_nearest_is_best(tmp_path: Path) -> None:
     assert one["best"] == [{RATE: 1.0}]
     assert one["candidates"][0]["off"] == pytest.approx(0.01)
     assert f"{RATE} 1.0 with 60.00 %, 1.00 points off the target" in one["says"]
-    assert (
-        f"It has the greatest {RATE} of all that were tried, so a better one may lie beyond." in one["says"]
-    )
+    assert f"It has the greatest {RATE} of all that were tried, so a better one may lie beyond." in one["says"]
 
 
 def test_draws_go_on_where_fewer_ended(tmp_path: Path) -> None:
@@ -219,9 +215,7 @@ def test_a_mistake_is_one_sentence_before_anything_begins(
 @pytest.mark.slow
 def test_a_real_search_finds_what_its_runs_find(tmp_path: Path) -> None:
     labels = np.arange(300) % 3
-    images = (40 * labels[:, None, None] + np.arange(300 * 64).reshape(300, 8, 8) * 7919 % 100).astype(
-        np.uint8
-    )
+    images = (40 * labels[:, None, None] + np.arange(300 * 64).reshape(300, 8, 8) * 7919 % 100).astype(np.uint8)
     np.savez(
         tmp_path / "mine.npz", x_train=images[:240], y_train=labels[:240], x_test=images[240:], y_test=labels[240:]
     )  # fmt: skip

@@ -86,10 +86,7 @@ def test_a_p_is_of_all_seeds_together() -> None:
 
 
 def test_methods_are_ranked_in_print_and_here_and_the_orders_compared() -> None:
-    cells = [
-        cell(f"beta=1 method={method}", accuracy=value)
-        for method, value in (("A", 0.5), ("B", 0.3), ("C", 0.4))
-    ]
+    cells = [cell(f"beta=1 method={method}", accuracy=value) for method, value in (("A", 0.5), ("B", 0.3), ("C", 0.4))]
     other = cell("beta=2 method=A", accuracy=0.6)
     table = {"beta=1 method=A": [0.6], "beta=1 method=B": [0.5], "beta=1 method=C": [0.4]}
     rankings = Comparison(preset=preset(*cells, other), records=runs(table)).rankings
@@ -120,8 +117,7 @@ def test_a_run_that_diverged_has_no_number_at_its_end_but_what_it_reached_before
     made = preset(cell("method=A"), cell("method=B"), measures=("final accuracy", "rounds to 40 %"))
     dead = replace(ends_with(0.5, at=7), found={"ended": "nobody's model is finite"})
     comparison = Comparison(
-        preset=made,
-        records={("method=A", 0): dead, ("method=B", 0): ends_with(0.2), ("method=A", 1): ends_with(0.5)},
+        preset=made, records={("method=A", 0): dead, ("method=B", 0): ends_with(0.2), ("method=A", 1): ends_with(0.5)}
     )
     final, rounds = (comparison.entries["method=A", name] for name in made.measures)
     assert (final.values, final.diverged) == ({0: None, 1: 0.5}, {0})
@@ -139,24 +135,16 @@ def test_what_is_relative_to_a_run_that_diverged_is_not_known() -> None:
     whole = Comparison(preset=made, records=records)
     part = Comparison(preset=made, records={**records, ("method=B", 2): dead})
     assert whole.entries["method=A", "ahead of B"].values == pytest.approx({0: 10, 1: 9, 2: 8})
-    assert part.entries["method=A", "ahead of B"].values == {
-        0: pytest.approx(10),
-        1: pytest.approx(9),
-        2: None,
-    }
+    assert part.entries["method=A", "ahead of B"].values == {0: pytest.approx(10), 1: pytest.approx(9), 2: None}
     tests = [one.entries["method=A", "p over seeds against B"].spread for one in (whole, part)]
     assert [spread.n for spread in tests if spread is not None] == [3, 2]
 
 
 def test_a_printed_bound_is_in_no_order_and_no_difference() -> None:
-    made = preset(
-        *(cell(f"method={method}", accuracy=0.45) for method in "AB"), cell("method=C", accuracy=0.47)
-    )
+    made = preset(*(cell(f"method={method}", accuracy=0.45) for method in "AB"), cell("method=C", accuracy=0.47))
     bounds = [replace(one, published={"final accuracy": Number(0.45, "< 45 %")}) for one in made.cells[:2]]
     made = replace(made, cells=(*bounds, made.cells[2]))
-    comparison = Comparison(
-        preset=made, records=runs({"method=A": [0.4], "method=B": [0.3], "method=C": [0.5]})
-    )
+    comparison = Comparison(preset=made, records=runs({"method=A": [0.4], "method=B": [0.3], "method=C": [0.5]}))
     assert comparison.entries["method=A", "final accuracy"].difference is None
     assert comparison.entries["method=C", "final accuracy"].difference == pytest.approx(0.03)
     assert comparison.rankings[0].published == (("C",),)

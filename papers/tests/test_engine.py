@@ -109,9 +109,7 @@ def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
     minutes = itertools.count(0.0, TELL_S)
     monkeypatch.setattr("unstale_papers.engine.now_s", lambda: next(minutes))
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
-    assert [one.shares for one in seen.standings].count((0.5,)) == 3, (
-        "a minute has gone by at each word of a job"
-    )
+    assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute has gone by at each word of a job"
 
 
 def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:
@@ -194,9 +192,7 @@ def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> Non
 def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
-    wanted = [
-        replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)
-    ]
+    wanted = [replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)]
     os.utime(file, ns=(1, 1))
     assert compute(tmp_path, wanted)[0].done == 3
 
@@ -229,9 +225,7 @@ def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
     seen = Seen()
     with Store.open(tmp_path / "store") as store:
         engine = Engine(store, seen, processes=2)
-        stopper = threading.Thread(
-            target=lambda: (wait_for_calls(tmp_path, "beta 0", "gamma 0"), engine.stop())
-        )
+        stopper = threading.Thread(target=lambda: (wait_for_calls(tmp_path, "beta 0", "gamma 0"), engine.stop()))
         stopper.start()
         assert engine.run(planned(of, seeds=1)) == Counts(jobs=3, before=0, done=1, failed=0)
         stopper.join(PATIENCE_S)
@@ -242,9 +236,7 @@ def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
 
 def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(pools, "local", lambda: Pool("support.no_such_module", ""))
-    with pytest.raises(
-        UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"
-    ):
+    with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)))
 
 
@@ -290,9 +282,7 @@ def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process group of an engine that cannot get past beta."""
     here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
     process = subprocess.Popen(
-        [sys.executable, "-c", ENGINE, str(folder)],
-        env={**os.environ, "PYTHONPATH": here},
-        start_new_session=True,
+        [sys.executable, "-c", ENGINE, str(folder)], env={**os.environ, "PYTHONPATH": here}, start_new_session=True
     )
     try:
         yield process

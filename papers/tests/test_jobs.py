@@ -144,9 +144,7 @@ def test_a_smaller_one_is_another_job() -> None:
 
 
 def test_an_order_says_the_settings_again() -> None:
-    one = job(
-        cell(policy={"name": "fedbuff", "settings": {"alpha": 0.5}}, training={"steps": None, "epochs": 2})
-    )
+    one = job(cell(policy={"name": "fedbuff", "settings": {"alpha": 0.5}}, training={"steps": None, "epochs": 2}))
     order = json.loads(json.dumps(one.order))
     assert Settings(**order["settings"]) == one.settings
     assert order["module"] == MEASUREMENTS["run"]

@@ -45,8 +45,7 @@ def test_nothing_is_drawn_of_what_was_not_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "panels", "lines"),
-    [("fh-t2", 3, 8), ("fh-f5", 8, 8), ("wk-t3", 6, 4), ("gi-f11", 1, 6), ("ar-f2", 6, 7)],
+    ("name", "panels", "lines"), [("fh-t2", 3, 8), ("fh-f5", 8, 8), ("wk-t3", 6, 4), ("gi-f11", 1, 6), ("ar-f2", 6, 7)]
 )
 def test_a_figure_has_a_panel_for_each_of_the_other_axes_labels(name: str, panels: int, lines: int) -> None:
     figure = made(name)[make(name).curves[-1].title]
@@ -111,9 +110,7 @@ def test_a_class_that_has_no_test_examples_has_no_curve() -> None:
 
 
 def test_what_a_measurement_found_is_shown_over_what_it_says() -> None:
-    record = Record(
-        found={"curves": {"L1 error": {"x": "staleness, rounds", "points": [(0, 1.0), (5, 2.0)]}}}
-    )
+    record = Record(found={"curves": {"L1 error": {"x": "staleness, rounds", "points": [(0, 1.0), (5, 2.0)]}}})
     assert list(show("L1 error").of(record)) == [(0.0, 1.0), (5.0, 2.0)]
     assert along("L1 error", [Record(), record]) == "staleness, rounds"
     assert along("accuracy", [record]).startswith("version")
@@ -136,9 +133,7 @@ def test_a_method_looks_the_same_in_all_figures() -> None:
 
 
 @pytest.mark.parametrize("name", ["gi-f4", "wk-f2", "ar-t3", "gi-t1"])
-def test_every_figure_is_a_png_that_the_markdown_names_and_a_picture_on_the_page(
-    name: str, tmp_path: Path
-) -> None:
+def test_every_figure_is_a_png_that_the_markdown_names_and_a_picture_on_the_page(name: str, tmp_path: Path) -> None:
     written = output.write(comparison(name, range(2)), tmp_path, scale=Scale(), about=())
     pngs = [file for file in written if file.suffix == ".png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in pngs)

@@ -57,11 +57,7 @@ def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
             for name in preset.measures:
                 heading = found.entries[cell.name, name].measure.heading
                 place = _place(cell.labels, preset.columns, heading, caption, heads, preset.method)
-                row = [
-                    row
-                    for row in rows
-                    if row[0] == ", ".join(cell.labels.get(axis, "") for axis in preset.rows)
-                ]
+                row = [row for row in rows if row[0] == ", ".join(cell.labels.get(axis, "") for axis in preset.rows)]
                 if place is not None and row:
                     read[cell.name, name] = row[0][place]
     return read
@@ -89,9 +85,7 @@ def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> 
     of_text = numbers(tables_of_markdown(markdown.text(made)), found)
     is_printed = {name for cell in found.preset.cells for name in cell.published}
     # A column in which there is nothing at all is left out.
-    entries = {
-        key: entry for key, entry in found.entries.items() if key[1] in is_printed or not is_itself(entry)
-    }
+    entries = {key: entry for key, entry in found.entries.items() if key[1] in is_printed or not is_itself(entry)}
     assert of_page.keys() == of_text.keys() == entries.keys()
     for key, entry in entries.items():
         expected = shown(entry) if key[1] in is_printed else measured(entry)
@@ -209,26 +203,16 @@ def test_missing_cells_and_seeds_are_said_to_be_and_never_zero(partial: Path) ->
 
 def test_it_is_said_at_the_top_what_failed_and_what_is_not_whole(partial: Path) -> None:
     for name in ("fh-t2.md", "fh-t2.html"):
-        top = (
-            (partial / name)
-            .read_text(encoding="utf-8")
-            .replace("\\", "")
-            .partition("Published and measured")[0]
-        )
+        top = (partial / name).read_text(encoding="utf-8").replace("\\", "").partition("Published and measured")[0]
         top += (partial / name).read_text(encoding="utf-8").replace("\\", "")[:20_000]
         assert "67 of 72 runs (cells times seeds) are done, 1 failed, 4 were not run" in top
         assert f"{REFL} with seed 1: ZeroDivisionError: as | it was told" in top
         assert ABOUT[0] in top
 
 
-def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_was_computed(
-    partial: Path,
-) -> None:
+def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_was_computed(partial: Path) -> None:
     text = (partial / "fh-t2.md").read_text(encoding="utf-8")
-    for captions in (
-        tables_of_markdown(text),
-        Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables,
-    ):
+    for captions in (tables_of_markdown(text), Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables):
         assert len(captions) == 5 + len(make("fh-t2").measures)
         for caption in captions:
             if caption != "Where settings are from":
@@ -262,10 +246,7 @@ def test_what_a_smaller_size_no_longer_shows_is_said_where_the_size_is() -> None
 
 def test_what_is_ours_is_marked_in_every_output(partial: Path) -> None:
     text = (partial / "fh-t2.md").read_text(encoding="utf-8")
-    for tables in (
-        tables_of_markdown(text),
-        Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables,
-    ):
+    for tables in (tables_of_markdown(text), Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables):
         marks = {row[0]: row[2] for row in tables["Where settings are from"]}
         assert marks["training.steps"] == "ours, [P]"
         assert marks["trigger.name"] == "published"
@@ -279,16 +260,12 @@ def test_settings_are_those_that_were_computed_beside_those_of_full_size(partial
     rows = {row["key"]: row for row in rows_of_csv(partial / "fh-t2-settings.csv")}
     assert (rows["clients"]["value"], rows["clients"]["full_size"]) == ("500", "1000")
     assert (rows["rounds"]["value"], rows["rounds"]["full_size"]) == ("1250", "5000")
-    assert (rows["training.learning_rate"]["value"], rows["training.learning_rate"]["full_size"]) == (
-        "0.01",
-        "",
-    )
+    assert (rows["training.learning_rate"]["value"], rows["training.learning_rate"]["full_size"]) == ("0.01", "")
 
 
 def test_the_same_numbers_give_the_same_bytes(partial: Path, tmp_path: Path) -> None:
     written = [
-        output.write(comparison("gi-f4", range(1)), tmp_path / name, scale=Scale(), about=ABOUT)
-        for name in "ab"
+        output.write(comparison("gi-f4", range(1)), tmp_path / name, scale=Scale(), about=ABOUT) for name in "ab"
     ]
     for one, other in zip(*written, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name

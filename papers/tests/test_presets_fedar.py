@@ -102,12 +102,10 @@ def test_methods_differ_in_policy_and_the_corrections_of_scaffold_alone() -> Non
     cells = [at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method) for method in METHODS]
     left_out = {"policy", "training", "scenario"}
     assert len({cell.settings.model_dump_json(exclude=left_out) for cell in cells}) == 1
-    assert {
-        (cell.settings.scenario.name, cell.scenario) for cell in cells if cell.labels["method"] != "MIFA"
-    } == {("availability-01", None)}
-    trainings = {
-        cell.settings.training.model_copy(update={"name": "sgd"}).model_dump_json() for cell in cells
+    assert {(cell.settings.scenario.name, cell.scenario) for cell in cells if cell.labels["method"] != "MIFA"} == {
+        ("availability-01", None)
     }
+    trainings = {cell.settings.training.model_copy(update={"name": "sgd"}).model_dump_json() for cell in cells}
     assert len(trainings) == 1
     assert at(ar_f2(), data="SVHN", p_min="0.5", method="Scaffold").settings.training.name == "scaffold"
 
@@ -116,11 +114,7 @@ def test_every_run_trains_as_the_paper_says() -> None:
     for made in PRESETS.values():
         for cell in made().cells:
             training = cell.settings.training
-            assert (training.epochs or training.steps, training.batch_size, training.learning_rate) == (
-                5,
-                64,
-                0.1,
-            )
+            assert (training.epochs or training.steps, training.batch_size, training.learning_rate) == (5, 64, 0.1)
             assert training.weight_decay == 0.001
             assert (cell.settings.partition.name, cell.settings.partition.classes) == ("classes", 2)
             assert (cell.settings.trigger.name, cell.settings.selector.name) == ("sync", "all")
@@ -191,11 +185,7 @@ def test_what_figures_share_is_the_same_run() -> None:
     for method in WITHOUT_S:
         first = at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method)
         for other in (at(ar_f4(), p_min="0.1", method=method), at(ar_f5(), clients="100", method=method)):
-            assert (first.settings, first.options, first.scenario) == (
-                other.settings,
-                other.options,
-                other.scenario,
-            )
+            assert (first.settings, first.options, first.scenario) == (other.settings, other.options, other.scenario)
         mild = at(ar_f2(), data="CIFAR-10", p_min="0.5", method=method)
         assert mild.settings == at(ar_f4(), p_min="0.5", method=method).settings
     assert (

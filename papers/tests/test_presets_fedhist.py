@@ -39,10 +39,7 @@ def test_table_1_is_printed_as_the_paper_has_it() -> None:
     preset = fh_t1()
     first = at(preset, data="FMNIST", beta="0.3", ratio="10", method="FedAvg")
     last = at(preset, data="CIFAR-100", beta="IID", ratio="100", method="FedHist")
-    assert (first.published["final accuracy"].text, last.published["final accuracy"].text) == (
-        "70.93",
-        "26.70",
-    )
+    assert (first.published["final accuracy"].text, last.published["final accuracy"].text) == ("70.93", "26.70")
     assert last.published["final accuracy"].value == pytest.approx(0.2670)
     assert total(preset, "final accuracy", data="CIFAR-10", beta="0.3", ratio="100") == pytest.approx(376.51)
     assert total(preset, "final accuracy", method="FedHist", ratio="10") == pytest.approx(511.88)
@@ -87,8 +84,7 @@ def test_the_methods_differ_in_policy_and_local_training_alone() -> None:
     common = {cell.settings.model_dump_json(exclude={"policy", "training"}) for cell in cells}
     assert len(common) == 1
     steps = {
-        cell.settings.training.model_copy(update={"name": "sgd", "mu": None, "temperature": None})
-        for cell in cells
+        cell.settings.training.model_copy(update={"name": "sgd", "mu": None, "temperature": None}) for cell in cells
     }
     assert len({one.model_dump_json() for one in steps}) == 1
 

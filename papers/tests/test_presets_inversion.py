@@ -70,10 +70,7 @@ def test_tables_3_to_6_are_printed_as_the_paper_has_them() -> None:
     ):
         for method, rounds, percent in zip(("GI", "direct", "first order"), epochs, percents, strict=True):
             assert total(preset, TIME, method=method) == rounds, (preset.name, method)
-            assert 100 * total(preset, CLASS_5, method=method) == pytest.approx(percent), (
-                preset.name,
-                method,
-            )
+            assert 100 * total(preset, CLASS_5, method=method) == pytest.approx(percent), (preset.name, method)
         assert total(preset, TIME, method="GI (ours)") == 0
 
 
@@ -89,10 +86,7 @@ def test_costs_are_printed_as_the_paper_has_them() -> None:
         assert total(preset, "inversion seconds") == seconds
         assert total(preset, "inversion loss") == pytest.approx(losses)
     half = at(gi_t1(), size="1/2")
-    assert (half.published["inversion seconds"].text, half.published["inversion loss"].text) == (
-        "219",
-        "1.74",
-    )
+    assert (half.published["inversion seconds"].text, half.published["inversion loss"].text) == ("219", "1.74")
 
 
 def test_sizes_are_shares_of_what_the_client_holds() -> None:
@@ -111,16 +105,8 @@ def test_every_tenth_of_the_clients_takes_part_in_turn_with_all_that_they_hold()
     for name, made in PRESETS.items():
         for cell in made().cells:
             settings = cell.settings
-            assert (settings.clients, settings.selector.size, settings.selector.name) == (
-                100,
-                10,
-                "round-robin",
-            ), name
-            assert (settings.trigger.name, settings.training.epochs, settings.training.momentum) == (
-                "sync",
-                5,
-                0,
-            )
+            assert (settings.clients, settings.selector.size, settings.selector.name) == (100, 10, "round-robin"), name
+            assert (settings.trigger.name, settings.training.epochs, settings.training.momentum) == ("sync", 5, 0)
             assert settings.training.batch_size >= (settings.partition.budget or 600)
 
 
@@ -170,11 +156,7 @@ def test_table_4_is_by_alpha_and_table_6_by_rate() -> None:
 
 def test_iterations_are_no_rounds_and_those_of_ours_stay() -> None:
     iterations = "compensator.settings.iterations"
-    published, ours, switched = (
-        at(gi_f11(), method="GI"),
-        at(gi_f11(), method="GI (ours)"),
-        at(gi_f9(), switch="155"),
-    )
+    published, ours, switched = (at(gi_f11(), method="GI"), at(gi_f11(), method="GI (ours)"), at(gi_f9(), switch="155"))
     assert (published.in_rounds, published.in_iterations) == ((), (iterations,))
     assert (ours.in_rounds, ours.in_iterations) == ((), ())
     assert (switched.in_rounds, switched.in_iterations) == ((), (iterations,))
@@ -210,8 +192,7 @@ def test_inversion_is_held_against_both_others_as_they_are_printed() -> None:
     for preset in (gi_t3(), gi_t4(), gi_t5(), gi_t6(), gi_f11()):
         assert "first passage of class 5" in preset.measures
     assert any(
-        one.measure == "time to match of class 5" and one.worse == {"method": "first order"}
-        for one in gi_f11().claims
+        one.measure == "time to match of class 5" and one.worse == {"method": "first order"} for one in gi_f11().claims
     )
 
 
@@ -224,10 +205,7 @@ def test_errors_are_looked_at_up_to_sixty_rounds() -> None:
         for cell in preset.cells:
             assert tuple(cell.options["staleness"]) == tuple(range(0, 61, 10))
             assert cell.settings.partition.name == "blocks"
-    assert (gi_f2().cells[0].settings.model.name, gi_f7().cells[0].settings.model.name) == (
-        "cnn3",
-        "lenet_gi",
-    )
+    assert (gi_f2().cells[0].settings.model.name, gi_f7().cells[0].settings.model.name) == ("cnn3", "lenet_gi")
 
 
 def test_figure_6_changes_up_to_half_of_the_data() -> None:

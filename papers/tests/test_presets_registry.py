@@ -146,8 +146,7 @@ def printed_advantages(preset: Preset, claim: Claim) -> list[float]:
     sign = 1 if measure(claim.measure).better == "higher" else -1
     for pair in compared(preset, claim):
         us, them = (
-            claim.level if cell is None else getattr(cell.published.get(claim.measure), "value", None)
-            for cell in pair
+            claim.level if cell is None else getattr(cell.published.get(claim.measure), "value", None) for cell in pair
         )
         if us is not None and them is not None:
             found.append((us / them) ** sign if claim.as_ratio else sign * (us - them))
@@ -165,8 +164,6 @@ def test_what_presets_share_is_the_same_run() -> None:
     fedhist = [identity(cell) for name in ("fh-t1", "fh-t2", "fh-f4", "fh-f5") for cell in MADE[name].cells]
     assert len(fedhist) == 144 + 24 + 16 + 64
     assert len(set(fedhist)) == 144 + 12 + 64
-    wkafl = [
-        identity(cell) for name, preset in MADE.items() if name.startswith("wk-") for cell in preset.cells
-    ]
+    wkafl = [identity(cell) for name, preset in MADE.items() if name.startswith("wk-") for cell in preset.cells]
     assert len(wkafl) == 18 + 24 + 8 + 8 + 4
     assert len(set(wkafl)) == 18 + 18 + 8 + 6 + 4

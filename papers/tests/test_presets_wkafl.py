@@ -31,21 +31,13 @@ def test_table_2_is_printed_as_the_paper_has_it() -> None:
     assert total(preset, "final accuracy", "WKAFL") == pytest.approx(4.1989)
     assert total(preset, "final accuracy", "TWAFL") == pytest.approx(4.0796)
     assert total(preset, "final accuracy", "SASGD") == pytest.approx(3.4522)
-    assert (
-        at(preset, data="EMNIST-MNIST", ratio="100", method="TWAFL").published["final accuracy"].text
-        == "0.962"
-    )
+    assert at(preset, data="EMNIST-MNIST", ratio="100", method="TWAFL").published["final accuracy"].text == "0.962"
 
 
 def test_table_3_is_printed_as_the_paper_has_it() -> None:
     preset = wk_t3()
     assert len(preset.cells) == 2 * 3 * 4
-    sums = {
-        "WKAFL": (4.2440, 0.0761),
-        "TWAFL": (4.1964, 0.1286),
-        "GSGM": (3.7778, 0.0439),
-        "SASGD": (3.4214, 0.1833),
-    }
+    sums = {"WKAFL": (4.2440, 0.0761), "TWAFL": (4.1964, 0.1286), "GSGM": (3.7778, 0.0439), "SASGD": (3.4214, 0.1833)}
     for method, (accuracy, stability) in sums.items():
         assert total(preset, "final accuracy", method) == pytest.approx(accuracy)
         assert total(preset, "stability", method) == pytest.approx(stability)
@@ -73,9 +65,7 @@ def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
             one = at(second, data=data, ratio=ratio, method=method)
             other = at(third, data=data, L_num="1", method=method)
             assert one.settings == other.settings
-    assert (
-        at(second, data="CIFAR-10", ratio="150", method="TWAFL").published["final accuracy"].text == "0.4241"
-    )
+    assert at(second, data="CIFAR-10", ratio="150", method="TWAFL").published["final accuracy"].text == "0.4241"
     assert at(third, data="CIFAR-10", L_num="1", method="TWAFL").published["final accuracy"].text == "0.4141"
 
 
@@ -90,9 +80,7 @@ def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
 )
 def test_constants_are_those_of_the_released_code(data: str, said: tuple[object, ...]) -> None:
     preset = wk_f5() if data in ("CelebA", "EMNIST-ByClass") else wk_t3()
-    cell = next(
-        cell for cell in preset.cells if cell.labels["data"] == data and cell.labels["method"] == "WKAFL"
-    )
+    cell = next(cell for cell in preset.cells if cell.labels["data"] == data and cell.labels["method"] == "WKAFL")
     settings, own = cell.settings, cell.settings.policy.settings
     assert said == (
         settings.training.batch_size,
@@ -118,11 +106,7 @@ def test_rates_are_by_data_and_method() -> None:
         for cell in preset.cells
     }
     of_wkafl = {"EMNIST-MNIST": 0.005, "CIFAR-10": 0.0005, "EMNIST-ByClass": 0.005, "CelebA": 0.0001}
-    others = {
-        ("EMNIST-MNIST", "TWAFL"): 0.0005,
-        ("EMNIST-MNIST", "GSGM"): 0.000001,
-        ("CIFAR-10", "GSGM"): 0.00001,
-    }
+    others = {("EMNIST-MNIST", "TWAFL"): 0.0005, ("EMNIST-MNIST", "GSGM"): 0.000001, ("CIFAR-10", "GSGM"): 0.00001}
     methods = ("WKAFL", "TWAFL", "GSGM", "SASGD")
     assert rates == {(data, method): rate for data, rate in of_wkafl.items() for method in methods} | others
 

@@ -64,9 +64,7 @@ def test_sources_are_those_of_the_file_in_its_order() -> None:
     assert paper().source("one") == Source(key="alpha", value="0.1", tag="R:WK")
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("3340", 3340.0), ("1.9x", 1.9), ("40.9±18.1", 40.9), ("0.0", 0.0)]
-)
+@pytest.mark.parametrize(("text", "number"), [("3340", 3340.0), ("1.9x", 1.9), ("40.9±18.1", 40.9), ("0.0", 0.0)])
 def test_a_printed_text_begins_with_its_number(text: str, number: float) -> None:
     assert leading_number(text) == number
 

@@ -101,18 +101,14 @@ def test_a_line_that_is_spoilt_is_said_and_nothing_is_taken(
         assert list(there.everything()) == []
 
 
-def test_two_files_with_other_results_of_the_same_configuration_are_said(
-    tmp_path: Path, three: list[Job]
-) -> None:
+def test_two_files_with_other_results_of_the_same_configuration_are_said(tmp_path: Path, three: list[Job]) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for file in files:
         with Store.open(tmp_path / file.stem) as store:
             store.keep(three[0], result(0.25, digest=file.stem))
             published.write(store, file)
     with Store.open(tmp_path / "there") as there:
-        with pytest.raises(
-            UserError, match="is another one than a file before has, of the same configuration"
-        ):
+        with pytest.raises(UserError, match="is another one than a file before has, of the same configuration"):
             published.read(there, files)
         assert list(there.everything()) == []
         assert published.read(there, [files[0], files[0]]) == (1, 0)
@@ -159,16 +155,7 @@ SCALES = {
     "gi-t3": Scale(rounds=0.25, data=0.2, iterations=0.005),
 }
 """As papers/results/README.md says; the others are at full size."""
-OF_CELLS = {
-    "ar-f2": 9,
-    "ar-t3": 7,
-    "fh-t1": 4,
-    "fh-t2": 24,
-    "gi-f11": 2,
-    "gi-t3": 12,
-    "wk-t2": 18,
-    "wk-t3": 18,
-}
+OF_CELLS = {"ar-f2": 9, "ar-t3": 7, "fh-t1": 4, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12, "wk-t2": 18, "wk-t3": 18}
 """How many results are of cells of a preset; the others are of searches."""
 
 

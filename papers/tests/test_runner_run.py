@@ -83,9 +83,7 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
 
 def test_updates_that_are_refused_are_counted_by_reason(record: Record) -> None:
     server = SETTINGS.server.model_copy(update={"norm_max": 0.5})
-    found = measure(
-        "run", SETTINGS.model_copy(update={"server": server}), {}, on_progress=lambda _: None
-    ).found
+    found = measure("run", SETTINGS.model_copy(update={"server": server}), {}, on_progress=lambda _: None).found
     assert "the last 120 tasks made no update that counts" in found["ended"]
     assert found["refused"] == {"norm-too-large": 120}
     assert "refused" not in record.found

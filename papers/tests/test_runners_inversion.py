@@ -109,9 +109,7 @@ def test_the_late_client_is_the_one_of_them_with_the_most_examples(settings: Set
 
 
 def test_where_nobody_is_late_there_is_nothing_to_measure(settings: Settings) -> None:
-    with pytest.raises(
-        UserError, match="under which no client is late, expected a scenario with stale_rounds"
-    ):
+    with pytest.raises(UserError, match="under which no client is late, expected a scenario with stale_rounds"):
         found("inversion cost", without_scenario(settings))
 
 
@@ -150,9 +148,7 @@ def test_the_loss_is_there_before_each_iteration_and_behind_the_last(settings: S
 
 
 def test_what_inverting_costs_is_said_with_its_loss(settings: Settings) -> None:
-    few = found(
-        "inversion cost", with_compensator(settings, "gradient-inversion", **PAPER, images_share=0.05)
-    )
+    few = found("inversion cost", with_compensator(settings, "gradient-inversion", **PAPER, images_share=0.05))
     many = found("inversion cost", settings)
     assert few["inverted examples"] < many["inverted examples"]
     for one in (few, many):
@@ -180,8 +176,7 @@ def test_the_error_of_a_stale_update_is_its_distance_from_the_true_one(settings:
     distances, angles = [], []
     for client in run.late():
         stale_d, true_d = (
-            run.update(client, version, task=ROUNDS).vector_d.double() * RATE
-            for version in (ROUNDS - 3, ROUNDS)
+            run.update(client, version, task=ROUNDS).vector_d.double() * RATE for version in (ROUNDS - 3, ROUNDS)
         )
         distances.append(float((stale_d - true_d).abs().sum()))
         angles.append(1 - float(stale_d @ true_d / (stale_d.norm() * true_d.norm())))

@@ -26,9 +26,7 @@ def cell(scenario: str | None = None, options: dict[str, Any] | None = None, **s
 
 def test_rounds_and_iterations_shrink_by_the_scale_and_clients_and_data_by_its_root() -> None:
     assert Scale(rounds=0.25, clients=0.5, data=0.5, iterations=0.25) == QUARTER
-    small = scaled(
-        cell(clients=1000, rounds=5000, evaluate_every=20, trigger={"name": "k-async", "k": 10}), QUARTER
-    )
+    small = scaled(cell(clients=1000, rounds=5000, evaluate_every=20, trigger={"name": "k-async", "k": 10}), QUARTER)
     settings = small.settings
     assert (settings.rounds, settings.evaluate_every, settings.data.share) == (1250, 12, 0.5)
     assert (settings.clients, settings.trigger.k) == (500, 5)
@@ -85,9 +83,7 @@ def test_a_curve_keeps_two_points_and_a_run_four_rounds() -> None:
 
 
 def test_as_many_of_the_clients_are_stale() -> None:
-    scenario = yaml.safe_dump(
-        {"groups": [{"name": "stale", "clients": {"holding": 5, "top": 10}, "stale_rounds": 40}]}
-    )
+    scenario = yaml.safe_dump({"groups": [{"name": "stale", "clients": {"holding": 5, "top": 10}, "stale_rounds": 40}]})
     text = scaled(cell(scenario), Scale(clients=0.5)).scenario
     assert text is not None
     (group,) = yaml.safe_load(text)["groups"]
@@ -99,9 +95,7 @@ def test_full_size_is_the_cell_itself() -> None:
     assert scaled(asked, Scale()) is asked
     assert str(Scale()) == "full size"
     assert str(Scale(rounds=0.01, clients=0.1)) == "rounds x 0.01, clients x 0.1, data x 1"
-    assert str(Scale.of(0.01)) == (
-        "rounds x 0.01, clients x 0.1, data x 0.1, iterations of an inversion x 0.01"
-    )
+    assert str(Scale.of(0.01)) == ("rounds x 0.01, clients x 0.1, data x 0.1, iterations of an inversion x 0.01")
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1.5, float("nan")])

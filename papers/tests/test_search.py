@@ -20,16 +20,7 @@ from unstale_papers.presets.registry import PRESETS
 from unstale_papers.record import Record
 from unstale_papers.runners import MEASUREMENTS, measure
 from unstale_papers.scale import Scale
-from unstale_papers.search import (
-    Candidate,
-    Range,
-    Search,
-    candidates,
-    check_different,
-    named,
-    overs,
-    search,
-)
+from unstale_papers.search import Candidate, Range, Search, candidates, check_different, named, overs, search
 from unstale_papers.search_ranking import Outcome, Ranking, check_reach, goal
 
 RATE, ALPHA = "training.learning_rate", "policy.settings.alpha"
@@ -157,9 +148,7 @@ def test_what_is_drawn_twice_is_tried_once() -> None:
          "--random NUMBER"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_what_is_tried_is_one_sentence(
-    texts: list[str], draws: int | None, sentence: str
-) -> None:
+def test_a_mistake_in_what_is_tried_is_one_sentence(texts: list[str], draws: int | None, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         candidates(overs(texts), draws=draws)
     assert str(caught.value) == sentence
@@ -235,9 +224,7 @@ def planned(found: Search, scale: Scale) -> list[Any]:
          "0.1, clients x 1, data x 1, as rounds 69 and rounds 70 come to the same; leave it out"),
     ],
 )  # fmt: skip
-def test_a_key_that_changes_nothing_is_refused(
-    tmp_path: Path, over: str, scale: Scale, sentence: str
-) -> None:
+def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, over: str, scale: Scale, sentence: str) -> None:
     found = hilly(tmp_path, over)
     with pytest.raises(UserError) as caught:
         check_different(found, planned(found, scale), scale)
@@ -335,9 +322,7 @@ def test_the_best_candidate_of_each_cell_comes_first(tmp_path: Path) -> None:
         ("one", 0.001): 0.5, ("one", 0.01): 0.7, ("one", 0.1): 0.6,
         ("other", 0.001): 0.3, ("other", 0.01): 0.2, ("other", 0.1): 0.4,
     }  # fmt: skip
-    one, other = ranked(
-        hilly(tmp_path), {(*key, 0): record(accuracy) for key, accuracy in accuracies.items()}
-    )
+    one, other = ranked(hilly(tmp_path), {(*key, 0): record(accuracy) for key, accuracy in accuracies.items()})
     assert order(one) == [0.01, 0.1, 0.001]
     assert order(other) == [0.1, 0.001, 0.01]
     assert one.best[0].spread is not None
@@ -385,9 +370,7 @@ def test_toward_a_number_of_rounds_the_ratio_counts(tmp_path: Path) -> None:
 
 def test_toward_a_percentage_the_difference_counts(tmp_path: Path) -> None:
     accuracies = {0.001: 0.5, 0.01: 0.72, 0.1: 0.61}
-    one = ranked(
-        hilly(tmp_path), {("one", rate, 0): record(at) for rate, at in accuracies.items()}, toward="65"
-    )[0]
+    one = ranked(hilly(tmp_path), {("one", rate, 0): record(at) for rate, at in accuracies.items()}, toward="65")[0]
     assert order(one) == [0.1, 0.01, 0.001]
     assert [found.off for found in one.standings] == pytest.approx([0.04, 0.07, 0.15])
 
@@ -398,9 +381,7 @@ def test_toward_what_is_published_each_cell_has_its_own_number(tmp_path: Path) -
     one, other = ranked(hilly(tmp_path), found, toward="published")  # 0.7 and 0.6
     assert (order(one)[0], order(other)[0]) == (0.01, 0.1)
     (both,) = ranked(hilly(tmp_path), found, toward="published", together=True)
-    assert [one.off for one in both.standings] == pytest.approx(
-        [(0.09 + 0.01) / 2, (0.02 + 0.12) / 2, (0.2 + 0.1) / 2]
-    )
+    assert [one.off for one in both.standings] == pytest.approx([(0.09 + 0.01) / 2, (0.02 + 0.12) / 2, (0.2 + 0.1) / 2])
 
 
 def test_the_mean_over_seeds_is_held_against_the_target(tmp_path: Path) -> None:
@@ -518,9 +499,7 @@ def test_a_ratio_is_told_as_how_many_times_and_a_difference_in_its_unit(tmp_path
     assert rounds.off(1391 * 1.25, 1391) == rounds.off(1391 / 1.25, 1391) == pytest.approx(log(1.25))
     assert rounds.off_text(log(1.25)) == "1.25 times"
     assert accuracy.off_text(accuracy.off(0.5, 0.57)) == "7.00 points"
-    assert exp(rounds.off(0, 4)) == pytest.approx(4), (
-        "one that is reached before the first round counts as one"
-    )
+    assert exp(rounds.off(0, 4)) == pytest.approx(4), "one that is reached before the first round counts as one"
 
 
 def test_a_candidate_is_named_by_its_values() -> None:

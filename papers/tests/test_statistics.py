@@ -8,9 +8,7 @@ from scipy.stats import ttest_rel
 from unstale_papers.record import Record
 from unstale_papers.statistics import kendall, over_rounds, over_seeds, ranks, t_test
 
-T_2 = 0.95 / sqrt(
-    2 * 0.975 * 0.025
-)  # Student's t at 97.5 % and 2 degrees of freedom: (2 p - 1) / sqrt(2 p (1 - p))
+T_2 = 0.95 / sqrt(2 * 0.975 * 0.025)  # Student's t at 97.5 % and 2 degrees of freedom: (2 p - 1) / sqrt(2 p (1 - p))
 
 
 def curve(*accuracies: float, start: int = 0) -> Record:
@@ -81,10 +79,7 @@ def test_rounds_of_all_seeds_are_paired_at_the_versions_that_both_have() -> None
     # Version 0 is of no round. Versions 1 and 2 of the first seed: 0.3 - 0.2, 0.5 - 0.2. Of the second the two share
     # version 2 alone: 0.6 - 0.4. The others' further versions have no partner.
     found = over_rounds(
-        [
-            (curve(0.1, 0.3, 0.5), curve(0.9, 0.2, 0.2, 0.8)),
-            (curve(0.0, 0.1, 0.6), curve(0.4, 0.5, start=2)),
-        ]
+        [(curve(0.1, 0.3, 0.5), curve(0.9, 0.2, 0.2, 0.8)), (curve(0.0, 0.1, 0.6), curve(0.4, 0.5, start=2))]
     )
     by_hand = t_test([0.1, 0.3, 0.2])
     assert found is not None and by_hand is not None

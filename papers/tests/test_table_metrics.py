@@ -198,9 +198,7 @@ def test_a_tenth_is_rounded_up_and_its_deviation_has_n_minus_1() -> None:
     assert of("client accuracy best tenth", record) == pytest.approx(9.5)
 
 
-@pytest.mark.parametrize(
-    ("variance", "std"), [(325, "18.1"), (182.5, "13.6"), (321.6, "18.0"), (432.5, "20.9")]
-)
+@pytest.mark.parametrize(("variance", "std"), [(325, "18.1"), (182.5, "13.6"), (321.6, "18.0"), (432.5, "20.9")])
 def test_the_variance_has_n_and_the_deviation_n_minus_1(variance: float, std: str) -> None:
     # Half of 100 clients above the mean by sqrt(variance), half below. The paper prints 20.7 in the last row.
     away = sqrt(variance) / 100
@@ -264,11 +262,7 @@ def test_what_other_measurements_find_has_their_name() -> None:
 
 
 def test_p_is_over_all_rounds_and_seeds_or_over_the_seeds_final_accuracies() -> None:
-    pairs = [
-        (run(0.1, 0.3, 0.5), run(0.1, 0.2, 0.2)),
-        (run(0.1, 0.4, 0.7), run(0.1, 0.4, 0.4)),
-        (run(0.1), None),
-    ]
+    pairs = [(run(0.1, 0.3, 0.5), run(0.1, 0.2, 0.2)), (run(0.1, 0.4, 0.7), run(0.1, 0.4, 0.4)), (run(0.1), None)]
     rounds, seeds = t_test([0.1, 0.3, 0.0, 0.3]), t_test([0.4 - 0.2, 0.55 - 0.4])
     assert rounds is not None and seeds is not None
     over_rounds, over_seeds = measure("p against FedAR").of_all, measure("p over seeds against FedAR").of_all
@@ -302,8 +296,7 @@ CONSTANT = Record(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["final accuracy", "best accuracy", "training loss", "average staleness", "final accuracy of class 0"],
+    "name", ["final accuracy", "best accuracy", "training loss", "average staleness", "final accuracy of class 0"]
 )
 def test_a_constant_curve_is_measured_as_its_constant(name: str) -> None:
     assert of(name, CONSTANT) == 0.5
@@ -358,10 +351,7 @@ def test_numbers_are_shown_with_their_units() -> None:
     [
         ("final acuracy", "unknown measure 'final acuracy'; did you mean 'final accuracy'?"),
         ("final accuracy of class five", "did you mean 'final accuracy of class"),
-        (
-            "rounds to 0 %",
-            "the measure 'rounds to 0 %' has a target of 0 %, expected more than 0 and at most 100",
-        ),
+        ("rounds to 0 %", "the measure 'rounds to 0 %' has a target of 0 %, expected more than 0 and at most 100"),
         ("speedup to 101 %", "'speedup to 101 %' has a target of 101 %"),
     ],
 )

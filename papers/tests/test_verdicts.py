@@ -69,10 +69,7 @@ def test_a_setting_is_compared_for_each_method() -> None:
 
 def test_cells_that_are_left_out_are_on_neither_side() -> None:
     claim = Claim(
-        text="",
-        measure="final accuracy",
-        better={"data": "X", "beta": "1", "method": "A"},
-        without={"method": "B"},
+        text="", measure="final accuracy", better={"data": "X", "beta": "1", "method": "A"}, without={"method": "B"}
     )
     assert [other.labels["method"] for _, other in compared(GRID, claim) if other is not None] == ["C"]
     assert compared(GRID, replace(claim, without={"data": "X"})) == []
@@ -176,23 +173,15 @@ def test_each_of_many_pairs_is_tested_by_itself() -> None:
 def test_a_pair_that_is_missing_leaves_open_what_each_has() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.03, each=True)
     made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
-    ahead, behind = (
-        verdict_of(made, runs({"method=A": [0.6], "method=B": [least]})).answer for least in (0.5, 0.58)
-    )
+    ahead, behind = (verdict_of(made, runs({"method=A": [0.6], "method=B": [least]})).answer for least in (0.5, 0.58))
     assert (ahead, behind) == ("cannot be told", "does not hold")
 
 
 def test_in_print_the_least_is_said_where_each_counts() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.02, each=True)
-    cells = (
-        cell("method=A", accuracy=0.47),
-        cell("method=B", accuracy=0.45),
-        cell("method=C", accuracy=0.40),
-    )
+    cells = (cell("method=A", accuracy=0.47), cell("method=B", accuracy=0.45), cell("method=C", accuracy=0.40))
     found = verdict_of(preset(*cells, claims=(claim,)), {})
-    assert found.in_print == (
-        "In print: ahead in 2 of 2 comparisons, by +4.50 points on average, least +2.00 points."
-    )
+    assert found.in_print == ("In print: ahead in 2 of 2 comparisons, by +4.50 points on average, least +2.00 points.")
 
 
 def test_ratios_are_averaged_as_geometric_means() -> None:
@@ -285,9 +274,7 @@ def test_a_seed_in_which_two_missed_takes_nothing_from_the_other_pairs() -> None
 def test_a_run_that_diverged_is_neither_slow_nor_accurate() -> None:
     reached, good = ends_with(0.5, at=20), ends_with(0.45, at=39)
     # It never reached 40 %, which says that it is slower than what was there before it died, and no more.
-    early, late = (
-        replace(ends_with(0.3, at=at), found={"ended": "nobody's model is finite"}) for at in (10, 30)
-    )
+    early, late = (replace(ends_with(0.3, at=at), found={"ended": "nobody's model is finite"}) for at in (10, 30))
     assert rounds_judged(reached, early).answer == "cannot be told"
     assert rounds_judged(early, reached).answer == "cannot be told"
     assert rounds_judged(reached, late).answer == "holds"
@@ -317,9 +304,7 @@ def test_a_level_is_what_each_is_above_and_none_of_the_others() -> None:
 
 
 def test_a_level_in_print_is_one_that_a_number_may_be_at() -> None:
-    claim = Claim(
-        text="", measure="final accuracy", better={"method": "A"}, worse={"method": "B"}, level=0.45
-    )
+    claim = Claim(text="", measure="final accuracy", better={"method": "A"}, worse={"method": "B"}, level=0.45)
     cells = (cell("method=A", accuracy=0.47), cell("method=B", accuracy=0.45))  # printed as "< 45 %"
     assert verdict_of(preset(*cells, claims=(claim,)), {}).in_print == (
         "In print: ahead in 2 of 2 comparisons, least +0.00 points."
@@ -355,11 +340,7 @@ def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
 
 def test_published_numbers_are_held_against_the_same_claim() -> None:
     claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
-    cells = (
-        cell("method=A", accuracy=0.4443),
-        cell("method=B", accuracy=0.4454),
-        cell("method=C", accuracy=0.2854),
-    )
+    cells = (cell("method=A", accuracy=0.4443), cell("method=B", accuracy=0.4454), cell("method=C", accuracy=0.2854))
     found = verdict_of(preset(*cells, cell("method=D"), claims=(claim,)), {})
     # (-0.11 + 15.89) / 2, and nothing printed of D.
     assert found.in_print == "In print: ahead in 1 of 2 comparisons, by +7.89 points on average."

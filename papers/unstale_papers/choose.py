@@ -119,9 +119,7 @@ def _said(cell: Cell) -> dict[str, Any]:
     """What a cell says that is not the default, by key; of parts and of its measurement one by one."""
     said: dict[str, Any] = {}
     for key, value in values(cell.settings).items():
-        said |= (
-            {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
-        )
+        said |= {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
     said["measurement"] = cell.measurement
     said |= {f"measurement.{name}": value for name, value in cell.options.items()}
     if cell.scenario is not None:
@@ -146,8 +144,7 @@ def _deciding(of_each: Sequence[Any], cells: Sequence[Cell]) -> tuple[str, ...]:
     for some in _some_of(axes):
         found: dict[tuple[str, ...], Any] = {}
         if all(
-            found.setdefault(_labels(cell, some), value) == value
-            for cell, value in zip(cells, of_each, strict=True)
+            found.setdefault(_labels(cell, some), value) == value for cell, value in zip(cells, of_each, strict=True)
         ):
             return some
     return tuple(axes)

@@ -120,9 +120,7 @@ class Comparison:
 
     def entry(self, cell: Cell, of: Measure) -> Entry:
         """A measure of a cell, of whatever measure there is."""
-        records = {
-            seed: self.records[cell.name, seed] for seed in self.seeds if (cell.name, seed) in self.records
-        }
+        records = {seed: self.records[cell.name, seed] for seed in self.seeds if (cell.name, seed) in self.records}
         reference = self._reference(cell, of)
         pairs = {
             seed: (record, self.records.get((reference.name, seed)) if reference is not None else None)
@@ -144,11 +142,7 @@ class Comparison:
         else:
             whole = [pair for seed, pair in known.items() if seed not in diverged]
             together = of.of_all(whole)
-            spread = (
-                None
-                if together is None
-                else Spread(n=len(whole), mean=together, std=None, low=None, high=None)
-            )
+            spread = None if together is None else Spread(n=len(whole), mean=together, std=None, low=None, high=None)
         return Entry(
             cell=cell,
             measure=of,
@@ -173,18 +167,14 @@ class Comparison:
             for one in entries
             if one.published is not None and not one.published.is_bound
         }
-        measured = {
-            self._method(one): _key(one, sign) for one in entries if one.spread is not None or one.missed
-        }
+        measured = {self._method(one): _key(one, sign) for one in entries if one.spread is not None or one.missed}
         both = [method for method in published if method in measured]
         return Ranking(
             measure=of,
             labels=labels,
             published=_order(published),
             measured=_order(measured),
-            agreement=kendall(
-                ranks([published[one] for one in both]), ranks([measured[one] for one in both])
-            ),
+            agreement=kendall(ranks([published[one] for one in both]), ranks([measured[one] for one in both])),
         )
 
     def _method(self, entry: Entry) -> str:

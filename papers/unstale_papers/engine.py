@@ -171,8 +171,7 @@ class Engine:
         run = _Run(job=job, pool=pool, began_s=now_s())
         self._running.append(run)
         future = pool.submit(
-            json.dumps(job.order).encode(),
-            lambda share: self._events.put(partial(self._on_share, run, share)),
+            json.dumps(job.order).encode(), lambda share: self._events.put(partial(self._on_share, run, share))
         )
         future.add_done_callback(lambda future: self._events.put(partial(self._on_end, run, future)))
 
@@ -256,6 +255,4 @@ class Engine:
     def _timed(self, run: _Run) -> tuple[float, float | None]:
         """Seconds that a job has taken, and that it takes in all."""
         spent_s = now_s() - run.began_s
-        return spent_s, spent_s / run.share if run.share >= SHARE_MIN else self._durations.of(
-            run.job.configuration
-        )
+        return spent_s, spent_s / run.share if run.share >= SHARE_MIN else self._durations.of(run.job.configuration)

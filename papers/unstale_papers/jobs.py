@@ -95,9 +95,7 @@ class Job:
         }
 
 
-def jobs(
-    preset: Preset, cells: Iterable[Cell], *, seeds: Sequence[int], scale: Scale, place: Place
-) -> list[Job]:
+def jobs(preset: Preset, cells: Iterable[Cell], *, seeds: Sequence[int], scale: Scale, place: Place) -> list[Job]:
     """Every cell with every seed, the first seed of all cells before the second: a table is whole soon.
 
     Raises UserError for a measurement that there is not.

@@ -92,9 +92,7 @@ def stability(base: float | None, record: Record, _: Record | None) -> float | N
 def rounds_to(target: float, record: Record, _: Record | None = None) -> float | None:
     """First evaluated version with an accuracy of `target`, a share; None where there is none."""
     reached = (
-        version
-        for version, accuracy in zip(record.version_E, record.accuracy_E, strict=False)
-        if accuracy >= target
+        version for version, accuracy in zip(record.version_E, record.accuracy_E, strict=False) if accuracy >= target
     )
     return next(reached, None)
 
@@ -143,10 +141,7 @@ def first_passage(label: int, record: Record, reference: Record | None) -> float
 def _moving_average(curve: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
     """Mean over the evaluations of the last 10 rounds, from version 10 on."""
     return [
-        (
-            version,
-            _mean(value for at, value in curve[max(0, place + 1 - LAST) : place + 1] if at > version - LAST),
-        )
+        (version, _mean(value for at, value in curve[max(0, place + 1 - LAST) : place + 1] if at > version - LAST))
         for place, (version, _) in enumerate(curve)
         if version >= LAST
     ]
@@ -225,9 +220,7 @@ def found(name: str, record: Record, _: Record | None) -> float | None:
 # Methods against each other
 
 
-def p_of(
-    test: Callable[[Sequence[tuple[Record, Record]]], TTest | None], pairs: Sequence[Pair]
-) -> float | None:
+def p_of(test: Callable[[Sequence[tuple[Record, Record]]], TTest | None], pairs: Sequence[Pair]) -> float | None:
     """p of a test of the pairs that are complete."""
     found = test([(ours, theirs) for ours, theirs in pairs if theirs is not None])
     return None if found is None else found.p

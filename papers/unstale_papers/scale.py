@@ -112,9 +112,7 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     )
 
 
-def _shrink(
-    cell: Cell, keys: Iterable[str], factor: float, options: dict[str, Any], changes: dict[str, Any]
-) -> None:
+def _shrink(cell: Cell, keys: Iterable[str], factor: float, options: dict[str, Any], changes: dict[str, Any]) -> None:
     """Scale the values of keys, in the options of a cell or as changes of its settings."""
     for key in keys:
         if key in options:

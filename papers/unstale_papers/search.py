@@ -135,9 +135,7 @@ def _over(text: str) -> Over:
 def _range(key: str, said: str, low: Any, high: Any) -> Range:
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float):
-            raise UserError(
-                f"{OPTION}: {key} is {said!r}, expected numbers at both ends, or a list of values"
-            )
+            raise UserError(f"{OPTION}: {key} is {said!r}, expected numbers at both ends, or a list of values")
     if not low < high:
         raise UserError(f"{OPTION}: {key} is {said!r}, expected the lower end first")
     return Range(low=low, high=high, is_whole=isinstance(low, int) and isinstance(high, int))
@@ -195,9 +193,7 @@ def candidates(over: Sequence[Over], *, draws: int | None = None, seed: int = 0)
         every: Iterable[tuple[Any, ...]] = product(*(one.values for one in over))
     else:
         every = (tuple(one.drawn(seed, number) for one in over) for number in range(draws))
-    found: list[Candidate] = [
-        dict(zip((one.key for one in over), them, strict=True)) for them in _once(every)
-    ]
+    found: list[Candidate] = [dict(zip((one.key for one in over), them, strict=True)) for them in _once(every)]
     if len(found) < 2:
         raise UserError(f"{OPTION} comes to one candidate, expected two at least to choose from, {EXAMPLE}")
     return found

@@ -218,9 +218,7 @@ class Outcome:
     def _ranking(self, group: Sequence[Sequence[Trial]]) -> Ranking:
         """group: for each cell the trials, in one order of candidates."""
         standings = [self._standing(them) for them in zip(*group, strict=True)]
-        return Ranking(
-            cells=[trials[0].of for trials in group], standings=sorted(standings, key=lambda one: one.order)
-        )
+        return Ranking(cells=[trials[0].of for trials in group], standings=sorted(standings, key=lambda one: one.order))
 
     def _standing(self, trials: Sequence[Trial]) -> CandidateScore:
         """Of one candidate, a trial for each cell."""
@@ -274,9 +272,7 @@ class Outcome:
     def _score(self, together: float, by_cell: Sequence[float], targets: Sequence[float | None]) -> float:
         """Less is better. together: over cells. by_cell, targets: of each."""
         off = [
-            self.goal.off(value, target)
-            for value, target in zip(by_cell, targets, strict=True)
-            if target is not None
+            self.goal.off(value, target) for value, target in zip(by_cell, targets, strict=True) if target is not None
         ]
         if off:
             return round(fmean(off), DECIMALS)

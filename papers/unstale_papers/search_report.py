@@ -181,9 +181,7 @@ def document(result: SearchReport) -> Document:
     search = result.outcome.search
     rankings = result.rankings
     context = ReportContext(
-        comparison=Comparison(preset=search.untouched, records={}),
-        scale=result.scale,
-        files=_named(result.files),
+        comparison=Comparison(preset=search.untouched, records={}), scale=result.scale, files=_named(result.files)
     )
     settings = configured.section(context)
     return Document(
@@ -226,10 +224,7 @@ def _notes(result: SearchReport) -> Iterator[str]:
     yield f"Searched by: {of.heading}. {of.what} Here the validation split stands for the test set."
     yield f"Best is {_wanted(outcome)}."
     scale = result.scale.at(search.cells)
-    fewer = [
-        f"Not full size: {scale}. The keys above have their values at full size.",
-        *lost(search.cells, scale),
-    ]
+    fewer = [f"Not full size: {scale}. The keys above have their values at full size.", *lost(search.cells, scale)]
     yield "Full size." if scale.is_full else " ".join(fewer)
     files = "".join(f" {name} is read from {file}." for name, file in _named(result.files).items())
     yield f"Data: {listed(data_sets(search.cells))}.{files}"
@@ -254,23 +249,17 @@ def _wanted(outcome: Outcome) -> str:
         return f"the {'highest' if aim.measure.better == 'higher' else 'lowest'}"
     if aim.toward == PUBLISHED:
         return f"what comes nearest to the number in print of its own cell, {how}"
-    return f"what comes nearest to {aim.measure.text(aim.toward)} {aim.measure.unit}, {how}".replace(
-        " ,", ","
-    )
+    return f"what comes nearest to {aim.measure.text(aim.toward)} {aim.measure.unit}, {how}".replace(" ,", ",")
 
 
 def _named(files: Mapping[str, File]) -> dict[str, str]:
     """A file by its last name and what is in it: where it lies says nothing to others."""
-    return {
-        name: f"{file.path.rpartition('/')[2]} (SHA-256 {file.sha256[:12]}...)"
-        for name, file in files.items()
-    }
+    return {name: f"{file.path.rpartition('/')[2]} (SHA-256 {file.sha256[:12]}...)" for name, file in files.items()}
 
 
 def texts(rows: Table) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of a table for a terminal."""
     columns, shown = rows.of_page
     return [column.head for column in columns], [
-        [column.shown(cell).replace(NONE, "-") for column, cell in zip(columns, row, strict=True)]
-        for row in shown
+        [column.shown(cell).replace(NONE, "-") for column, cell in zip(columns, row, strict=True)] for row in shown
     ]

@@ -44,9 +44,7 @@ CREATE TABLE failures (
 """
 _NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
 _KEEP = f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, coalesce(?, {_NOW}), ?, ?)"  # noqa: S608  (no word of others)
-_WHOLE = (
-    "SELECT configuration, name, finished, record, seconds, machine, versions FROM results WHERE digest = ?"
-)
+_WHOLE = "SELECT configuration, name, finished, record, seconds, machine, versions FROM results WHERE digest = ?"
 _FAIL = (
     f"INSERT INTO failures VALUES (?, ?, ?, ?, 1, {_NOW}) ON CONFLICT (digest) DO UPDATE "  # noqa: S608
     "SET traceback = excluded.traceback, times = times + 1, last = excluded.last, name = excluded.name"
@@ -123,9 +121,7 @@ class Store:
         if not path.exists():
             return None
         with ExitStack() as stack, _reported("open", path):
-            connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
-            )
+            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
             stack.callback(connection.close)
             if _is_new(connection):  # of an engine that was killed as it began
                 return None
@@ -188,9 +184,7 @@ class Store:
     def origins(self, jobs: Iterable[Job]) -> Counter[str]:
         """On what, and by which versions, those jobs that are done were computed: how many of each."""
         query = "SELECT machine, versions FROM results WHERE digest = ?"
-        return Counter(
-            f"{machine}; {versions}" for job in jobs for machine, versions in self._rows(query, job.digest)
-        )
+        return Counter(f"{machine}; {versions}" for job in jobs for machine, versions in self._rows(query, job.digest))
 
     def everything(self) -> Iterator[StoredResult]:
         """Every result, in the order of names and then of digests."""
@@ -203,10 +197,7 @@ class Store:
                 name=name,
                 finished=finished,
                 result=Result(
-                    record=self._unpacked(packed).to_json(),
-                    seconds=seconds,
-                    machine=machine,
-                    versions=versions,
+                    record=self._unpacked(packed).to_json(), seconds=seconds, machine=machine, versions=versions
                 ),
             )
 
@@ -281,9 +272,7 @@ def _locked(folder: Path) -> int:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(
-        f"{path} is damaged ({what}); put it back from a copy, or name another folder with --store"
-    )
+    return UserError(f"{path} is damaged ({what}); put it back from a copy, or name another folder with --store")
 
 
 @contextmanager

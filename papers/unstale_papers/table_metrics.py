@@ -129,9 +129,7 @@ def _passage_of(text: str) -> Measure:
 
 def _target(name: str, percent: str) -> float:
     if not 0 < float(percent) <= 100:
-        raise UserError(
-            f"the measure {name!r} has a target of {percent} %, expected more than 0 and at most 100"
-        )
+        raise UserError(f"the measure {name!r} has a target of {percent} %, expected more than 0 and at most 100")
     return float(percent) / 100
 
 
@@ -174,8 +172,7 @@ def _speedup_to(percent: str) -> Measure:
         of=partial(metric_functions.speedup, _target(name, percent)),
         reference={"method": "FedAvg"},
         is_ranked=False,
-        what=f"How many times the rounds to {percent} % FedAvg needs "
-        "(docs/methods/measures.md#rounds-to-a-target).",
+        what=f"How many times the rounds to {percent} % FedAvg needs (docs/methods/measures.md#rounds-to-a-target).",
     )
 
 
@@ -298,8 +295,7 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="higher",
         of=metric_functions.best,
-        what="Share of the test set that is told right, in the best evaluation "
-        "(docs/methods/measures.md#accuracy).",
+        what="Share of the test set that is told right, in the best evaluation (docs/methods/measures.md#accuracy).",
     )
     yield Measure(
         name="accuracy of the last fifth",
@@ -365,8 +361,7 @@ def _simple() -> Iterable[Measure]:
         digits=3,
         better="lower",
         of=metric_functions.loss_of_all,
-        what="Over all clients' training examples, when it was last measured "
-        "(docs/methods/measures.md#loss).",
+        what="Over all clients' training examples, when it was last measured (docs/methods/measures.md#loss).",
     )
 
 
@@ -388,25 +383,15 @@ def _found(name: str, unit: str, digits: int, better: Better, what: str, heading
 
 def _of_other_measurements() -> Iterable[Measure]:
     yield _found("inversion seconds", "s", 1, "lower", "Seconds that inverting one update takes", "inversion")
-    yield _found(
-        "inversion loss", "", 3, "lower", "Disparity that an inversion ends with, an L1", "inversion"
-    )
-    yield _found(
-        "iterations saved", "%", 1, "higher", "Share of the iterations that a warm start saves", "inversion"
-    )
+    yield _found("inversion loss", "", 3, "lower", "Disparity that an inversion ends with, an L1", "inversion")
+    yield _found("iterations saved", "%", 1, "higher", "Share of the iterations that a warm start saves", "inversion")
     alike = "Correlation of the loss around the model with that over the client's own examples"
     yield _found("likeness of loss surface", "", 3, "higher", alike, "inversion")
-    yield _found(
-        "loss at the model", "nats", 3, "lower", "Loss of the model over the cell's examples", "inversion"
-    )
+    yield _found("loss at the model", "nats", 3, "lower", "Loss of the model over the cell's examples", "inversion")
     for rounds in (20, 40, 60):
         late = f"How far what is made of an update {rounds} rounds late is from the true one"
-        yield _found(
-            f"L1 error at {rounds}", "", 3, "lower", f"{late}: L1 over all parameters", "compensation-errors"
-        )
-        yield _found(
-            f"cosine error at {rounds}", "", 3, "lower", f"{late}: 1 - cosine", "compensation-errors"
-        )
+        yield _found(f"L1 error at {rounds}", "", 3, "lower", f"{late}: L1 over all parameters", "compensation-errors")
+        yield _found(f"cosine error at {rounds}", "", 3, "lower", f"{late}: 1 - cosine", "compensation-errors")
     for pool in ("own", "others'"):
         nearest = f"of reconstructed examples to the most alike of {pool} real ones"
         yield _found(f"LPIPS to {pool} examples", "", 3, "lower", f"LPIPS {nearest}", "inversion")
@@ -420,9 +405,7 @@ def _of_other_measurements() -> Iterable[Measure]:
         "Share of client 0 in the values of all clients, without their signs",
         "shapley-share",
     )
-    yield _found(
-        "Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "shapley-share"
-    )
+    yield _found("Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "shapley-share")
 
 
 def _all() -> Iterable[Measure]:

@@ -127,15 +127,9 @@ def compared(preset: Preset, claim: Claim) -> list[tuple[Cell | None, Cell | Non
     def rest(cell: Cell) -> frozenset[tuple[str, str]]:
         return frozenset((axis, at) for axis, at in cell.labels.items() if axis not in varied)
 
-    cells = [
-        cell for cell in preset.cells if not (claim.without and claim.without.items() <= cell.labels.items())
-    ]
+    cells = [cell for cell in preset.cells if not (claim.without and claim.without.items() <= cell.labels.items())]
     by_level = claim.level is not None
-    better = [
-        cell
-        for cell in cells
-        if claim.better.items() <= cell.labels.items() and (claim.better or not by_level)
-    ]
+    better = [cell for cell in cells if claim.better.items() <= cell.labels.items() and (claim.better or not by_level)]
     chosen = {cell.name for cell in better}
     worse = [cell for cell in cells if cell.name not in chosen and claim.worse.items() <= cell.labels.items()]
     if by_level:
@@ -166,11 +160,7 @@ def _side(comparison: Comparison, claim: Claim, cell: Cell | None) -> dict[int, 
         versions = comparison.records[cell.name, seed].version_E
         if value is not None:
             found[seed] = (value, value)
-        elif (
-            entry.measure.counts_rounds
-            and versions
-            and (seed not in entry.diverged or not entry.measure.reference)
-        ):
+        elif entry.measure.counts_rounds and versions and (seed not in entry.diverged or not entry.measure.reference):
             found[seed] = (versions[-1] + 1.0, inf)
         else:
             found[seed] = (-inf, inf)
@@ -209,9 +199,7 @@ def _claimed(claim: Claim) -> float:
     return round(log(claim.at_least), DECIMALS) if claim.at_least > 0 else 0.0
 
 
-def _answer(
-    claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int
-) -> tuple[Answer, str]:
+def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int) -> tuple[Answer, str]:
     """By `RULE`. run: pairs that all have these seeds. missing: how many more have none."""
     limit = _claimed(claim)
     leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
@@ -220,9 +208,7 @@ def _answer(
     lows = [[lead.low for lead in of_pair] for of_pair in every]
     highs = [[lead.high for lead in of_pair] for of_pair in every]
     if claim.each or claim.level is not None:
-        enough = all(
-            _is_above(of_pair, limit) for of_pair in lows
-        )  # without a correction, as all have to pass
+        enough = all(_is_above(of_pair, limit) for of_pair in lows)  # without a correction, as all have to pass
         refuted, behind = False, _one_below(run, limit, of=len(every))
     else:
         enough = _is_above(_by_seed(lows), limit)
@@ -242,9 +228,7 @@ def _answer(
         said.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
     if behind is not None and len(behind.by_seed) > len(seeds):
         figures = _known(behind.by_seed.values())
-        said.append(
-            f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}"
-        )
+        said.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
     if refuted or behind is not None:
         answer = "does not hold"
     elif enough and min(map(fmean, lows)) > 0:

@@ -98,9 +98,7 @@ def _check_file(path: str, *, sha256: str, size: int, modified_ns: int) -> None:
         if (there.st_size, there.st_mtime_ns) == (size, modified_ns):
             return
     if file_of(path).sha256 != sha256:
-        raise UserError(
-            f"--data: {path} is not the same file as when this began; put that back, or begin again"
-        )
+        raise UserError(f"--data: {path} is not the same file as when this began; put that back, or begin again")
 
 
 @contextmanager

@@ -24,8 +24,7 @@ from unstale_proto.messages import (
 )
 
 TYPES: dict[str, type[Message]] = {
-    message.type: message
-    for message in (Hello, Welcome, Task, Update, Ack, Heartbeat, Bye, Stop, Error, Chunk, Credit)
+    message.type: message for message in (Hello, Welcome, Task, Update, Ack, Heartbeat, Bye, Stop, Error, Chunk, Credit)
 }
 
 # The core of `model_validate`; without its options `decode` takes a seventh less time.
@@ -71,8 +70,7 @@ def decode(header: bytes | memoryview) -> Message:
     """Decode a header frame. Raises RemoteContractError for any other bytes."""
     if len(header) > limits.HEADER_BYTES_MAX:
         raise RemoteContractError(
-            Reason.HEADER_TOO_LARGE,
-            f"the header is {len(header)} bytes, expected at most {limits.HEADER_BYTES_MAX}",
+            Reason.HEADER_TOO_LARGE, f"the header is {len(header)} bytes, expected at most {limits.HEADER_BYTES_MAX}"
         )
     fields = _unpack(header)
     protocol = fields.get("protocol")

@@ -6,9 +6,7 @@ from enum import StrEnum
 class Reason(StrEnum):
     """Why a message or an update was refused."""
 
-    MALFORMED_HEADER = (
-        "malformed-header"  # not a msgpack map, or a field missing, of the wrong type, out of range
-    )
+    MALFORMED_HEADER = "malformed-header"  # not a msgpack map, or a field missing, of the wrong type, out of range
     HEADER_TOO_LARGE = "header-too-large"
     UNKNOWN_TYPE = "unknown-type"
     WRONG_PROTOCOL = "wrong-protocol"  # another protocol version

@@ -25,9 +25,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 LearningRate = Annotated[float, Field(gt=0, le=limits.LEARNING_RATE_MAX)]
 Loss = Annotated[float, Field(ge=-limits.LOSS_MAX, le=limits.LOSS_MAX)]
-PayloadBytes = Annotated[
-    int, Field(ge=limits.FLOAT_BYTES, le=limits.PAYLOAD_BYTES_MAX, multiple_of=limits.FLOAT_BYTES)
-]
+PayloadBytes = Annotated[int, Field(ge=limits.FLOAT_BYTES, le=limits.PAYLOAD_BYTES_MAX, multiple_of=limits.FLOAT_BYTES)]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Offset = Annotated[int, Field(ge=0, le=limits.PAYLOAD_BYTES_MAX)]
 Clients = Annotated[int, Field(ge=1, le=limits.CLIENTS_MAX)]
@@ -120,9 +118,7 @@ class PartPlan(_Strict):
     def _numbers_are_finite(self) -> Self:
         for key, value in self.settings.items():
             if not _is_finite(value):
-                raise PydanticCustomError(
-                    "finite", "numbers should be finite: {key}", {"key": key[: limits.NAME_MAX]}
-                )
+                raise PydanticCustomError("finite", "numbers should be finite: {key}", {"key": key[: limits.NAME_MAX]})
         return self
 
 
@@ -301,13 +297,9 @@ class Ack(Message):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.outcome != "duplicate" and self.outcome != self.first_outcome:
-            raise PydanticCustomError(
-                "outcome", "first_outcome should be equal to outcome unless that is 'duplicate'"
-            )
+            raise PydanticCustomError("outcome", "first_outcome should be equal to outcome unless that is 'duplicate'")
         if (self.reason is None) != (self.first_outcome == "accepted"):
-            raise PydanticCustomError(
-                "reason", "reason should be given exactly when first_outcome is 'rejected'"
-            )
+            raise PydanticCustomError("reason", "reason should be given exactly when first_outcome is 'rejected'")
         return self
 
 

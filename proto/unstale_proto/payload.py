@@ -11,10 +11,7 @@ def split(payload: memoryview) -> list[memoryview]:
     assert payload.format == "B"
     assert len(payload) % limits.FLOAT_BYTES == 0
     assert 0 < len(payload) <= limits.PAYLOAD_BYTES_MAX
-    return [
-        payload[start : start + limits.FRAME_BYTES_MAX]
-        for start in range(0, len(payload), limits.FRAME_BYTES_MAX)
-    ]
+    return [payload[start : start + limits.FRAME_BYTES_MAX] for start in range(0, len(payload), limits.FRAME_BYTES_MAX)]
 
 
 def check(frame_bytes: Sequence[int], payload_bytes: int) -> None:

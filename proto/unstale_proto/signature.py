@@ -25,9 +25,7 @@ def dimension(tensors: Sequence[TensorSpec]) -> int:
     return sum(math.prod(tensor.shape) for tensor in tensors)
 
 
-def payload_bytes(
-    tensors: Sequence[TensorSpec], buffers: Sequence[TensorSpec] = (), *, extra: bool = False
-) -> int:
+def payload_bytes(tensors: Sequence[TensorSpec], buffers: Sequence[TensorSpec] = (), *, extra: bool = False) -> int:
     """Bytes of a payload in float32; `extra` adds a vector as long as the parameters."""
     return limits.FLOAT_BYTES * (dimension(tensors) * (1 + extra) + dimension(buffers))
 

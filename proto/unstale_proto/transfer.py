@@ -60,9 +60,7 @@ class Receiving:
         has_place: whether the sender gets credit now.
     """
 
-    def __init__(
-        self, task_id: int, payload_bytes: int, checksum: str, part: Part, *, window_bytes: int
-    ) -> None:
+    def __init__(self, task_id: int, payload_bytes: int, checksum: str, part: Part, *, window_bytes: int) -> None:
         self.task_id = task_id
         self.payload_bytes = payload_bytes
         self.checksum = checksum
@@ -120,14 +118,10 @@ class Receiving:
 
     def _check(self, offset: int, frames: Sequence[memoryview]) -> None:
         if len(frames) != 1 or not 0 < len(frames[0]) <= limits.FRAME_BYTES_MAX:
-            raise RemoteContractError(
-                Reason.WRONG_SIZE, f"a chunk is one frame of 1 to {limits.FRAME_BYTES_MAX} bytes"
-            )
+            raise RemoteContractError(Reason.WRONG_SIZE, f"a chunk is one frame of 1 to {limits.FRAME_BYTES_MAX} bytes")
         end = offset + len(frames[0])
         if end > self.payload_bytes:
-            raise RemoteContractError(
-                Reason.WRONG_SIZE, f"a chunk ends at {end}, the payload at {self.payload_bytes}"
-            )
+            raise RemoteContractError(Reason.WRONG_SIZE, f"a chunk ends at {end}, the payload at {self.payload_bytes}")
         if end > self._granted:
             raise RemoteContractError(
                 Reason.NO_CREDIT, f"a chunk ends at {end}, credit at {self._granted}: wait for more"

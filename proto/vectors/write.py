@@ -23,9 +23,7 @@ def encoding_of(entry: dict[str, Any]) -> encodings.Encoding:
     """That of an entry under `encodings` or `malformed`."""
     behind = entry.get("behind", 0)
     dimension = entry["dimension"] if "dimension" in entry else len(entry["numbers"]) // 8 - behind
-    plan = EncodingPlan(
-        updates=entry["encoding"], models="float32", block=entry.get("block"), keep=entry.get("keep")
-    )
+    plan = EncodingPlan(updates=entry["encoding"], models="float32", block=entry.get("block"), keep=entry.get("keep"))
     return encodings.of_updates(plan, dimension, behind)
 
 
@@ -33,9 +31,7 @@ def _encoded(entry: dict[str, Any]) -> tuple[bytes, str]:
     """The payload of an entry, and its decoded numbers in hex."""
     encoding, numbers = encoding_of(entry), bytes.fromhex(entry["numbers"])
     head_bytes = 4 * encoding.dimension
-    frames = encoding.frames(
-        [memoryview(part) for part in (numbers[:head_bytes], numbers[head_bytes:]) if part]
-    )
+    frames = encoding.frames([memoryview(part) for part in (numbers[:head_bytes], numbers[head_bytes:]) if part])
     return b"".join(frames), b"".join(map(bytes, encoding.decode(frames))).hex()
 
 

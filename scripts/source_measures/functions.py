@@ -30,11 +30,7 @@ def code_lines(source: Source) -> int:
         if token.type not in layout and token.string:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(source.tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     text = source.text.splitlines()
     return sum(bool(text[line - 1].strip()) for line in lines)

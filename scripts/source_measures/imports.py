@@ -57,9 +57,7 @@ def circles(sources: Sequence[Source], *, deferred: bool) -> list[tuple[str, ...
             new = edges[stack.pop()] - reached[module]
             reached[module] |= new
             stack += new
-    return sorted(
-        {tuple(sorted(n for n in reached[m] if m in reached[n])) for m in modules if m in reached[m]}
-    )
+    return sorted({tuple(sorted(n for n in reached[m] if m in reached[n])) for m in modules if m in reached[m]})
 
 
 def _is_for_types(test: ast.expr) -> bool:

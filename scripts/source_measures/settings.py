@@ -94,13 +94,9 @@ class Declarations:
 
     def _ancestors(self, name: str) -> list[str]:
         """Base classes and theirs, nearest first; those outside the tree by the name in the class statement."""
-        bases = (
-            base.value if isinstance(base, ast.Subscript) else base for base in self._classes[name].bases
-        )
+        bases = (base.value if isinstance(base, ast.Subscript) else base for base in self._classes[name].bases)
         full = [self._resolved(self._module[name], ast.unparse(base)) for base in bases]
-        return [
-            one for base in full for one in (base, *(self._ancestors(base) if base in self._classes else ()))
-        ]
+        return [one for base in full for one in (base, *(self._ancestors(base) if base in self._classes else ()))]
 
     def _section(self, name: str) -> str | None:
         """The section that the last word of a class name stands for."""
@@ -155,9 +151,7 @@ class Declarations:
             if isinstance(node, ast.Name):
                 alias = self._resolved(module, node.id)
                 origin = alias.rpartition(".")[0]
-                if node.id == "Literal" or (
-                    alias in self._aliases and self._has_bounds(origin, self._aliases[alias])
-                ):
+                if node.id == "Literal" or (alias in self._aliases and self._has_bounds(origin, self._aliases[alias])):
                     return True
         return False
 

@@ -48,9 +48,7 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 bound |= {a.asname: a.name for a in node.names if a.asname}
-                bound |= {
-                    first: first for a in node.names if not a.asname for first in [a.name.split(".")[0]]
-                }
+                bound |= {first: first for a in node.names if not a.asname for first in [a.name.split(".")[0]]}
             elif isinstance(node, ast.ImportFrom):
                 bound |= {a.asname or a.name: f"{self.origin(node)}.{a.name}" for a in node.names}
         return bound
@@ -79,7 +77,5 @@ def read(root: Path, base: Path) -> list[Source]:
             continue
         is_package = parts[-1] == "__init__"
         module = ".".join(parts[:-1] if is_package else parts)
-        sources.append(
-            Source(str(path.relative_to(base)), module, path.read_text(encoding="utf-8"), is_package)
-        )
+        sources.append(Source(str(path.relative_to(base)), module, path.read_text(encoding="utf-8"), is_package))
     return sources

@@ -37,9 +37,7 @@ class FlatModel:
         """[d] float32; allocated at the first access."""
         if self._gradient_d is None:
             self._gradient_d = torch.zeros_like(self.parameters_d)
-            for parameter, view in zip(
-                self._parameters, _views(self._gradient_d, self._parameters), strict=True
-            ):
+            for parameter, view in zip(self._parameters, _views(self._gradient_d, self._parameters), strict=True):
                 if parameter.grad is not None:
                     view.copy_(parameter.grad)
                 parameter.grad = view
@@ -120,9 +118,7 @@ def describe_buffers(module: nn.Module) -> Description:
 
 
 def _described(tensors: Iterable[tuple[str, Tensor]]) -> Description:
-    return tuple(
-        (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors
-    )
+    return tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors)
 
 
 def to_bytes(model_d: Tensor) -> memoryview:
@@ -132,9 +128,7 @@ def to_bytes(model_d: Tensor) -> memoryview:
     return host_d.astype(_ON_THE_WIRE, copy=False).data.cast("B")
 
 
-def from_bytes(
-    frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu"
-) -> Tensor:
+def from_bytes(frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu") -> Tensor:
     """A new [d] float32 vector from payload frames in order. Their sizes must add up to 4 d bytes."""
     model_d = torch.empty(dimension, dtype=torch.float32)
     target = model_d.numpy().data.cast("B")

@@ -64,9 +64,7 @@ class PeerRateLimit(logging.Filter):
         lines.left -= 1
         self._total.left -= 1
         if self._total.omitted:
-            record.msg = (
-                f"{record.getMessage()} ({self._total.omitted} lines about clients were left out before)"
-            )
+            record.msg = f"{record.getMessage()} ({self._total.omitted} lines about clients were left out before)"
             record.args = None
             self._total.omitted = 0
         return True

@@ -78,9 +78,7 @@ def described(
     reference: Mapping[str, Any] = NO_OTHERS,
 ) -> tuple[SettingDescription, ...]:
     """Every setting, in order. synchronous, reference: other defaults in synchronous rounds and in this profile."""
-    return tuple(
-        _described(key, field, synchronous, reference) for key, field in settings_class.model_fields.items()
-    )
+    return tuple(_described(key, field, synchronous, reference) for key, field in settings_class.model_fields.items())
 
 
 def _described(

@@ -28,9 +28,7 @@ class Stream(IntEnum):
     TOXICS = 8  # toxic, then a message or a client: `unstale.toxics.rng`
     DEVICES = 9  # client: speed of its device
     AUDIENCES = 10  # group or toxic: which clients belong to a share
-    SEARCH = (
-        11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`, with the seed of the search
-    )
+    SEARCH = 11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`, with the seed of the search
     ATTACKS = 12  # once: which clients attack; and client, the client's task number for noise
 
 

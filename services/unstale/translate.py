@@ -79,15 +79,11 @@ def to_staged(update: Update, client_id: int) -> StagedUpdate:
     )
 
 
-def to_round(
-    contributions: Sequence[actions.Contribution], staged: Sequence[StagedUpdate]
-) -> tuple[RoundUpdate, ...]:
+def to_round(contributions: Sequence[actions.Contribution], staged: Sequence[StagedUpdate]) -> tuple[RoundUpdate, ...]:
     """The updates of a round, in order of arrival."""
     return tuple(
         update.in_round(
-            task_id=contribution.task_id,
-            base_version=contribution.base_version,
-            staleness=contribution.staleness,
+            task_id=contribution.task_id, base_version=contribution.base_version, staleness=contribution.staleness
         )
         for contribution, update in zip(contributions, staged, strict=True)
     )

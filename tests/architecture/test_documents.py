@@ -32,12 +32,7 @@ DOCUMENTS = [
     ROOT / "papers/results/README.md",
 ]
 FRAGMENT_KINDS = {"added", "changed", "fixed", "removed"}
-ALREADY_RUN = {
-    "demo",
-    "server",
-    "client",
-    "simulate",
-}  # these take the keys of a run, checked by `config show`
+ALREADY_RUN = {"demo", "server", "client", "simulate"}  # these take the keys of a run, checked by `config show`
 
 over_all_documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -48,9 +43,7 @@ def text_of(name: str) -> str:
 
 def fenced(path: Path, language: str) -> list[str]:
     """The blocks of one language."""
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def without_blocks(text: str) -> str:
@@ -188,10 +181,7 @@ def test_the_python_examples_run_and_print_what_is_said(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "group"),
-    [
-        ("docs/adding-a-policy.md", registry.ENTRY_POINT_GROUP),
-        ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP),
-    ],
+    [("docs/adding-a-policy.md", registry.ENTRY_POINT_GROUP), ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP)],
 )
 def test_the_entry_point_of_the_example_is_one_that_is_looked_for(name: str, group: str) -> None:
     (block,) = fenced(ROOT / name, "toml")

@@ -275,9 +275,7 @@ def test_names_are_split_into_words() -> None:
 
 
 def test_identifiers_are_counted_and_texts_are_not(tmp_path: Path) -> None:
-    (source,) = tree(
-        tmp_path, m='import gate.keys\ndef gate(a):\n    """gate"""\n    return a.gate(gate="gate")'
-    )
+    (source,) = tree(tmp_path, m='import gate.keys\ndef gate(a):\n    """gate"""\n    return a.gate(gate="gate")')
     assert identifiers(source) == {" gate ": 4, " keys ": 1, " a ": 2}
 
 
@@ -287,9 +285,7 @@ def test_a_term_occurs_by_words_as_a_whole_in_a_path_or_as_a_module(tmp_path: Pa
         net__gate="class Gate: ...\ndef open_gate(): gate = aggregate = 1",
         net__keys="import net.gate\nin_place = place = 1",
     )
-    assert occurrences(
-        sources, ["Gate", "gate", "=place", "place", "net/gate", "keys:place", "gate:place"]
-    ) == {
+    assert occurrences(sources, ["Gate", "gate", "=place", "place", "net/gate", "keys:place", "gate:place"]) == {
         "Gate": 1 + 1,  # the class, and the module
         "gate": 3 + 1,  # a function, a variable and an import, and the module
         "=place": 1,
@@ -322,11 +318,7 @@ def test_the_papers_are_counted_apart(tmp_path: Path) -> None:
     assert (product["files"], product["lines"], product["code_lines"]) == (3, 1 + 1 + 4, 0 + 1 + 3)
     assert product["lines_by_package"] == {"pkg": [2, 1], "pkg.net": [4, 3]}
     assert (product["module_lines_median"], product["module_lines_max"]) == (1, 4)
-    assert (product["functions"], product["function_lines_median"], product["function_lines_max"]) == (
-        2,
-        2,
-        3,
-    )
+    assert (product["functions"], product["function_lines_median"], product["function_lines_max"]) == (2, 2, 3)
     assert product["parameters_max"] == 11
     assert product["many_parameters"] == [["services/pkg/module.py:1", "f", 11]]
     assert (product["complexity_max"], product["complex_functions"]) == (1, [])

@@ -24,9 +24,7 @@ TARGET = r"[\w./-]+\.md(?:#[\w-]+)?|https://\S+"
 ENTRY = re.compile(rf"(?:(?P<paper>[^;]*\S), )?(?P<target>{TARGET})")
 """`Paper (authors, venue year), docs/methods/page.md#heading`; the paper may be missing."""
 
-PAPER = re.compile(
-    r"[^()]+ \([^()]+,? (?:19|20)\d\d\)(?:, [\w' ]+)?|ours|Kubernetes documentation|Chaos Mesh API \S+"
-)
+PAPER = re.compile(r"[^()]+ \([^()]+,? (?:19|20)\d\d\)(?:, [\w' ]+)?|ours|Kubernetes documentation|Chaos Mesh API \S+")
 PLACEHOLDERS = {"NAME.md", "index.md"}  # of files that commands write
 MENTIONED = re.compile(r"[\w./-]*\w\.md\b(?:#[\w-]+)?")
 
@@ -42,9 +40,7 @@ def anchors(path: Path) -> set[str]:
     """The fragments of a page's headings by GitHub's rules: lower case, punctuation away, spaces to dashes."""
     found: dict[str, int] = {}
     result = set()
-    for heading in re.findall(
-        r"^#{1,6} (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE
-    ):
+    for heading in re.findall(r"^#{1,6} (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip())
         anchor = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         repeated = found.get(anchor, 0)

@@ -36,9 +36,7 @@ def test_no_setting_is_declared_twice() -> None:
     assert Declarations(sources).declared_twice() == {}
 
 
-@pytest.mark.parametrize(
-    ("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", "")
-)
+@pytest.mark.parametrize(("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_key_of_a_part_is_declared_in_its_section_and_every_key_is_some_parts(
     section: type[Any], parts: dict[str, Any], context: set[str]
 ) -> None:
@@ -47,9 +45,7 @@ def test_every_key_of_a_part_is_declared_in_its_section_and_every_key_is_some_pa
     assert keys == section.model_fields.keys() - of_all_parts
 
 
-@pytest.mark.parametrize(
-    ("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", "")
-)
+@pytest.mark.parametrize(("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_default_of_one_part_names_a_part_that_takes_the_key(
     section: type[Any], parts: dict[str, Any], context: set[str]
 ) -> None:

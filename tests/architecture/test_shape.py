@@ -33,10 +33,7 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "kept_out"),
     [
-        (
-            "unstale.coordinator.machine",
-            ("torch", "zmq", "msgpack", "prometheus_client", "typer", "unstale_proto"),
-        ),
+        ("unstale.coordinator.machine", ("torch", "zmq", "msgpack", "prometheus_client", "typer", "unstale_proto")),
         ("unstale_proto.codec", ("torch", "zmq", "unstale")),
         ("unstale.simulator.simulation", ("zmq", "prometheus_client", "typer")),
         ("unstale.cli.main", ("torch", "zmq", "sklearn", "unstale_papers")),
@@ -48,9 +45,7 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
 def test_a_pure_package_loads_nothing_that_acts(module: str, kept_out: tuple[str, ...]) -> None:
     # The import contracts look at the text; this looks at what really is loaded, in a process of its own.
     program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in kept_out if name in loaded]
 
 

@@ -11,15 +11,7 @@ from source_measures.vocabulary import occurrences, replaced_terms
 ROOT = Path(__file__).parents[2]
 CONTRACTS = {"=held": 4}
 """Occurrences that stay: `held` is a key of `unstale partition show --json`."""
-PHRASES = (
-    "told right",
-    "whoever",
-    "said to be",
-    "is played",
-    "goes on from",
-    "in a sentence",
-    "what becomes of",
-)
+PHRASES = ("told right", "whoever", "said to be", "is played", "goes on from", "in a sentence", "what becomes of")
 """Phrases of former texts, each with a plain equivalent in CONTRIBUTING.md's style."""
 
 

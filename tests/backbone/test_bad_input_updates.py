@@ -31,10 +31,7 @@ def with_one(value: float) -> bytes:
 
 def test_a_payload_in_more_frames_than_allowed_is_rejected() -> None:
     # digits_cnn has 5,450 parameters: enough to cut it into one frame too many, each and the sum of the right size.
-    with (
-        RunningServer(small(clients=1, model={"name": "digits_cnn"})) as server,
-        RawClient(server.address) as client,
-    ):
+    with RunningServer(small(clients=1, model={"name": "digits_cnn"})) as server, RawClient(server.address) as client:
         client.join()
         task, model_d = client.task()
         numbers = len(model_d)
@@ -107,11 +104,7 @@ def test_a_repeat_of_a_rejected_update_gets_the_first_verdict_whatever_it_holds_
 
 def test_after_the_end_nobody_is_let_in_and_nothing_counts() -> None:
     settings = small(rounds=1, server={"linger_s": 60.0})
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as late,
-        RawClient(server.address, 1) as last,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as late, RawClient(server.address, 1) as last:
         late.join()
         last.join()
         late_task, _ = late.task()

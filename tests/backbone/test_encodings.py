@@ -108,10 +108,7 @@ def hello(client: RawClient, *offered: str) -> Welcome:
 
 
 def test_a_client_is_told_what_it_offers_of_what_the_run_wants() -> None:
-    with (
-        RunningServer(settings_of("int8", "int8", clients=1)) as server,
-        RawClient(server.address) as client,
-    ):
+    with RunningServer(settings_of("int8", "int8", clients=1)) as server, RawClient(server.address) as client:
         assert hello(client, "float32", "int8", "of the future").encoding == INT8
         message, frames = client.hear_any()
         assert isinstance(message, Task)
@@ -137,10 +134,7 @@ def test_an_update_counts_by_its_numbers_as_they_come_out() -> None:
 def test_a_delta_is_divided_after_it_is_decoded() -> None:
     # The largest of each block is exact: 127 / 127 = 1 is the scale. 127 / 0.25 = 508; model - 0.25 * 508
     sgd = {"learning_rate": 0.25, "steps": 1, "batch_size": 8}
-    with (
-        RunningServer(settings_of("int8", clients=1, training=sgd)) as server,
-        RawClient(server.address) as client,
-    ):
+    with RunningServer(settings_of("int8", clients=1, training=sgd)) as server, RawClient(server.address) as client:
         hello(client, "int8")
         task, model_d = client.task()
         frames = Int8(D, block=256).frames([memoryview(np.full(D, 127, "<f4").tobytes())])

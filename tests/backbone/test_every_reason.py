@@ -195,9 +195,7 @@ CASES: dict[str, Case] = {
     "bytes after the map": header(Reason.MALFORMED_HEADER, BEAT + b"\x00"),
     "no map": header(Reason.MALFORMED_HEADER, msgpack.packb([1, 2])),
     "a field is missing": header(Reason.MALFORMED_HEADER, packed(type="heartbeat", number=1)),
-    "a field is out of range": header(
-        Reason.MALFORMED_HEADER, packed(type="heartbeat", number=-1, version=0)
-    ),
+    "a field is out of range": header(Reason.MALFORMED_HEADER, packed(type="heartbeat", number=-1, version=0)),
     "a long text": header(Reason.MALFORMED_HEADER, packed(type="bye", reason="x" * 1001)),
     "a loss that is NaN": not_a_number("loss", float("nan")),
     "an infinite loss": not_a_number("loss", float("inf")),
@@ -228,17 +226,11 @@ CASES: dict[str, Case] = {
     # its square is 1e40
     "a norm whose square float32 cannot hold": update(Reason.NON_FINITE, with_one(1e20)),
     # 1e33 / 1e-6 = 1e39, and the largest float32 is 3.4e38
-    "infinity only after division": update(
-        Reason.NON_FINITE, with_one(1e33), settings=of_deltas(1e-6), **DELTA
-    ),
+    "infinity only after division": update(Reason.NON_FINITE, with_one(1e33), settings=of_deltas(1e-6), **DELTA),
     "nothing but zeros": update(Reason.ZERO_UPDATE, bytes(4 * D), settings=of_deltas(0.5), **DELTA),
-    "nothing but minus zeros": update(
-        Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes(), settings=of_deltas(0.5), **DELTA
-    ),
+    "nothing but minus zeros": update(Reason.ZERO_UPDATE, (-0.0 * ONES).tobytes(), settings=of_deltas(0.5), **DELTA),
     # sqrt(650) = 25.495, and sqrt(649 + 9) = 25.652
-    "longer than the run allows": update(
-        Reason.NORM_TOO_LARGE, with_one(3.0), settings={"server": {"norm_max": 25.5}}
-    ),
+    "longer than the run allows": update(Reason.NORM_TOO_LARGE, with_one(3.0), settings={"server": {"norm_max": 25.5}}),
     "longer only after division": update(
         Reason.NORM_TOO_LARGE, ALL, settings={**of_deltas(0.5), "server": {"norm_max": 25.5}}, **DELTA
     ),
@@ -249,9 +241,7 @@ CASES: dict[str, Case] = {
     "a gradient in a run of deltas": update(Reason.MALFORMED_PAYLOAD, ALL, settings=of_deltas(0.5)),
     "a delta in a run of gradients": update(Reason.MALFORMED_PAYLOAD, ALL, **DELTA),
     "another learning rate than the task's": update(Reason.MALFORMED_PAYLOAD, ALL, learning_rate=0.25),
-    "the next larger learning rate": update(
-        Reason.MALFORMED_PAYLOAD, ALL, learning_rate=math.nextafter(0.5, 1)
-    ),
+    "the next larger learning rate": update(Reason.MALFORMED_PAYLOAD, ALL, learning_rate=math.nextafter(0.5, 1)),
     "one example more than the client holds": update(Reason.MALFORMED_PAYLOAD, ALL, num_examples=HELD + 1),
     "the most examples that there are": update(Reason.MALFORMED_PAYLOAD, ALL, num_examples=2**63 - 1),
     "one example more than the run allows": update(
@@ -268,19 +258,13 @@ CASES: dict[str, Case] = {
     "a scale that is negative": encoded(Reason.MALFORMED_PAYLOAD, "int8", *int8(1, -1, 1)),
     "a position twice": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 4, 649)),
     "positions that fall": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 5, 4, 649)),
-    "a position that the model has not": encoded(
-        Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, D)
-    ),
-    "the last position there is": encoded(
-        Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, 2**32 - 1)
-    ),
+    "a position that the model has not": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, D)),
+    "the last position there is": encoded(Reason.MALFORMED_PAYLOAD, "top-k", *top_k(0, 1, 2, 3, 4, 5, 2**32 - 1)),
     "an encoding that the run does not use": update(Reason.MALFORMED_PAYLOAD, ALL, encoding="int8"),
     "the size of float32, and another encoding": update(
         Reason.WRONG_SIZE, ALL, encoding="int8", settings={"encoding": {"updates": "int8"}}
     ),
-    "one position too many": encoded(
-        Reason.WRONG_SIZE, "top-k", np.arange(8, dtype="<u4"), np.ones(8, "<f4")
-    ),
+    "one position too many": encoded(Reason.WRONG_SIZE, "top-k", np.arange(8, dtype="<u4"), np.ones(8, "<f4")),
     "one scale too many": encoded(Reason.WRONG_SIZE, "int8", *int8(1, 1, 1, 1)),
     "a scale that is NaN": encoded(Reason.NON_FINITE, "int8", *int8(1, 1, float("nan"))),
     "a scale that is infinite, and codes that are zero": encoded(
@@ -296,8 +280,7 @@ CASES: dict[str, Case] = {
         Reason.NON_FINITE, "top-k", np.arange(7, dtype="<u4"), np.full(7, 1e19, "<f4")
     ),
     "a chunk of what was not announced": Case(
-        reason=Reason.NO_CREDIT,
-        provoke=lambda scene: scene.refuses(Chunk(task_id=scene.task.task_id, offset=0), [ALL]),
+        reason=Reason.NO_CREDIT, provoke=lambda scene: scene.refuses(Chunk(task_id=scene.task.task_id, offset=0), [ALL])
     ),
     "a wrong checksum, every time": Case(
         reason=Reason.WRONG_CHECKSUM,
@@ -340,14 +323,10 @@ CASES: dict[str, Case] = {
         goes_on=False,  # the other's messages are refused now, too
     ),
     "no hello": Case(
-        reason=Reason.HELLO_FIRST,
-        before=leave,
-        provoke=lambda scene: scene.refuses(Heartbeat(number=1, version=0)),
+        reason=Reason.HELLO_FIRST, before=leave, provoke=lambda scene: scene.refuses(Heartbeat(number=1, version=0))
     ),
     "more messages than allowed": Case(
-        reason=Reason.RATE_LIMITED,
-        provoke=say_too_much,
-        settings={"server": {"client_messages_per_s_max": 1}},
+        reason=Reason.RATE_LIMITED, provoke=say_too_much, settings={"server": {"client_messages_per_s_max": 1}}
     ),
     "a hello in quarantine": Case(
         reason=Reason.QUARANTINED,
@@ -409,9 +388,7 @@ def check_answer(answer: Message, reason: Reason) -> None:
 
 def counted(server: RunningServer, reason: Reason) -> float:
     """Updates and other messages that were refused for it."""
-    return sample(server.http, UPDATES, outcome="rejected", reason=reason) + sample(
-        server.http, REFUSED, reason=reason
-    )
+    return sample(server.http, UPDATES, outcome="rejected", reason=reason) + sample(server.http, REFUSED, reason=reason)
 
 
 def check_that_the_run_goes_on(scene: Scene, training: dict[str, Any] | None) -> None:

@@ -36,9 +36,7 @@ def test_killing_a_client_process_stops_no_round_and_its_clients_are_counted_as_
     )
     with RunningServer(settings, watch) as server, ExitStack() as stack:
         processes = [
-            stack.enter_context(
-                Process("client", "--server", server.address, "--first", first, "--count", "3")
-            )
+            stack.enter_context(Process("client", "--server", server.address, "--first", first, "--count", "3"))
             for first in ("0", "3")
         ]
         assert processes[1].end() == -9

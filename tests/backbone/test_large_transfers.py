@@ -109,10 +109,7 @@ def server_command(port: int, folder: Path) -> list[str]:
 
 
 def client_command(server: str, folder: Path) -> list[str]:
-    return [
-        *("client", "--server", server, "--client.directory", str(folder)),
-        *("--model", "support.factories:wide"),
-    ]
+    return [*("client", "--server", server, "--client.directory", str(folder)), *("--model", "support.factories:wide")]
 
 
 def start(arguments: list[str]) -> Process:
@@ -133,9 +130,7 @@ CUTS = {
 
 @pytest.mark.parametrize("killed", ["server", "client"])
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_transfer_goes_on_where_it_was_when_a_side_was_killed(
-    cut: str, killed: str, tmp_path: Path
-) -> None:
+def test_a_transfer_goes_on_where_it_was_when_a_side_was_killed(cut: str, killed: str, tmp_path: Path) -> None:
     run, kept, port = tmp_path / "run", tmp_path / "kept", free_port()
     hold_bytes, part, to_come_bytes = CUTS[cut]
     with ExitStack() as stack:

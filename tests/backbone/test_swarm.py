@@ -64,9 +64,7 @@ def test_the_seeds_have_something_of_everything() -> None:
     wanted += ["updates announced", "models announced"]
     wanted += ["Resumed", "checkpoints", "server pauses", "full disks", "bad updates", "quarantined"]
     wanted += [f"killed {place}" for place in PLACES if place != "letting go"]  # that is one of 100
-    wanted += [
-        f"toxic {name}" for name in ("drop", "duplicate", "reorder", "latency", "bandwidth", "corrupt")
-    ]
+    wanted += [f"toxic {name}" for name in ("drop", "duplicate", "reorder", "latency", "bandwidth", "corrupt")]
     assert [name for name in wanted if not seen[name]] == []
 
 

@@ -77,10 +77,7 @@ def through_the_codec(message: Message) -> Any:
 
 def simulated(settings: Settings, trace: Trace | None = None) -> Outcome:
     return simulation(
-        settings,
-        on_progress=lambda _: None,
-        observe=None if trace is None else trace.observe,
-        relay=through_the_codec,
+        settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe, relay=through_the_codec
     ).run()
 
 
@@ -90,9 +87,7 @@ class ScriptedClient:
     worker: of all clients, as in a process that hosts them; not started, because its work is done when it is asked for.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, worker: Worker
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, worker: Worker) -> None:
         self.worker = worker
         self.session = ClientSession(client_id, f"{client_id:032x}", offers=encodings.NAMES)
         self.socket = sockets.dealer(context, heartbeat_s=60, linger_s=0)
@@ -167,10 +162,7 @@ def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever
-        clients = [
-            ScriptedClient(context, server.address, client_id, worker)
-            for client_id in range(settings.clients)
-        ]
+        clients = [ScriptedClient(context, server.address, client_id, worker) for client_id in range(settings.clients)]
         for count, client_id in enumerate(arrivals, start=1):
             clients[client_id].work()
             if settings.trigger.name == "buffered":
@@ -222,7 +214,7 @@ OTHERS: dict[str, dict[str, Any]] = {
                 "window": 2,
                 "start": "close",  # as a simulation does
             },
-        },
+        }
     },
     "fedprox": {"policy": {"name": "fedprox"}, "training": {"name": "fedprox", "mu": 0.5}},
     "once a cycle": {"policy": {"name": "gsgm"}, "rounds": 12},
@@ -231,9 +223,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "wkafl": {"policy": {"name": "wkafl"}, "training": {"name": "gradient"}},
     "buffers": {"model": {"name": "support.factories:with_buffers"}},
     "dropout": {"model": {"name": "support.factories:with_dropout"}},
-    "a schedule": {
-        "training": {"learning_rate": 0.5, "schedule": {"name": "inverse", "period": 2, "warmup": 3}}
-    },
+    "a schedule": {"training": {"learning_rate": 0.5, "schedule": {"name": "inverse", "period": 2, "warmup": 3}}},
     "a schedule that waits": {
         "policy": {"name": "mifa", "settings": {"init": "wait"}},
         "training": {"learning_rate": 0.5, "schedule": {"name": "inverse", "period": 2}},
@@ -326,8 +316,7 @@ def test_gradient_mode_and_several_epochs_are_twins_too() -> None:
 def test_another_order_of_arrivals_makes_another_model() -> None:
     # Otherwise the equality above would say nothing.
     digests = {
-        simulated(settings_of("k-async", scenario={"name": name})).model_digest
-        for name in ("exponential", "fixed")
+        simulated(settings_of("k-async", scenario={"name": name})).model_digest for name in ("exponential", "fixed")
     }
     assert len(digests) == 2
 

@@ -34,9 +34,7 @@ def eventful(site: Site) -> None:
     for version in range(1, 61):
         site.round(staleness=(0, version % 7, 3), weights=(0.5, 0.25, 0.25))
         error = MeasuredError(client_id=1, method="none", l1=3.0 + version % 5, cosine=0.5, staleness=3)
-        better = MeasuredError(
-            client_id=1, method="first-order", l1=2.0 + version % 3, cosine=0.25, staleness=3
-        )
+        better = MeasuredError(client_id=1, method="first-order", l1=2.0 + version % 3, cosine=0.25, staleness=3)
         site.status.compensated(version, [Compensated(method="first-order")], [error, better], {"budget": 1})
     site.status.saved(60, 0.25)
     site.status.rejected("expired-task")
@@ -122,9 +120,7 @@ def test_a_server_that_dies_is_told_and_its_last_numbers_stay(look: Look) -> Non
         expect(page.locator("#state")).to_have_text("Running")
         address = site.address
     expect(page.locator("#state")).to_have_text("Server gone")
-    expect(page.get_by_role("alert")).to_have_text(
-        "The server is gone: reconnecting. These are its last numbers."
-    )
+    expect(page.get_by_role("alert")).to_have_text("The server is gone: reconnecting. These are its last numbers.")
     expect(page.locator("#version")).to_have_text("1")
     with Site(address, policy="dynsgd") as other:  # another run
         other.begin()
@@ -149,9 +145,7 @@ def test_where_too_many_look_a_page_asks_again_and_again(
     expect(page.locator("#banner")).to_be_hidden()
 
 
-def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_again(
-    look: Look, site: Site
-) -> None:
+def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_again(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     held_back = """window.EventSource = class extends EventTarget {
@@ -187,9 +181,7 @@ def test_a_page_that_nobody_sees_gives_its_stream_back_and_is_live_when_it_is_se
 def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -> None:
     with Site(rounds=200) as site:
         site.begin()
-        page = look(
-            site.url, script="window.requestAnimationFrame = () => 0;"
-        )  # as in a window behind others
+        page = look(site.url, script="window.requestAnimationFrame = () => 0;")  # as in a window behind others
         for _ in range(199):
             site.round()
         expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not all of it
@@ -197,9 +189,7 @@ def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -
 
 def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
     page = look(site.url)
-    expect(page.locator("#accuracy-chart .plot")).to_have_text(
-        "Not measured yet: the first time comes after round 1."
-    )
+    expect(page.locator("#accuracy-chart .plot")).to_have_text("Not measured yet: the first time comes after round 1.")
     expect(page.locator("#staleness-chart .plot")).to_have_text("No round has been applied yet.")
     expect(page.locator("#last-empty")).to_be_visible()
     expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
@@ -274,8 +264,7 @@ def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
     for key, version in (("ArrowLeft", 29), ("PageDown", 19), ("Home", 1), ("ArrowRight", 2), ("End", 30)):
         chart.press(key)
         expect(chart).to_have_attribute(
-            "aria-valuetext",
-            re.compile(rf"^round {version} · {version}\.00.% · after {version}(\.\d+)?.s$"),
+            "aria-valuetext", re.compile(rf"^round {version} · {version}\.00.% · after {version}(\.\d+)?.s$")
         )
     chart.hover(position={"x": 52, "y": 40})
     expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
@@ -347,10 +336,7 @@ def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Loo
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     other = look(site.url)
-    for version in (
-        "2",
-        "3",
-    ):  # who shows the second one has had all the time that the first page needed for one
+    for version in ("2", "3"):  # who shows the second one has had all the time that the first page needed for one
         site.round()
         expect(other.locator("#version")).to_have_text(version)
     expect(page.locator("#banner")).to_have_text("Paused. The run goes on.")

@@ -58,11 +58,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_function_is_a_command(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     plug_in(monkeypatch, greet=f"{__name__}:greet")
     assert run("greet", "you", "--times", "2") == (0, "hello you hello you\n", "")
-    assert run("greet", "you", "--time", "2") == (
-        2,
-        "",
-        "unstale: unknown option '--time'; did you mean '--times'?\n",
-    )
+    assert run("greet", "you", "--time", "2") == (2, "", "unstale: unknown option '--time'; did you mean '--times'?\n")
 
 
 def test_a_typer_app_is_a_group_of_commands(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -72,9 +68,7 @@ def test_a_typer_app_is_a_group_of_commands(monkeypatch: pytest.MonkeyPatch, run
     assert run("say", "mornin") == (2, "", "unstale: unknown command 'mornin'; did you mean 'morning'?\n")
 
 
-def test_commands_of_other_packages_are_listed_with_their_help(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_commands_of_other_packages_are_listed_with_their_help(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     plug_in(monkeypatch, say=f"{__name__}:app", greet=f"{__name__}:greet")
     code, text, _ = run("--help")
     lines = {line.strip("│ ").partition(" ")[0]: line for line in text.splitlines()}
@@ -84,9 +78,7 @@ def test_commands_of_other_packages_are_listed_with_their_help(
     assert "simulate" in lines
 
 
-def test_an_unknown_command_is_compared_with_those_of_other_packages(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_an_unknown_command_is_compared_with_those_of_other_packages(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     plug_in(monkeypatch, greet=f"{__name__}:greet")
     assert run("gret") == (2, "", "unstale: unknown command 'gret'; did you mean 'greet'?\n")
 
@@ -117,9 +109,7 @@ def test_a_command_that_cannot_be_loaded_is_one_error_line_and_harms_no_other(
 
 
 def test_a_name_that_two_packages_register_is_refused(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    points = [
-        EntryPoint("say", f"{__name__}:{name}", commands.ENTRY_POINT_GROUP) for name in ("app", "greet")
-    ]
+    points = [EntryPoint("say", f"{__name__}:{name}", commands.ENTRY_POINT_GROUP) for name in ("app", "greet")]
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
     assert run("say", "morning") == (
         2,

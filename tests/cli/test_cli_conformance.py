@@ -65,9 +65,7 @@ def test_the_rows_are_printed_for_programs(capsys: pytest.CaptureFixture[str]) -
         (["--device", "gpu"], "unstale: device is 'gpu', expected"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["conformance", *arguments]) == 2
     assert capsys.readouterr().err.startswith(sentence)
 

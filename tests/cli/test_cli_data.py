@@ -29,9 +29,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def test_list_shows_every_data_set_and_the_cached_ones(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_list_shows_every_data_set_and_the_cached_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").touch()
     (tmp_path / "matlab").mkdir()
@@ -110,7 +108,5 @@ def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
     program = "import sys, unstale.cli.main; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "torchvision", "scipy", "PIL", "sklearn"} & set(loaded)

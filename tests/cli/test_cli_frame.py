@@ -136,10 +136,7 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
     ],
 )
 def test_a_command_shows_the_options_that_concern_it(
-    command: str,
-    sections: set[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, sections: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     assert main.run([command, "--help-all"]) == 0
@@ -162,14 +159,10 @@ WRONG = {
     "config show --zzz": "unknown option '--zzz'; see unstale config show --help",
     "config show --rounds": "option '--rounds' requires an argument",
     "config show --rounds x": "--rounds: rounds is 'x', expected a whole number from 1 to 1,000,000,000",
-    "config show --policy.settings 5": (
-        "--policy.settings: policy.settings is 5, expected a mapping of keys"
-    ),
+    "config show --policy.settings 5": ("--policy.settings: policy.settings is 5, expected a mapping of keys"),
     "config show --set rounds": "--set is 'rounds', expected KEY=VALUE, for example --set trigger.k=10",
     "config show --set round=3": "--set: unknown key 'round'; did you mean 'rounds'?",
-    "config show --set training=3": (
-        "--set: training is a group of keys, expected one of them, such as training.name"
-    ),
+    "config show --set training=3": ("--set: training is a group of keys, expected one of them, such as training.name"),
     "config show more": "got unexpected extra argument(s) (more); see unstale config show --help",
     "config check": "missing argument 'file'; see unstale config check --help",
     "config check /nowhere.yaml": "cannot read /nowhere.yaml: no such file or directory",
@@ -187,9 +180,7 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(
     assert captured.err == f"unstale: {sentence}\n"
 
 
-def test_an_unknown_variable_is_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_variable_is_an_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSTALE_ROUND", "5")
     assert main.run(["config", "show"]) == 2
     assert capsys.readouterr().err == "unstale: UNSTALE_ROUND: unknown key 'round'; did you mean 'rounds'?\n"
@@ -260,9 +251,7 @@ def test_a_setting_is_listed_with_its_type_range_and_defaults(capsys: pytest.Cap
     assert settings["staleness"]["type"] == "one of polynomial, constant, hinge"
 
 
-def test_policies_are_listed_for_people(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policies_are_listed_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert main.run(["policies"]) == 0
     text = capsys.readouterr().out
@@ -291,9 +280,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"unstale {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("raised", "code"), [(KeyboardInterrupt(), 130), (typer.Exit(3), 3), (typer.Exit(), 0)]
-)
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (typer.Exit(3), 3), (typer.Exit(), 0)])
 def test_exit_codes_of_a_command_that_ends_early(
     raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,29 +302,18 @@ def test_our_own_mistake_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--help"],
-        ["server", "--help"],
-        ["server", "--help-all"],
-        ["config", "show"],
-        ["--version"],
-        ["policies"],
-    ],
+    [["--help"], ["server", "--help"], ["server", "--help-all"], ["config", "show"], ["--version"], ["policies"]],
 )
 def test_torch_is_not_imported_before_it_is_needed(arguments: list[str]) -> None:
     program = (
         "import sys; from unstale.cli.main import run; code = run(sys.argv[1:]); "
         "sys.exit(code or [name for name in ('torch', 'sklearn', 'zmq') if name in sys.modules] or 0)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_python_m_unstale_is_unstale() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "unstale", "confg"], capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([sys.executable, "-m", "unstale", "confg"], capture_output=True, text=True, check=False)
     expected = (2, "", "unstale: unknown command 'confg'; did you mean 'config'?\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == expected

@@ -59,9 +59,7 @@ def rows(text: str) -> set[str]:
     names: set[str] = set()
     for line in text.splitlines():
         if line.startswith("  -"):
-            names |= {
-                word.strip(",") for word in line.strip().partition("  ")[0].split() if word.startswith("-")
-            }
+            names |= {word.strip(",") for word in line.strip().partition("  ")[0].split() if word.startswith("-")}
     return names
 
 
@@ -118,9 +116,9 @@ def test_help_all_is_an_option_of_every_command_that_takes_settings() -> None:
         if any("--help-all" in parameter.opts for parameter in command.params)
     }
     assert with_it == WITH_SETTINGS.keys()
-    assert with_it == {
-        name for name, command in COMMANDS.items() if any("--set" in p.opts for p in command.params)
-    } - {"replay"}
+    assert with_it == {name for name, command in COMMANDS.items() if any("--set" in p.opts for p in command.params)} - {
+        "replay"
+    }
 
 
 # --------------------------------------------------------------------------------------------------- second names
@@ -132,28 +130,21 @@ def resolved(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_the_help_names_the_key_of_alpha(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_names_the_key_of_alpha(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert "--alpha sets partition.alpha;" in squeezed(help_of(capsys, "demo"))
 
 
 @pytest.mark.parametrize("typed", ["--alpha", "--partition.alpha"])
-def test_a_mistake_names_the_option_as_typed_and_its_key(
-    typed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_names_the_option_as_typed_and_its_key(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["config", "show", typed, "x"]) == 2
     expected = "partition.alpha is 'x', expected a number from 0.001 to 1,000,000"
     assert capsys.readouterr().err == f"unstale: {typed}: {expected}\n"
 
 
-def test_alpha_beside_a_policy_with_an_alpha_of_its_own_names_both(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_alpha_beside_a_policy_with_an_alpha_of_its_own_names_both(capsys: pytest.CaptureFixture[str]) -> None:
     expected = (
-        "unstale: --alpha sets partition.alpha; other keys of that name are set by "
-        "--set policy.settings.alpha=VALUE\n"
+        "unstale: --alpha sets partition.alpha; other keys of that name are set by --set policy.settings.alpha=VALUE\n"
     )
     assert resolved(capsys, "--alpha", "0.5", "--policy", "fedasync") == expected
     assert resolved(capsys, "--alpha=0.5", "--policy", "fedasync") == expected
@@ -169,15 +160,11 @@ def test_alpha_beside_a_policy_with_an_alpha_of_its_own_names_both(
         ["--no-server.insecure"],
     ],
 )
-def test_an_unambiguous_option_prints_nothing(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unambiguous_option_prints_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert resolved(capsys, *arguments) == ""
 
 
-def test_a_second_name_that_ends_like_another_key_of_the_command_names_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_second_name_that_ends_like_another_key_of_the_command_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert resolved(capsys, "--no-insecure") == (
         "unstale: --insecure sets server.insecure; other keys of that name are set by "
         "--client.insecure and --injector.insecure\n"
@@ -187,9 +174,7 @@ def test_a_second_name_that_ends_like_another_key_of_the_command_names_it(
 def test_the_second_names_that_are_settings_of_parts_too_are_all_known() -> None:
     settings = {
         "policy": {s.name for name in policies.names() for s in policies.describe(name).settings},
-        "compensator": {
-            s.name for name in compensators.names() for s in compensators.describe(name).settings
-        },
+        "compensator": {s.name for name in compensators.names() for s in compensators.describe(name).settings},
     }
     shared = {
         name
@@ -202,11 +187,7 @@ def test_the_second_names_that_are_settings_of_parts_too_are_all_known() -> None
 # ------------------------------------------------------------------------------------------------------ completion
 
 
-COMPLETIONS = {
-    "bash": "complete -o default",
-    "zsh": "#compdef unstale",
-    "fish": "complete --command unstale",
-}
+COMPLETIONS = {"bash": "complete -o default", "zsh": "#compdef unstale", "fish": "complete --command unstale"}
 
 
 @pytest.mark.parametrize("shell", COMPLETIONS)
@@ -220,11 +201,7 @@ def test_the_completion_of_the_own_shell_is_shown(
 
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [
-        ("unstale serv", "server"),
-        ("unstale config sh", "show"),
-        ("unstale server --partition.al", "--partition.alpha"),
-    ],
+    [("unstale serv", "server"), ("unstale config sh", "show"), ("unstale server --partition.al", "--partition.alpha")],
 )
 def test_bash_completes_commands_and_options(words: str, completed: str) -> None:
     asked = {"_UNSTALE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

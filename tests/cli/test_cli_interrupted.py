@@ -53,9 +53,7 @@ def test_ctrl_c_in_an_import_is_one_line(module: str, command: str, how: str, tm
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "command", ["policies", "config show", "--help", "policies fedavg", "scenario list --json"]
-)
+@pytest.mark.parametrize("command", ["policies", "config show", "--help", "policies fedavg", "scenario list --json"])
 def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = unstale(*command.split(), output=full, PYTHONUNBUFFERED=unbuffered)
@@ -73,8 +71,7 @@ def test_a_closed_pipe_ends_the_command_silently() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 @pytest.mark.parametrize(
-    "command",
-    ["scenario show availability-01 --clients 3", "policies wkafl", "partition show --clients 3", "--help"],
+    "command", ["scenario show availability-01 --clients 3", "policies wkafl", "partition show --clients 3", "--help"]
 )
 def test_output_without_unicode_has_lookalikes(command: str, encoding: str) -> None:
     ended = unstale(*command.split(), PYTHONIOENCODING=encoding)
@@ -88,8 +85,7 @@ def test_output_without_unicode_has_lookalikes(command: str, encoding: str) -> N
 def test_configuration_in_ascii_loads_to_the_same_values() -> None:
     arguments = ("config", "show", "--run", "Läufe/±")
     shown = [
-        yaml.safe_load(unstale(*arguments, PYTHONIOENCODING=name).stdout.decode(name))
-        for name in ("ascii", "utf-8")
+        yaml.safe_load(unstale(*arguments, PYTHONIOENCODING=name).stdout.decode(name)) for name in ("ascii", "utf-8")
     ]
     assert shown[0] == shown[1]
     assert shown[0]["run"]["directory"] == "Läufe/±"

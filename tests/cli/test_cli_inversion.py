@@ -84,9 +84,7 @@ def test_pictures_are_drawn_into_a_folder(tmp_path: Path, capsys: pytest.Capture
         assert (folder / name).read_bytes().startswith(PNG)
 
 
-def test_mistakes_are_reported_before_the_simulation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_reported_before_the_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert refused(capsys, "--plots", str(tmp_path / "file")) == (
         f"unstale: --plots is {tmp_path / 'file'}, which cannot be made: file exists; choose another folder\n"

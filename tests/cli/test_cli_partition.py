@@ -44,9 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_a_client_is_a_row_with_the_numbers_of_its_classes(
-    data: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_client_is_a_row_with_the_numbers_of_its_classes(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     # Blocks of 60 / 3 = 20, one class each: two thirds of another class's share away from all: 1 - 1/3.
     text = shown(capsys, data, "--partition", "blocks", "--clients", "3")
     assert text.splitlines()[0] == "blocks, min_examples 8: three for 3 clients, seed 0"
@@ -108,9 +106,7 @@ def test_the_shown_partition_is_that_of_a_run(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("clients", [3, 60])
-def test_a_picture_is_drawn(
-    clients: int, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_is_drawn(clients: int, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from matplotlib.image import imread
 
     file = tmp_path / "shares.png"
@@ -148,10 +144,7 @@ def test_matplotlib_is_imported_for_a_picture_only(data: str) -> None:
         "sys.exit(code or 'matplotlib' in sys.modules)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, *SHOW, data, "--clients", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", program, *SHOW, data, "--clients", "2"], capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -160,10 +153,7 @@ def test_matplotlib_is_imported_for_a_picture_only(data: str) -> None:
     ("arguments", "sentence"),
     [
         ("--partition classes --clients 2", "unstale: partition 'classes' needs clients * partition.classes"),
-        (
-            "--partition iid --alpha 0.5",
-            "unstale: partition 'iid' takes no partition.alpha, got 0.5; leave it out",
-        ),
+        ("--partition iid --alpha 0.5", "unstale: partition 'iid' takes no partition.alpha, got 0.5; leave it out"),
         ("--partition classs", "unstale: unknown partition 'classs'; did you mean 'classes'?"),
         ("--partition natural", "unstale: partition 'natural' needs data that says whose each example is"),
     ],

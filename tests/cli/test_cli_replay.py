@@ -48,9 +48,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_a_run_that_comes_out_as_it_was_is_summed_up_in_a_line(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_comes_out_as_it_was_is_summed_up_in_a_line(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "replay", run) == "6 rounds, 12 updates, all digests equal\n"
     (fact,) = facts(printed(capsys, "replay", run, "--json"))
     assert fact == {
@@ -73,9 +71,7 @@ def test_a_different_version_gives_exit_code_1(run: str, capsys: pytest.CaptureF
     assert parted["recorded"] != parted["computed"]
 
 
-def test_another_policy_is_shown_beside_the_recorded_one(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_policy_is_shown_beside_the_recorded_one(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "replay", run, "--policy", "fedavg").splitlines()
     assert said[0].startswith(
         "The clients trained on the models of dynsgd: fedavg aggregates the updates that they sent then"
@@ -96,9 +92,7 @@ def test_the_same_policy_with_other_settings_has_a_name_of_its_own(
     assert "dynsgd, as set" in said.splitlines()[2]
 
 
-def test_a_policy_with_base_models_uses_the_recorded_ones(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_with_base_models_uses_the_recorded_ones(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "replay", run, "--policy", "fedasync")
     assert "fedasync needs the base models of updates: they are the recorded ones." in said
 
@@ -115,15 +109,11 @@ def test_a_picture_that_cannot_be_is_refused_before_the_run_is_computed(
 ) -> None:
     plot = ["--plot", str(tmp_path / "nowhere/both.png")]
     assert "expected --policy, or --set policy.KEY=VALUE" in refusal(capsys, "replay", run, *plot)
-    assert "expected a file in a folder that exists" in refusal(
-        capsys, "replay", run, "--policy", "fedavg", *plot
-    )
+    assert "expected a file in a folder that exists" in refusal(capsys, "replay", run, "--policy", "fedavg", *plot)
 
 
 @pytest.mark.parametrize("command", ["replay", "explain"])
-def test_a_directory_without_a_run_is_refused(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_without_a_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, command, str(tmp_path))
     assert "is not the directory of a run, expected one with config.yaml and run.db" in said
 

@@ -34,9 +34,7 @@ def at_version(version: int) -> Progress:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "0.5000"), (None, "-"), (nan, "-"), (inf, "-"), (0, "0.0000")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5000"), (None, "-"), (nan, "-"), (inf, "-"), (0, "0.0000")])
 def test_a_figure_that_is_no_number_is_a_dash(value: float | None, text: str) -> None:
     assert printing.figure(value, ".4f") == text
 
@@ -108,10 +106,7 @@ def test_a_run_continues_after_its_output_is_closed(tmp_path: Path) -> None:
         check=False,
     )
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (
-        0,
-        "unstale: standard output: broken pipe; nothing more is printed\n",
-    )
+    assert (ended.returncode, ended.stderr) == (0, "unstale: standard output: broken pipe; nothing more is printed\n")
     assert model.exists()
 
 
@@ -137,9 +132,7 @@ def test_the_model_is_saved_after_the_outcome_is_printed(
     )
 
 
-def test_a_simulation_that_diverges_is_one_sentence_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_simulation_that_diverges_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([*SMALL, "--model", "digits_cnn", "--lr", "1e5"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("unstale: training diverges: ")
@@ -156,9 +149,7 @@ def test_a_server_whose_data_cannot_be_shared_out_does_not_start(capsys: pytest.
 
 
 @pytest.mark.parametrize(("oldest", "said"), [(20, "version 20"), (10, "versions 10 to 20")])
-def test_the_spread_over_clients_names_the_versions(
-    oldest: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_spread_over_clients_names_the_versions(oldest: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     fairness = Fairness(
         clients=2,
         oldest_version=oldest,

@@ -74,9 +74,7 @@ def test_each_leg_of_each_group_is_a_row(two_groups: str, capsys: pytest.Capture
     assert f"late        |{'█' * BINS}| 100%" in lines
 
 
-def test_clients_that_never_connect_have_no_delays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clients_that_never_connect_have_no_delays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "nobody.yaml"
     file.write_text("groups: [{name: g, toxics: [{type: dropout, p: 0}]}]")
     text = printed(capsys, "show", str(file))
@@ -94,16 +92,12 @@ def test_the_json_holds_the_same_numbers(two_groups: str, capsys: pytest.Capture
     assert (facts["scenario"], facts["seconds"]) == (two_groups, 100)
     far, late, others = facts["groups"]
     assert (far["name"], far["clients"], far["stale_rounds"]) == ("far", 3, None)
-    assert far["legs"]["task down"] == pytest.approx(
-        {"lost": 0.6, "p10_s": 1.0, "median_s": 1.0, "p90_s": 1.0}
-    )
+    assert far["legs"]["task down"] == pytest.approx({"lost": 0.6, "p10_s": 1.0, "median_s": 1.0, "p90_s": 1.0})
     assert far["there"] == [1.0] * (BINS // 2) + [0.0] * (BINS // 2)
     assert (late["stale_rounds"], others["name"], others["clients"]) == (4, "in no group", 1)
 
 
-def test_the_time_scale_of_the_run_is_that_of_the_picture(
-    two_groups: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_scale_of_the_run_is_that_of_the_picture(two_groups: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--clients", "5", "--payload-bytes", "800", "--seconds", "10", "--json"]
     facts = json.loads(printed(capsys, "show", two_groups, *options, "--scenario.time-scale", "0.1"))
     assert facts["groups"][0]["legs"]["update up"]["median_s"] == pytest.approx(0.15)
@@ -121,18 +115,13 @@ def test_a_scenario_is_drawn(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     ("arguments", "sentence"),
     [
         (["show", "lta"], "unstale: unknown scenario 'lta'; did you mean 'lte'?; a file of your own ends"),
-        (
-            ["show", "lte", "--plot", "/nowhere/a.png"],
-            "cannot write /nowhere/a.png: no such file or directory",
-        ),
+        (["show", "lte", "--plot", "/nowhere/a.png"], "cannot write /nowhere/a.png: no such file or directory"),
         (["show", "lte", "--seconds", "nan"], "--seconds is nan, expected a number from 0.001 to 10,000,000"),
         (["shaw", "lte"], "unknown command 'shaw'; did you mean 'show'?"),
         (["show", "staleness-40", "--data", "nothing"], "unknown data set 'nothing'"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["scenario", *arguments]) == 2
     said = capsys.readouterr().err
     assert sentence in said
@@ -141,14 +130,7 @@ def test_a_mistake_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0, "0"),
-        (4.2e-4, "420 us"),
-        (0.0125, "12.5 ms"),
-        (1, "1 s"),
-        (75, "75 s"),
-        (3599.6, "3,600 s"),
-    ],
+    [(0, "0"), (4.2e-4, "420 us"), (0.0125, "12.5 ms"), (1, "1 s"), (75, "75 s"), (3599.6, "3,600 s")],
 )
 def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -23,19 +23,7 @@ from unstale.cli import demo, main, printing
 from unstale.config import Settings, load
 from unstale.errors import UserError
 
-SMALL = [
-    "demo",
-    "--clients",
-    "2",
-    "--model",
-    "logreg",
-    "--trigger",
-    "async",
-    "--device",
-    "cpu",
-    "--scenario",
-    "null",
-]
+SMALL = ["demo", "--clients", "2", "--model", "logreg", "--trigger", "async", "--device", "cpu", "--scenario", "null"]
 
 LISTENING = {"event": "listening", "address": "tcp://127.0.0.1:1", "http_address": "127.0.0.1:2"}
 PROGRESS = {
@@ -93,9 +81,7 @@ def test_the_table_has_as_many_rows_as_the_terminal_has_room_for(height: int, ro
     console = Console(file=io.StringIO(), width=40, height=height, force_terminal=True)
     rows = [demo._row(PROGRESS)] * 50
     shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :]))
-    assert (
-        len(shown) == 1 + rows_shown
-    )  # the heading; and no row takes two lines, though there are 40 columns only
+    assert len(shown) == 1 + rows_shown  # the heading; and no row takes two lines, though there are 40 columns only
 
 
 def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
@@ -103,9 +89,7 @@ def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
         demo._introduction(Settings(clients=3, attack={"name": name, "clients": 3}), LISTENING)  # type: ignore[arg-type]
         for name in (None, "noise")
     )
-    assert attacked == honest.replace(
-        "\nserver", "\n[bold]attack[/bold] noise by 10 (clients 0, 1, 2).\nserver"
-    )
+    assert attacked == honest.replace("\nserver", "\n[bold]attack[/bold] noise by 10 (clients 0, 1, 2).\nserver")
     assert attacked != honest
 
 
@@ -227,9 +211,7 @@ def test_a_signal_ends_the_demo_with_its_number() -> None:
     assert raised.value.exit_code == 143
 
 
-def test_processes_receive_the_settings_of_the_demo_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_receive_the_settings_of_the_demo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSTALE_SERVER__HEARTBEAT_S", "3")
     monkeypatch.setenv("UNSTALE_CONFIG", "/nowhere.yaml")
     monkeypatch.setenv("OTHER", "kept")
@@ -287,12 +269,7 @@ def test_the_result_is_printed_however_the_processes_end(
     played.codes = codes
     assert main.run([*SMALL, "--json"]) == ended
     captured = capsys.readouterr()
-    assert json.loads(captured.out) == {
-        "test_accuracy": 0.75,
-        "versions": 9,
-        "seconds": 2.0,
-        "model_digest": "d",
-    }
+    assert json.loads(captured.out) == {"test_accuracy": 0.75, "versions": 9, "seconds": 2.0, "model_digest": "d"}
     assert captured.err.endswith("unstale: it ended badly\n") == (ended == 2)
 
 
@@ -323,9 +300,7 @@ def test_the_demo_ends_with_the_sentence_of_a_process_that_fails(whose: str, tmp
 @pytest.mark.slow
 @pytest.mark.network
 def test_with_a_scenario_an_injector_runs_and_reports() -> None:
-    with Command(
-        *SMALL, "--rounds", "10", "--evaluate-every", "2", "--scenario", "satellite", "--json"
-    ) as command:
+    with Command(*SMALL, "--rounds", "10", "--evaluate-every", "2", "--scenario", "satellite", "--json") as command:
         result = command.fact()
         assert result["versions"] == 10
         assert command.end() == 0

@@ -42,14 +42,10 @@ def test_a_single_iteration_and_a_disparity_of_nothing_are_drawn(tmp_path: Path)
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize(("tiles", "columns"), [(1, 1), (7, 4), (100, 4)])
-def test_a_sheet_holds_images_of_any_channels(
-    channels: int, tiles: int, columns: int, tmp_path: Path
-) -> None:
+def test_a_sheet_holds_images_of_any_channels(channels: int, tiles: int, columns: int, tmp_path: Path) -> None:
     images = [np.full((channels, 8, 8), column / 4) for column in range(columns)]
     names = [f"column {column}" for column in range(columns)]
-    plot.draw_sheet(
-        [Tile(images=images, label="client 1: class 5")] * tiles, names, "Title", tmp_path / "s.png"
-    )
+    plot.draw_sheet([Tile(images=images, label="client 1: class 5")] * tiles, names, "Title", tmp_path / "s.png")
     drawn = pixels(tmp_path / "s.png")
     assert (drawn == 0).all(axis=-1).any()
     assert drawn.shape[1] <= 11 * plot.DOTS_PER_INCH
@@ -89,15 +85,11 @@ def test_errors_are_drawn_against_staleness(tmp_path: Path) -> None:
 
 def test_errors_are_drawn_over_rounds_with_the_switch(tmp_path: Path) -> None:
     rounds = list(range(10, 60))
-    of_rounds = {
-        method: values_SR[:, 0] for method, values_SR in errors(50, 1).items() if method != "first-order"
-    }
+    of_rounds = {method: values_SR[:, 0] for method, values_SR in errors(50, 1).items() if method != "first-order"}
     of_rounds["gradient-inversion"][30:] = np.nan
     plain, marked = tmp_path / "plain.png", tmp_path / "marked.png"
     compensation_plots.draw_errors_by_round(rounds, of_rounds, of_rounds, "Title", plain)
-    compensation_plots.draw_errors_by_round(
-        rounds, of_rounds, of_rounds, "Title", marked, switched_at=30, gone_at=40
-    )
+    compensation_plots.draw_errors_by_round(rounds, of_rounds, of_rounds, "Title", marked, switched_at=30, gone_at=40)
     assert has(plain, BLUE) and has(plain, GREEN) and not has(plain, ORANGE)
     assert (pixels(plain) != pixels(marked)).any()
 

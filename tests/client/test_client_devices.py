@@ -19,9 +19,7 @@ MODEL = [memoryview(bytes(8))]
 
 
 def task(task_id: int) -> Task:
-    return Task(
-        task_id=task_id, number=task_id, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8
-    )
+    return Task(task_id=task_id, number=task_id, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
 
 
 class Hosted:

@@ -36,15 +36,9 @@ def clients(address: str, count: int) -> Iterator[str]:
     assert not thread.is_alive()
 
 
-def test_every_number_of_two_clients_of_which_each_has_made_one_update_of_a_round_that_waits_for_a_third() -> (
-    None
-):
+def test_every_number_of_two_clients_of_which_each_has_made_one_update_of_a_round_that_waits_for_a_third() -> None:
     settings = small(clients=3, trigger={"name": "sync"}, policy={"name": "fedavg"})
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 2) as third,
-        clients(server.address, 2) as http,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 2) as third, clients(server.address, 2) as http:
         third.join()
         until(lambda: sample(http, "unstale_client_updates_total", outcome="accepted", reason="") == 2)
         model_bytes = 4 * 650

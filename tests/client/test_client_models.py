@@ -12,14 +12,7 @@ from unstale_proto.messages import Task
 
 
 def train(task_id: int, version: int) -> Train:
-    task = Task(
-        task_id=task_id,
-        number=0,
-        version=version,
-        learning_rate=0.1,
-        signature="0" * 64,
-        payload_bytes=8,
-    )
+    task = Task(task_id=task_id, number=0, version=version, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
     return Train(welcome=welcome(), task=task, parcel=[memoryview(bytes(8))])
 
 

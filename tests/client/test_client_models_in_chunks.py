@@ -56,18 +56,11 @@ class Disk:
 
     def models(self, places: int = 2) -> Models:
         return Models(
-            self.open,
-            self.open_spare,
-            partial_names=self.held,
-            delete=self.delete,
-            window_bytes=4,
-            places=places,
+            self.open, self.open_spare, partial_names=self.held, delete=self.delete, window_bytes=4, places=places
         )
 
 
-def take(
-    models: Models, client_id: int, task_id: int, start: int, end: int, payload: bytes = MODEL
-) -> Credit | None:
+def take(models: Models, client_id: int, task_id: int, start: int, end: int, payload: bytes = MODEL) -> Credit | None:
     return models.take(client_id, Chunk(task_id=task_id, offset=start), [memoryview(payload[start:end])])
 
 

@@ -40,9 +40,7 @@ def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> PendingUpdate:
         payload_bytes=4 * numbers,
     )
     vector = np.arange(number, number + numbers, dtype="<f4")
-    return PendingUpdate(
-        run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B"))
-    )
+    return PendingUpdate(run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B")))
 
 
 def said(one: PendingUpdate) -> tuple[Any, ...]:
@@ -111,10 +109,7 @@ def test_updates_are_found_oldest_first_and_each_client_has_its_own(tmp_path: Pa
     outbox.close()
     opened(tmp_path, 5).put(5, made(1), {})
     found = opened(tmp_path, 3, 2).load()
-    assert {client: [one.number for one in updates] for client, updates in found.items()} == {
-        3: [11],
-        4: [9, 10],
-    }
+    assert {client: [one.number for one in updates] for client, updates in found.items()} == {3: [11], 4: [9, 10]}
 
 
 def test_an_update_that_is_settled_is_gone(tmp_path: Path) -> None:
@@ -187,9 +182,7 @@ def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> 
             atomic_file.read(path, atomic_file.Facts)
 
 
-def test_a_file_is_the_old_one_until_the_new_one_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     atomic_file.write(path, {}, [[b"old"]], durable=False)
 
@@ -213,9 +206,7 @@ def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
     os.truncate(tmp_path / "0-7.update", 50)
     with caplog.at_level(logging.WARNING):
         assert [one.number for one in opened(tmp_path).load()[0]] == [8]
-    assert caplog.messages == [
-        f"{tmp_path}/0-7.update is damaged and is deleted; its client continues without it"
-    ]
+    assert caplog.messages == [f"{tmp_path}/0-7.update is damaged and is deleted; its client continues without it"]
     assert names(tmp_path) == ["0-8.update"]
 
 
@@ -245,9 +236,7 @@ def test_a_file_that_is_whole_and_no_update_of_ours_is_not_sent(
     tmp_path: Path, facts: dict[str, Any], parts: list[bytes]
 ) -> None:
     atomic_file.write(tmp_path / "0-7.update", facts, [[part] for part in parts], durable=False)
-    atomic_file.write(
-        tmp_path / "0-8.update", GOOD | {"number": 8}, [[HEADER], [bytes(8)], [bytes(4)]], durable=False
-    )
+    atomic_file.write(tmp_path / "0-8.update", GOOD | {"number": 8}, [[HEADER], [bytes(8)], [bytes(4)]], durable=False)
     assert [one.number for one in opened(tmp_path).load()[0]] == [8]
     assert names(tmp_path) == ["0-8.update"]
 
@@ -262,8 +251,7 @@ def test_parts_that_do_not_add_up_are_damage(tmp_path: Path, parts: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("facts", "part"),
-    [({"settled": [1], "keeps": ["a"]}, 4), ({"run_id": RUN, "settled": [1], "keeps": ["a"]}, 6)],
+    ("facts", "part"), [({"settled": [1], "keeps": ["a"]}, 4), ({"run_id": RUN, "settled": [1], "keeps": ["a"]}, 6)]
 )
 def test_a_file_that_is_whole_and_no_state_of_ours_is_not_used(
     tmp_path: Path, facts: dict[str, Any], part: int
@@ -273,23 +261,17 @@ def test_a_file_that_is_whole_and_no_state_of_ours_is_not_used(
     assert names(tmp_path) == []
 
 
-def test_a_damaged_state_is_said_in_one_sentence_and_not_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_state_is_said_in_one_sentence_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outbox = opened(tmp_path)
     outbox.keep(0, RUN, 1, state(1.0, 2.0))
     outbox.close()
     os.truncate(tmp_path / "0.state", 20)
     with caplog.at_level(logging.WARNING):
         assert kept_in(tmp_path) == {}
-    assert caplog.messages == [
-        f"{tmp_path}/0.state is damaged and is deleted; its client continues without it"
-    ]
+    assert caplog.messages == [f"{tmp_path}/0.state is damaged and is deleted; its client continues without it"]
 
 
-def test_a_file_that_cannot_be_read_is_the_persons_to_mend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_the_persons_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(tmp_path).put(0, made(7), {})
 
     def refuse(path: Path) -> bytes:

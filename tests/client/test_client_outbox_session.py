@@ -26,9 +26,7 @@ def made(task_id: int, run_id: str = RUN) -> PendingUpdate:
         signature="0" * 64,
         payload_bytes=8,
     )
-    return PendingUpdate(
-        run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)]
-    )
+    return PendingUpdate(run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)])
 
 
 def sent(*updates: PendingUpdate) -> list[Send]:

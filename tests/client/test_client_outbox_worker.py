@@ -44,9 +44,7 @@ class Way:
     encoding: EncodingPlan | None = None
 
     def __str__(self) -> str:
-        return (
-            self.training.name if self.encoding is None else f"{self.training.name}, {self.encoding.updates}"
-        )
+        return self.training.name if self.encoding is None else f"{self.training.name}, {self.encoding.updates}"
 
     @property
     def keeps(self) -> bool:
@@ -138,9 +136,7 @@ class Deaths:
         self.dies_at: tuple[int, str] | None = None
         replace, unlink = os.replace, Path.unlink
         monkeypatch.setattr(atomic_file.os, "replace", lambda *names: self._change(lambda: replace(*names)))
-        monkeypatch.setattr(
-            outbox_module.Path, "unlink", lambda path, **how: self._change(lambda: unlink(path, **how))
-        )
+        monkeypatch.setattr(outbox_module.Path, "unlink", lambda path, **how: self._change(lambda: unlink(path, **how)))
 
     def _change(self, change: Any) -> None:
         self._die("before")

@@ -122,10 +122,7 @@ def test_another_process_goes_on_with_what_was_stored() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.lists(st.integers(-99, 99), min_size=5, max_size=5), st.booleans()),
-        max_size=12,
-    ),
+    st.lists(st.tuples(st.lists(st.integers(-99, 99), min_size=5, max_size=5), st.booleans()), max_size=12),
     st.integers(1, 5),
     st.integers(0, 3),
 )

@@ -69,10 +69,7 @@ def test_within_the_lease_silence_is_nothing_strange() -> None:
 def test_without_a_bound_it_is_waited_for_ever() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
     bound = "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a message"
-    assert (
-        server_timeout.warning(3.0)
-        == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"
-    )
+    assert server_timeout.warning(3.0) == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"
     server_timeout.heard(4.0)
     server_timeout.welcomed(lease_s=10.0)
     assert server_timeout.warning(24.0) == (

@@ -6,17 +6,7 @@ from support.wire import RUN, welcome
 from unstale.client.actions import Retire, Send, Settle, Train
 from unstale.client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
-from unstale_proto.messages import (
-    Ack,
-    Bye,
-    Error,
-    Heartbeat,
-    Hello,
-    ProcessStart,
-    Stop,
-    Task,
-    Update,
-)
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task, Update
 
 TOKEN = "ab" * 16
 MODEL = [memoryview(b"model...")]
@@ -24,9 +14,7 @@ DELTA = [memoryview(b"delta...")]
 
 
 def task(task_id: int, version: int = 0) -> Task:
-    return Task(
-        task_id=task_id, number=0, version=version, learning_rate=0.1, signature="0" * 64, payload_bytes=8
-    )
+    return Task(task_id=task_id, number=0, version=version, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
 
 
 def update(task_id: int) -> Update:
@@ -81,14 +69,11 @@ def test_a_task_is_trained_and_its_update_sent() -> None:
 ACCEPTED = Ack(task_id=1, outcome="accepted", first_outcome="accepted")
 REJECTED = Ack(task_id=1, outcome="rejected", first_outcome="rejected", reason=Reason.EXPIRED_TASK)
 DUPLICATE = Ack(task_id=1, outcome="duplicate", first_outcome="accepted")
-DUPLICATE_OF_REJECTED = Ack(
-    task_id=1, outcome="duplicate", first_outcome="rejected", reason=Reason.ZERO_UPDATE
-)
+DUPLICATE_OF_REJECTED = Ack(task_id=1, outcome="duplicate", first_outcome="rejected", reason=Reason.ZERO_UPDATE)
 
 
 @pytest.mark.parametrize(
-    ("ack", "accepted"),
-    [(ACCEPTED, True), (REJECTED, False), (DUPLICATE, True), (DUPLICATE_OF_REJECTED, False)],
+    ("ack", "accepted"), [(ACCEPTED, True), (REJECTED, False), (DUPLICATE, True), (DUPLICATE_OF_REJECTED, False)]
 )
 def test_an_acknowledged_update_is_let_go_and_settled_by_its_first_verdict(ack: Ack, accepted: bool) -> None:
     session = session_with_an_update_sent()
@@ -261,9 +246,7 @@ def test_a_task_that_the_server_never_gave_is_no_reason_to_ignore_those_it_gives
 def test_an_update_is_sent_again_when_a_later_heartbeat_is_answered_before_its_ack() -> None:
     session = session_with_an_update_sent()
     session.tick(2.0)  # heartbeat 0 leaves after the update
-    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [
-        Send(message=update(1), parcel=DELTA)
-    ]
+    assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
 
 
 def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> None:
@@ -278,9 +261,7 @@ def test_an_update_sent_again_waits_for_a_heartbeat_of_its_own() -> None:
     session = session_with_an_update_sent()
     session.tick(2.0)
     session.tick(4.0)
-    assert session.received(Heartbeat(number=0, version=0), [], 4.1) == [
-        Send(message=update(1), parcel=DELTA)
-    ]
+    assert session.received(Heartbeat(number=0, version=0), [], 4.1) == [Send(message=update(1), parcel=DELTA)]
     assert session.received(Heartbeat(number=1, version=0), [], 4.2) == []
 
 
@@ -298,10 +279,7 @@ def test_an_update_is_sent_again_when_a_later_one_is_acknowledged_before_it() ->
     session.received(task(2), MODEL, 1.5)
     session.trained(RUN, update(2), DELTA)
     instructions = session.received(Ack(task_id=2, outcome="accepted", first_outcome="accepted"), [], 2.0)
-    assert instructions == [
-        Settle(run_id=RUN, number=0, accepted=True),
-        Send(message=update(1), parcel=DELTA),
-    ]
+    assert instructions == [Settle(run_id=RUN, number=0, accepted=True), Send(message=update(1), parcel=DELTA)]
 
 
 def test_an_ack_that_may_be_of_an_earlier_copy_proves_nothing_about_what_left_in_between() -> None:
@@ -351,9 +329,7 @@ def test_another_run_knows_nothing_of_the_old_tasks() -> None:
     session = session_with_an_update_sent()
     session.unreachable()
     session.reachable(3.0)
-    assert session.received(welcome(run_id="2" * 32), [], 3.1) == [
-        Settle(run_id=RUN, number=0, accepted=False)
-    ]
+    assert session.received(welcome(run_id="2" * 32), [], 3.1) == [Settle(run_id=RUN, number=0, accepted=False)]
     assert session.unacknowledged == 0
     assert len(session.received(task(1), MODEL, 3.2)) == 1  # task 1 of the new run is new
 
@@ -389,8 +365,7 @@ def test_a_run_that_has_failed_is_left_with_a_goodbye_and_the_reason() -> None:
     stop = Stop(reason="shutdown", version=9, failed=True, message="training diverges")
     assert session.received(stop, [], 5.0) == [
         Retire(
-            reason="failed",
-            message="the server ended the run at version 9 because of an error (training diverges)",
+            reason="failed", message="the server ended the run at version 9 because of an error (training diverges)"
         ),
         Send(message=Bye(reason="the run has failed")),
     ]

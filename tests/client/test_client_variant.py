@@ -73,9 +73,7 @@ def test_the_server_says_which_data_set_comes_in_and_how_fast(tmp_path: Path) ->
     assert made.dataset.labels_digest == build.dataset(server).labels_digest
 
 
-def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_where_it_stays(
-    tmp_path: Path,
-) -> None:
+def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_where_it_stays(tmp_path: Path) -> None:
     own = settings_of(small_and_large(tmp_path))
     server = settings_of({"name": "npz", "path": own.data.path})
     assert training_context_of(said_by_a_server(server), own).dataset.later is None
@@ -86,9 +84,7 @@ def test_code_that_only_the_server_names_as_what_comes_in_is_not_imported() -> N
     assert said.data_plan is not None
     plan = said.data_plan.model_copy(update={"variant": VariantPlan(name="support.factories:data", rate=1.0)})
     told = said.model_copy(update={"data_plan": plan})
-    with pytest.raises(
-        UserError, match=r"'support\.factories:data' is code, which only this machine's own config"
-    ):
+    with pytest.raises(UserError, match=r"'support\.factories:data' is code, which only this machine's own config"):
         training_context_of(told, settings_of({}))
 
 

@@ -13,17 +13,7 @@ from torch import Tensor, nn
 
 from support.wire import RUN, welcome
 from unstale import translate
-from unstale.client.worker import (
-    Crashed,
-    Durations,
-    Failed,
-    Job,
-    Ready,
-    ReceivedModel,
-    Result,
-    Settlement,
-    Worker,
-)
+from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
 from unstale.config.training_context import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
@@ -43,15 +33,7 @@ class FakeTrainer:
     versions: list[int] = field(default_factory=list)
 
     def train(
-        self,
-        client_id: int,
-        number: int,
-        base_d: Tensor,
-        rate: float,
-        *,
-        buffers_b: Any,
-        extra_d: Any,
-        version: int,
+        self, client_id: int, number: int, base_d: Tensor, rate: float, *, buffers_b: Any, extra_d: Any, version: int
     ) -> LocalUpdate:
         self.versions.append(version)
         self.told.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
@@ -84,11 +66,7 @@ def lists(tensor: Tensor | None) -> list[float] | None:
 
 
 def job(
-    *numbers: float,
-    number: int = 0,
-    said: Welcome | None = None,
-    evaluate: bool | None = None,
-    wanted: bool = True,
+    *numbers: float, number: int = 0, said: Welcome | None = None, evaluate: bool | None = None, wanted: bool = True
 ) -> Job:
     """A task of client 1 with these numbers as its payload."""
     task = Task(
@@ -101,13 +79,7 @@ def job(
         evaluate=evaluate,
     )
     frames = [memoryview(np.array(numbers, dtype="<f4").tobytes())]
-    return Job(
-        client_id=1,
-        welcome=said or welcome(),
-        task=task,
-        model=ReceivedModel(frames),
-        is_wanted=lambda: wanted,
-    )
+    return Job(client_id=1, welcome=said or welcome(), task=task, model=ReceivedModel(frames), is_wanted=lambda: wanted)
 
 
 def settlement(number: int, *, accepted: bool, run_id: str = RUN) -> Settlement:
@@ -129,10 +101,7 @@ def done(
     def prepare(said: Welcome) -> TrainingContext:
         prepared.append(said.run_id)
         return TrainingContext(
-            dataset=cast(Any, None),
-            model=model,
-            trainer=cast(Trainer, trainer),
-            device=torch.device("cpu"),
+            dataset=cast(Any, None), model=model, trainer=cast(Trainer, trainer), device=torch.device("cpu")
         )
 
     def is_last() -> bool:

@@ -127,9 +127,7 @@ def test_client_and_server_make_the_same_model_of_the_same_data(
     )
 
 
-def test_where_the_data_lies_and_what_computes_is_the_clients_own_to_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_the_data_lies_and_what_computes_is_the_clients_own_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Settings(device="cpu", threads=2, data={"cache": "/data", "download": True})
     client = understood(monkeypatch, Settings(device="auto", data={"cache": "/other"}), own)
     assert (client.device, client.threads) == ("cpu", 2)
@@ -158,9 +156,7 @@ def test_code_that_the_client_names_too_is_imported() -> None:
 
 
 def test_data_made_by_code_that_only_the_server_names_is_not_imported() -> None:
-    said = said_by_a_server(Settings(model={"name": "logreg"})).model_copy(
-        update={"data": "support.factories:data"}
-    )
+    said = said_by_a_server(Settings(model={"name": "logreg"})).model_copy(update={"data": "support.factories:data"})
     with pytest.raises(UserError) as raised:
         training_context_of(said, Settings(device="cpu"))
     assert "support.factories:data" in str(raised.value)
@@ -194,12 +190,8 @@ def test_other_labels_than_the_servers_are_told_in_one_sentence() -> None:
 def test_what_a_server_wants_out_of_bounds_is_told_in_one_sentence() -> None:
     said = said_by_a_server(Settings(clients=4))
     assert said.model_plan is not None
-    greedy = said.model_copy(
-        update={"model_plan": said.model_plan.model_copy(update={"projection_head": 2**53 - 1})}
-    )
-    with pytest.raises(
-        UserError, match=r"^the server wants model\.projection_head 9007199254740991, which is out"
-    ):
+    greedy = said.model_copy(update={"model_plan": said.model_plan.model_copy(update={"projection_head": 2**53 - 1})})
+    with pytest.raises(UserError, match=r"^the server wants model\.projection_head 9007199254740991, which is out"):
         training_context_of(greedy, Settings())
 
 
@@ -213,9 +205,7 @@ def test_a_path_of_this_machine_is_for_data_that_lies_at_one(tmp_path) -> None:
 def test_a_task_takes_as_long_as_the_devices_of_the_clients_own_scenario_say(tmp_path: Path) -> None:
     # 3 * (2 + 0.5 * 4 steps) s; twice that with the scenario's time scale; nothing for clients in no group.
     scenario = tmp_path / "slow.yaml"
-    scenario.write_text(
-        "groups: [{name: slow, clients: [4, 5], device: {task: 2.0, step_s: 0.5, factor: 3}}]\n"
-    )
+    scenario.write_text("groups: [{name: slow, clients: [4, 5], device: {task: 2.0, step_s: 0.5, factor: 3}}]\n")
     own = Settings(clients=1, scenario={"name": str(scenario), "time_scale": 2.0})
     duration_s = durations_of(said_by_a_server(Settings(clients=6)), own)
     assert [duration_s(client_id, 0, 4) for client_id in (3, 4, 5)] == [0.0, 24.0, 24.0]
@@ -228,9 +218,7 @@ def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_pa
     own = Settings(clients=3, partition={"name": "iid"}, scenario={"name": str(scenario)})
     duration_s = durations_of(said_by_a_server(server), own)
     dataset = build.dataset(server)
-    fives = [
-        int((dataset.train.labels_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)
-    ]
+    fives = [int((dataset.train.labels_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)]
     most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
     assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)
 
@@ -243,9 +231,7 @@ def test_a_scenario_with_clients_that_the_run_has_not_is_one_sentence(tmp_path: 
         durations_of(said_by_a_server(Settings(clients=6)), own)
 
 
-def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(caplog: pytest.LogCaptureFixture) -> None:
     said = said_by_a_server(small(clients=4, seed=5))
     attack = AttackSettings(name="scale", clients=2)
     own = small(clients=1, attack=attack, client={"first": 0, "count": 3})

@@ -35,14 +35,8 @@ def rows(run: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def settings_of(run: Path) -> Settings:
-    options = {
-        "run.directory": str(run),
-        "server.address": "tcp://127.0.0.1:0",
-        "server.http_address": "127.0.0.1:0",
-    }
-    return load(
-        HERE / "own.yaml", options={key: Given(value=value, origin="test") for key, value in options.items()}
-    )
+    options = {"run.directory": str(run), "server.address": "tcp://127.0.0.1:0", "server.http_address": "127.0.0.1:0"}
+    return load(HERE / "own.yaml", options={key: Given(value=value, origin="test") for key, value in options.items()})
 
 
 @pytest.mark.network
@@ -59,12 +53,7 @@ def test_a_killed_run_resumes_with_its_clients_and_their_outboxes(
         clients = [
             Process(
                 *("client", "--config", str(HERE / "own.yaml"), "--client.server", server.address),
-                *(
-                    "--client.first",
-                    str(client_id),
-                    "--client.directory",
-                    str(folder / f"client-{client_id}"),
-                ),
+                *("--client.first", str(client_id), "--client.directory", str(folder / f"client-{client_id}")),
             )
             for client_id in range(3)
         ]
@@ -91,9 +80,7 @@ def test_every_metric_is_exported(folder: Path) -> None:
     with RunningServer(settings_of(folder / "run")) as server:
         text = get(f"{server.http}/metrics").text
         labels = {
-            sample.name: set(sample.labels)
-            for family in families(server.http).values()
-            for sample in family.samples
+            sample.name: set(sample.labels) for family in families(server.http).values() for sample in family.samples
         }
     for line in (HERE / "metrics.txt").read_text().splitlines():
         name, kind, *expected = line.split()

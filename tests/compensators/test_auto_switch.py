@@ -81,9 +81,7 @@ def test_a_choice_that_does_better_keeps_inversion_going():
     subject = inversion(**LEARNS, window=2)
     better = [10, 1.0, 0.25, 3.9, 0.4, 4.0, 0.5]
     for version in (4, 5):
-        round_with(
-            subject, version, [*FIRST, 5.0, 0.6, 4.0, 0.5], better, inversion=(5.0, 0.6), stale=(4.0, 0.5)
-        )
+        round_with(subject, version, [*FIRST, 5.0, 0.6, 4.0, 0.5], better, inversion=(5.0, 0.6), stale=(4.0, 0.5))
     assert is_on(subject)
 
 
@@ -92,13 +90,7 @@ def test_means_decide_and_not_the_mean_of_ratios():
     subject = inversion(**LEARNS, window=10)
     for version in range(10):
         stale, inverted = (0.1, 2.5) if version == 0 else (10.0, 5.0)
-        round_with(
-            subject,
-            version,
-            [*FIRST, inverted, 0.4, stale, 0.5],
-            inversion=(inverted, 0.4),
-            stale=(stale, 0.5),
-        )
+        round_with(subject, version, [*FIRST, inverted, 0.4, stale, 0.5], inversion=(inverted, 0.4), stale=(stale, 0.5))
     assert is_on(subject)
 
 
@@ -199,9 +191,7 @@ def test_auto_ends_too_when_estimates_do_not_point_better_than_stale_updates(cos
 
 
 @pytest.mark.parametrize(
-    ("first_order", "method"),
-    [(None, "first-order"), (3.9, "first-order"), (4.0, "none"), (9.0, "none")],
-    ids=str,
+    ("first_order", "method"), [(None, "first-order"), (3.9, "first-order"), (4.0, "none"), (9.0, "none")], ids=str
 )
 def test_auto_changes_to_the_method_with_the_smaller_error(first_order, method):
     subject = inversion("auto", window=1, smooth_rounds=0)

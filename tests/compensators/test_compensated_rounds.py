@@ -6,17 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.compensation import (
-    certain,
-    context,
-    images,
-    inversion,
-    made,
-    network,
-    numbers,
-    received,
-    stale_round,
-)
+from support.compensation import certain, context, images, inversion, made, network, numbers, received, stale_round
 from support.updates import GOLDEN_MODEL
 from unstale.compensators import Compensator, LocalSteps
 from unstale.compensators.inversion.reconstruction import Reconstruction
@@ -122,17 +112,12 @@ def test_the_policy_sees_the_estimate_in_place_of_the_stale_update(name):
         (COMPENSATORS["oracle"], [0, 0]),
         (
             lambda: made(
-                "oracle",
-                context(fresh_update=lambda update, stale: numbers(123, seed=9)),
-                counts_as_fresh=False,
+                "oracle", context(fresh_update=lambda update, stale: numbers(123, seed=9)), counts_as_fresh=False
             ),
             [1, 0],
         ),
     ],
-    ids=[
-        *("first-order", "first-order as fresh", "inversion", "inversion as stale"),
-        *("oracle", "oracle as stale"),
-    ],
+    ids=[*("first-order", "first-order as fresh", "inversion", "inversion as stale"), *("oracle", "oracle as stale")],
 )
 def test_an_update_that_counts_as_fresh_has_staleness_0_and_the_current_base(compensator, staleness):
     policy = Recorder(123)
@@ -268,9 +253,7 @@ def test_a_round_with_its_recorded_result_is_the_same():
     subject, again = learner(inversion()), learner(inversion())
     _, result = two_rounds(subject)
     assert result.compensation.made is not None
-    again.apply_round(
-        numbers(1, 123, seed=50, scale=0.3), [update(1, base_version=0, staleness=0)], made=None
-    )
+    again.apply_round(numbers(1, 123, seed=50, scale=0.3), [update(1, base_version=0, staleness=0)], made=None)
     rows = numbers(2, 123, seed=51, scale=0.3)
     updates = [update(0, base_version=0, staleness=1), update(1, base_version=1, staleness=0)]
     same = again.apply_round(rows, updates, result.compensation.made)
@@ -333,8 +316,6 @@ def test_a_stale_update_of_a_rare_class_is_estimated_better_than_it_was():
     round_ = stale_round(update, model_d=model_d)
     estimate_d = rate * compensator.take(round_, compensator.make(round_)).vectors[0]
     first_order_d = rate * compensator.first_order.estimate(update, model_d)
-    before, after, bent = (
-        float((one_d - true_d).abs().sum()) for one_d in (stale_d, estimate_d, first_order_d)
-    )
+    before, after, bent = (float((one_d - true_d).abs().sum()) for one_d in (stale_d, estimate_d, first_order_d))
     assert after < 0.6 * before
     assert after < 0.6 * bent

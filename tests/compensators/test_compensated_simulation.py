@@ -118,9 +118,7 @@ def test_stale_updates_are_compensated_and_no_others(scenario, results, name, se
         assert len(stale) == (2 if version >= LATE else 0)
         assert result.compensation is not None
         compensated = {
-            place
-            for place, compensated in enumerate(result.compensation.updates)
-            if compensated.method == method
+            place for place, compensated in enumerate(result.compensation.updates) if compensated.method == method
         }
         assert compensated == stale
 
@@ -128,8 +126,7 @@ def test_stale_updates_are_compensated_and_no_others(scenario, results, name, se
 def test_a_run_repeats_itself_to_the_bit(scenario):
     settings = {**FEW, "switch": "oracle"}
     assert (
-        run("auto", settings, scenario=scenario).model_digest
-        == run("auto", settings, scenario=scenario).model_digest
+        run("auto", settings, scenario=scenario).model_digest == run("auto", settings, scenario=scenario).model_digest
     )
 
 

@@ -26,17 +26,8 @@ def played(subject, recorded: dict[int, Any] | None = None, first: int = 3) -> l
     return result
 
 
-LEARNING: dict[str, Any] = {
-    "strength": "adaptive",
-    "window": 2,
-    "smooth_rounds": 3,
-    "iterations_per_round": 6,
-}
-KINDS = [
-    ("gradient-inversion", LEARNING),
-    ("auto", LEARNING),
-    ("auto", {**LEARNING, "adapt": True, "window": 1}),
-]
+LEARNING: dict[str, Any] = {"strength": "adaptive", "window": 2, "smooth_rounds": 3, "iterations_per_round": 6}
+KINDS = [("gradient-inversion", LEARNING), ("auto", LEARNING), ("auto", {**LEARNING, "adapt": True, "window": 1})]
 """Inverting compensators with all that they keep between rounds."""
 
 

@@ -313,9 +313,7 @@ def test_if_one_error_is_not_finite_none_is_reported(monkeypatch, bad, number):
     estimated(subject)
     monkeypatch.setattr(gradient_inversion, "measured", not_finite)
     assert errors_of(subject, base_version=3, staleness=0)[1] == {}
-    oracle = inversion(
-        where=context(fresh_update=lambda update, stale: numbers(123, seed=7)), switch="oracle"
-    )
+    oracle = inversion(where=context(fresh_update=lambda update, stale: numbers(123, seed=7)), switch="oracle")
     assert oracle.make(stale_round(received(0)))["errors"] == []
 
 

@@ -141,12 +141,7 @@ def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.Monkey
 
 def test_a_plug_in_needs_to_do_no_more_than_take(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Keep(KeepSettings(times=1), context())
-    assert (subject.make(None), subject.begins_early, subject.work(), subject.state_dict()) == (
-        {},
-        False,
-        False,
-        {},
-    )
+    assert (subject.make(None), subject.begins_early, subject.work(), subject.state_dict()) == ({}, False, False, {})
     subject.load_state_dict({})
     with pytest.raises(ValueError, match=r"Keep keeps no state, got \['squares'\]"):
         subject.load_state_dict({"squares": 1})

@@ -80,9 +80,7 @@ def test_settings_that_do_not_go_together_are_both_named():
 
 @pytest.mark.parametrize("training", ["moon", "scaffold"])
 @pytest.mark.parametrize("name", INVERTING)
-def test_trainings_whose_updates_depend_on_more_are_refused_where_the_configuration_is_checked(
-    name, training
-):
+def test_trainings_whose_updates_depend_on_more_are_refused_where_the_configuration_is_checked(name, training):
     settings = small(compensator={"name": name}, training={"name": training})
     with pytest.raises(UserError) as caught:
         compensation.check(settings)
@@ -212,9 +210,7 @@ def with_layer(layer: nn.Module) -> Network:
     return network(nn.Sequential(nn.Flatten(), nn.Linear(16, 6), layer, nn.Linear(6, CLASSES)))
 
 
-@pytest.mark.parametrize(
-    "layer", [Through(Plain), Through(Once), Branches()], ids=["old style", "once", "branches"]
-)
+@pytest.mark.parametrize("layer", [Through(Plain), Through(Once), Branches()], ids=["old style", "once", "branches"])
 def test_a_model_that_cannot_be_differentiated_twice_is_refused(layer):
     with pytest.raises(UserError) as caught:
         with_layer(layer).check_invertible("mine:model")
@@ -224,9 +220,7 @@ def test_a_model_that_cannot_be_differentiated_twice_is_refused(layer):
     assert "\n" not in said
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.ReLU(), nn.GELU(), nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.Dropout(0.5)], ids=str
-)
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.GELU(), nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.Dropout(0.5)], ids=str)
 def test_ordinary_layers_can_be_inverted(layer):
     net = with_layer(layer)
     net.check_invertible("mine:model")

@@ -88,13 +88,7 @@ def test_an_adaptive_lambda_is_the_oracles_over_several_rounds(steps, k):
 def test_the_adaptive_strength_is_that_of_the_squares_that_came_before_the_update_and_its_own():
     # d = 1, k = 1, decay 1/2, lambda_0 = 1. Fresh g = 2: MS = 2. Stale g = 4: MS = 1 + 8 = 9, drift 6:
     # 4 + 1/3 * 16 * 6 = 36. Then a fresh g = 1: MS = 5, and a stale g = 1: MS = 3, drift 6: 1 + 6 / sqrt(3).
-    subject = made(
-        "first-order",
-        context(steps=LocalSteps(steps=1)),
-        strength="adaptive",
-        decay=0.5,
-        lambda_0=1.0,
-    )
+    subject = made("first-order", context(steps=LocalSteps(steps=1)), strength="adaptive", decay=0.5, lambda_0=1.0)
 
     def update(g: float, staleness: int):
         return received(vector_d=torch.tensor([g]), base_d=torch.zeros(1), staleness=staleness)

@@ -42,10 +42,7 @@ def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:
     model = FlatModel(build("digits_cnn", (1, 8, 8), 10, seed=1))
     training = sgd(batch_size=6, **TRAINING)
     task = LocalTask(
-        base_d=base_d,
-        learning_rate=rate,
-        batches=training.batches(LABELS, stream(0, Stream.BATCHES, 0, 0)),
-        seed=0,
+        base_d=base_d, learning_rate=rate, batches=training.batches(LABELS, stream(0, Stream.BATCHES, 0, 0)), seed=0
     )
     return training.compute(model, INPUTS, LABELS, task, {}).vector_d / rate
 
@@ -72,10 +69,7 @@ def test_with_the_true_data_the_disparity_is_0_and_the_estimate_is_the_true_unst
 
     base_d, model_d = (numbers(net.dimension, seed=seed, scale=0.1) for seed in (1, 2))
     update = received(num_examples=6, vector_d=real_update(base_d), base_d=base_d)
-    outcome = subject.take(
-        round_ := stale_round(update, model_d=model_d),
-        subject.make(round_),
-    )
+    outcome = subject.take(round_ := stale_round(update, model_d=model_d), subject.make(round_))
     expected_d = real_update(model_d)
     torch.testing.assert_close(outcome.vectors[0], expected_d, atol=1e-4, rtol=1e-4)
     assert 0 <= outcome.updates[0].disparity < 1e-5 * 0.1 * float(update.vector_d.abs().sum())
@@ -148,11 +142,7 @@ def test_updates_of_different_sizes_equal_each_alone():
 @pytest.mark.parametrize("name", NAMES)
 def test_its_arguments_are_not_written_to(name):
     subject = inversion(name)
-    updates = [
-        received(0),
-        received(1, base_version=1, staleness=2),
-        received(2, base_version=3, staleness=0),
-    ]
+    updates = [received(0), received(1, base_version=1, staleness=2), received(2, base_version=3, staleness=0)]
     round_ = stale_round(*updates)
     tensors = [round_.model_d, *(tensor for update in updates for tensor in (update.vector_d, update.base_d))]
     before = [tensor.clone() for tensor in tensors]
@@ -211,9 +201,7 @@ def test_with_too_little_memory_groups_are_halved_with_one_note(monkeypatch):
         assert [compensated.iterations for compensated in outcome.updates] == [6] * 4
         assert dict(outcome.fallbacks) == {}
         notes += outcome.notes
-    assert notes == [
-        "the device's memory is too small to invert 4 updates together; from now on at most 1 are"
-    ]
+    assert notes == ["the device's memory is too small to invert 4 updates together; from now on at most 1 are"]
 
 
 def test_where_memory_is_short_the_estimates_are_the_same(monkeypatch):

@@ -192,9 +192,7 @@ def test_no_run_takes_more_iterations_than_it_may(most):
 
 def test_when_the_run_has_had_its_iterations_the_rest_is_of_first_order():
     subject = inversion(iterations_total=12, warm_start=False)
-    outcomes = [
-        taken(subject, received(0, base_version=version), version=version + 3) for version in range(3)
-    ]
+    outcomes = [taken(subject, received(0, base_version=version), version=version + 3) for version in range(3)]
     assert [methods(outcome) for outcome in outcomes] == [
         ["gradient-inversion"],
         ["gradient-inversion"],
@@ -302,9 +300,7 @@ def test_seconds_before_the_round_closed_are_not_its_own(clock):
 
 def test_seconds_of_the_run_end_it(clock):
     subject = inverted_in_seconds(clock, seconds_total=8.0, warm_start=False)
-    outcomes = [
-        taken(subject, received(0, base_version=version), version=version + 3) for version in range(3)
-    ]
+    outcomes = [taken(subject, received(0, base_version=version), version=version + 3) for version in range(3)]
     assert [iterations(outcome) for outcome in outcomes] == [[6], [2], [None]]
     assert [dict(outcome.fallbacks) for outcome in outcomes] == [{}, {}, {"budget": 1}]
 

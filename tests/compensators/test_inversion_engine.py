@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles import inversion_oracle as oracle
-from support.compensation import (
-    CLASSES,
-    SHAPE,
-    images,
-    network,
-    numbers,
-    reconstruction,
-    settings,
-    smooth,
-)
+from support.compensation import CLASSES, SHAPE, images, network, numbers, reconstruction, settings, smooth
 from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.local_update import LocalSteps, as_vector
@@ -27,19 +18,14 @@ from unstale.training.models import build
 
 LIKE = LocalSteps(steps=2, momentum=0.5, weight_decay=0.01)
 ORACLES = {"soft": oracle.soft, "bce-raw": oracle.bce_raw}
-RATES = {
-    "constant": lambda i, count: 1.0,
-    "steps": oracle.published_rate,
-}
+RATES = {"constant": lambda i, count: 1.0, "steps": oracle.published_rate}
 
 
 def engine(net: Network | None = None, *, like: LocalSteps = LIKE, **given: Any) -> Engine:
     return Engine(net or network(), like, settings(**given))
 
 
-def begun(
-    net: Network, seed: int = 0, *, examples: int = 4, steps: int = 2, iterations: int = 5
-) -> Inversion:
+def begun(net: Network, seed: int = 0, *, examples: int = 4, steps: int = 2, iterations: int = 5) -> Inversion:
     """An inversion of a random update, in float64 where the network is. Rates differ, too."""
     dtype = next(net._module.parameters()).dtype
     base_d = numbers(net.dimension, seed=seed, scale=0.4).to(dtype)
@@ -74,12 +60,7 @@ def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
     net = precise()
     one = begun(net)
     subject = engine(
-        net,
-        optimiser=optimiser,
-        schedule=schedule,
-        label_loss=loss,
-        labels_start="normal",
-        learning_rate=learning_rate,
+        net, optimiser=optimiser, schedule=schedule, label_loss=loss, labels_start="normal", learning_rate=learning_rate
     )
     rates = [learning_rate * RATES[schedule](i, one.iterations) for i in range(3)]
     trail = oracle.invert(
@@ -172,9 +153,7 @@ def test_more_than_fit_together_are_computed_in_turn(monkeypatch):
 def test_the_disparity_of_an_update_of_other_data_falls():
     net = network()
     one, subject = begun(net, iterations=40), engine(net, iterations=40)
-    update_d = subject.local_update(
-        reconstruction(6, seed=7), one.target.base, one.target.steps, one.target.rate
-    )
+    update_d = subject.local_update(reconstruction(6, seed=7), one.target.base, one.target.steps, one.target.rate)
     one.target = replace(one.target, update=net.parts(update_d))
     iterated(subject, one, times=1)
     first = float(one.disparity)
@@ -232,9 +211,7 @@ def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [torch.inf, torch.nan])
-def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_whose_was(
-    monkeypatch, number
-):
+def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_whose_was(monkeypatch, number):
     # That of the second iterate is not finite: the third is the first again, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes

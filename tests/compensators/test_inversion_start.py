@@ -8,17 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import one_hot
 
-from support.compensation import (
-    CLASSES,
-    SHAPE,
-    certain,
-    context,
-    images,
-    network,
-    numbers,
-    received,
-    settings,
-)
+from support.compensation import CLASSES, SHAPE, certain, context, images, network, numbers, received, settings
 from unstale.compensators import LocalSteps, Network
 from unstale.compensators.inversion import start
 from unstale.compensators.inversion.inversions import Inversions
@@ -39,9 +29,7 @@ def test_examples_and_labels_are_drawn_from_the_normal_distribution():
     assert float(labels_rC.mean()) == pytest.approx(0, abs=0.05)
     assert float(labels_rC.std()) == pytest.approx(1, abs=0.05)
     assert float(inputs_rX.abs().max()) == 2.0
-    assert float((inputs_rX.abs() == 2.0).float().mean()) == pytest.approx(
-        0.0455, abs=0.005
-    )  # beyond 2 sigma
+    assert float((inputs_rX.abs() == 2.0).float().mean()) == pytest.approx(0.0455, abs=0.005)  # beyond 2 sigma
 
 
 def test_draws_depend_on_seed_client_and_task_only():
@@ -128,12 +116,7 @@ def test_a_slope_that_leaves_nothing_is_taken_for_equal_shares():
 
 @pytest.mark.parametrize(
     "steps",
-    [
-        LocalSteps(steps=1),
-        LocalSteps(steps=5),
-        LocalSteps(steps=5, momentum=0.9),
-        LocalSteps(epochs=3, batch_size=2),
-    ],
+    [LocalSteps(steps=1), LocalSteps(steps=5), LocalSteps(steps=5, momentum=0.9), LocalSteps(epochs=3, batch_size=2)],
     ids=str,
 )
 def test_an_inversion_begins_with_the_labels_of_its_client(steps):
@@ -150,10 +133,7 @@ def test_an_inversion_begins_with_the_labels_of_its_client(steps):
 
 @pytest.mark.parametrize(
     ("given", "module"),
-    [
-        ({"labels_start": "normal"}, None),
-        ({}, nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES, bias=False))),
-    ],
+    [({"labels_start": "normal"}, None), ({}, nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES, bias=False)))],
     ids=["asked for", "no bias"],
 )
 def test_labels_are_drawn_if_configured_or_without_a_bias(given, module):

@@ -10,24 +10,10 @@ from oracles import inversion_oracle
 from support.compensation import equal, inversion, numbers, received, smooth, stale_round, taken
 from unstale.compensators import gradient_inversion
 from unstale.compensators.errors import measured
-from unstale.compensators.inversion.stopping import (
-    RESIDUALS,
-    TRUSTS,
-    Choice,
-    Trial,
-    Trials,
-    loss_checkpoints,
-    nearest,
-)
+from unstale.compensators.inversion.stopping import RESIDUALS, TRUSTS, Choice, Trial, Trials, loss_checkpoints, nearest
 
 NOTHING = {"estimates": {}, "errors": [], "fallbacks": {}, "notes": [], "spent": [0, 0.0]}
-ADAPTS: dict[str, Any] = {
-    "adapt": True,
-    "iterations": 20,
-    "residual": 0.5,
-    "trust": 1.0,
-    "window": 1,
-}
+ADAPTS: dict[str, Any] = {"adapt": True, "iterations": 20, "residual": 0.5, "trust": 1.0, "window": 1}
 
 
 def trial(share: float, stale_l1: float = 1.0) -> Trial:
@@ -181,9 +167,7 @@ def test_an_error_belongs_to_the_choice_that_was_used():
     true = received(0, base_version=3, staleness=0)
     (error,) = [one for one in made_of(subject, true, version=3)["errors"] if one[1] == "gradient-inversion"]
     estimate_d = made["estimates"][0]["estimate"]
-    assert error[2] == pytest.approx(
-        true.local_rate * float((estimate_d - true.vector_d).abs().sum()), rel=1e-5
-    )
+    assert error[2] == pytest.approx(true.local_rate * float((estimate_d - true.vector_d).abs().sum()), rel=1e-5)
 
 
 def test_an_error_is_measured_after_another_choice_became_better():

@@ -60,9 +60,7 @@ def of_clients(training: LocalTraining, module: nn.Module, inputs_nX, labels_n, 
 def test_it_is_the_oracles(like, loss):
     net, w_d, x, l = network(), numbers(123, scale=0.5), images(5), numbers(5, CLASSES, seed=1)  # noqa: E741
     local = oracle.Local(rate=0.2, **like)
-    expected = oracle.local_update(
-        smooth().double(), w_d.double(), x.double(), l.double(), local, ORACLES[loss]
-    )
+    expected = oracle.local_update(smooth().double(), w_d.double(), x.double(), l.double(), local, ORACLES[loss])
     found = lu(net, w_d, x, l, 0.2, loss=loss, **like)
     torch.testing.assert_close(found.double(), expected.detach(), atol=1e-5, rtol=1e-5)
 
@@ -83,12 +81,7 @@ def test_its_gradients_in_examples_and_labels_are_the_oracles(loss):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"steps": 3},
-        {"epochs": 5},
-        {"epochs": 5, "momentum": 0.5},
-        {"steps": 4, "momentum": 0.9, "weight_decay": 0.01},
-    ],
+    [{"steps": 3}, {"epochs": 5}, {"epochs": 5, "momentum": 0.5}, {"steps": 4, "momentum": 0.9, "weight_decay": 0.01}],
     ids=str,
 )
 @pytest.mark.parametrize("model", ["digits_cnn", "logreg"])
@@ -98,9 +91,7 @@ def test_clients_that_train_on_full_batches_make_it(model, settings):
     base_d, expected = of_clients(sgd(batch_size=6, **settings), module, inputs_nX, labels_n, rate=0.1)
     length = settings.get("steps") or settings["epochs"]
     like = {key: value for key, value in settings.items() if key in ("momentum", "weight_decay")}
-    found = lu(
-        Network(module, (1, 8, 8), 10), base_d, inputs_nX, certain(labels_n, 10), 0.1, steps=length, **like
-    )
+    found = lu(Network(module, (1, 8, 8), 10), base_d, inputs_nX, certain(labels_n, 10), 0.1, steps=length, **like)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert float(expected.abs().max()) > 1e-2
 

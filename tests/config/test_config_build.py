@@ -130,18 +130,12 @@ def test_the_schedule_is_of_this_run() -> None:
 
 
 def test_what_a_training_takes_reaches_it() -> None:
-    made: Any = training(
-        from_variables(training__name="moon", training__mu="3", training__temperature="0.25")
-    )
+    made: Any = training(from_variables(training__name="moon", training__mu="3", training__temperature="0.25"))
     assert (made.mu, made.temperature, made.steps) == (3.0, 0.25, 5)
 
 
 def test_a_policy_with_an_optimiser_still_is_of_the_run() -> None:
-    settings = from_variables(
-        policy__name="scaffold",
-        policy__optimiser__name="adam",
-        training__name="scaffold",
-    )
+    settings = from_variables(policy__name="scaffold", policy__optimiser__name="adam", training__name="scaffold")
     made = policy(settings, dimension=3, where=CPU)
     assert (made.dimension, made.clients, made.sends_extra) == (3, 20, True)
     assert made.extra_d is not None
@@ -155,9 +149,7 @@ def test_a_learner_is_made_with_the_models_buffers_and_what_the_policy_sends() -
 
 
 def test_the_settings_of_the_policy_reach_it() -> None:
-    made = policy(
-        from_variables(policy__name="dynsgd", policy__settings__normalise="false"), dimension=3, where=CPU
-    )
+    made = policy(from_variables(policy__name="dynsgd", policy__settings__normalise="false"), dimension=3, where=CPU)
     assert made.settings.normalise is False
     assert (made.dimension, made.clients) == (3, 20)
 
@@ -169,9 +161,7 @@ WRONG = {
     "data set 'npz' needs a path to a file with x_train, y_train, x_test and y_test; name it with data.path": {
         "data__name": "npz"
     },
-    "data set 'digits' is built in and reads no file, got path 'x.npz'; did you mean 'npz'?": {
-        "data__path": "x.npz"
-    },
+    "data set 'digits' is built in and reads no file, got path 'x.npz'; did you mean 'npz'?": {"data__path": "x.npz"},
     "data set 'digits' has no columns, got column 'writer'; only 'npz' has": {"data__column": "writer"},
     "model.norm is 'batch', but model 'lenet_28' leaves no choice; expected resnet8 or resnet18": {
         "model__name": "lenet_28",
@@ -194,9 +184,7 @@ WRONG = {
         "training__name": "gradient",
         "training__momentum": "0.9",
     },
-    "schedule 'constant' takes no training.schedule.final, got 0.1; leave it out": {
-        "training__schedule__final": "0.1"
-    },
+    "schedule 'constant' takes no training.schedule.final, got 0.1; leave it out": {"training__schedule__final": "0.1"},
     "schedule 'inverse' takes no training.schedule.factor, got 0.5; leave it out": {
         "training__schedule__name": "inverse",
         "training__schedule__factor": "0.5",
@@ -217,17 +205,13 @@ WRONG = {
     "setting 'probabilities' of policy 'fedavg-is' is missing, expected a number or a list, each a number": {
         "policy__name": "fedavg-is"
     },
-    "unknown setting 'allocate' of policy 'dynsgd'; expected one of normalise": {
-        "policy__settings": "{allocate: 3}"
-    },
+    "unknown setting 'allocate' of policy 'dynsgd'; expected one of normalise": {"policy__settings": "{allocate: 3}"},
     "unknown policy 'fedbuf'; did you mean 'fedbuff'?": {"policy__name": "fedbuf"},
     "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?": {
         "policy__name": "dynsgd",
         "policy__settings": "{normalize: true}",
     },
-    "unknown setting 'clients' of policy 'dynsgd'; expected one of normalise": {
-        "policy__settings": "{clients: 3}"
-    },
+    "unknown setting 'clients' of policy 'dynsgd'; expected one of normalise": {"policy__settings": "{clients: 3}"},
     "unknown trigger 'kasync'; did you mean 'k-async'?": {"trigger__name": "kasync"},
     "trigger.k is 21 with 20 clients, expected 1 to 20": {"trigger__k": "21"},
     "trigger.k is 5 with 4 clients, expected 1 to 4": {"trigger__k": "5", "clients": "4"},
@@ -253,9 +237,7 @@ WRONG = {
         ),
     ],
 )
-def test_memory_that_this_machine_lacks_is_told_where_the_run_is(
-    sentence: str, values: dict[str, str]
-) -> None:
+def test_memory_that_this_machine_lacks_is_told_where_the_run_is(sentence: str, values: dict[str, str]) -> None:
     settings = from_variables(**values)
     check(settings)  # the run may be elsewhere
     with pytest.raises(UserError) as raised:

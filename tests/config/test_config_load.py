@@ -284,9 +284,7 @@ def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPat
     assert Settings().rounds == KEYS["rounds"].default
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# nothing but a comment\n", "training:\n  # steps: 5\n", "policy: {settings: }"]
-)
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "training:\n  # steps: 5\n", "policy: {settings: }"])
 def test_a_file_without_values_gives_the_defaults(text: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
@@ -339,12 +337,8 @@ WRONG_FILES = {
     "rounds: null": "FILE, line 1: rounds is null, expected a whole number from 1 to 1,000,000,000",
     "rounds: {a: 1}": "FILE, line 1: rounds is {'a': 1}, expected a whole number from 1 to 1,000,000,000",
     "training: {momentum: 1}": "FILE, line 1: training.momentum is 1, expected a number >= 0 and < 1",
-    "partition: {alpha: .nan}": (
-        "FILE, line 1: partition.alpha is nan, expected a number from 0.001 to 1,000,000"
-    ),
-    "partition: {alpha: .inf}": (
-        "FILE, line 1: partition.alpha is inf, expected a number from 0.001 to 1,000,000"
-    ),
+    "partition: {alpha: .nan}": ("FILE, line 1: partition.alpha is nan, expected a number from 0.001 to 1,000,000"),
+    "partition: {alpha: .inf}": ("FILE, line 1: partition.alpha is inf, expected a number from 0.001 to 1,000,000"),
     "training: {name: dir}": (
         "FILE, line 1: training.name is 'dir', expected sgd or gradient or fedprox or moon or scaffold"
     ),
@@ -355,9 +349,7 @@ WRONG_FILES = {
     "training: {schedule: {warmup: -1}}": (
         "FILE, line 1: training.schedule.warmup is -1, expected a whole number from 0 to 1,000,000,000"
     ),
-    "training: {mu: -0.1}": (
-        "FILE, line 1: training.mu is -0.1, expected a number from 0 to 1,000,000 or null"
-    ),
+    "training: {mu: -0.1}": ("FILE, line 1: training.mu is -0.1, expected a number from 0 to 1,000,000 or null"),
     "training: {temperature: 0}": (
         "FILE, line 1: training.temperature is 0, expected a number > 0 and <= 1,000,000 or null"
     ),
@@ -369,17 +361,13 @@ WRONG_FILES = {
     "policy: {optimiser: {name: sgd}}": (
         "FILE, line 1: policy.optimiser.name is 'sgd', expected none or momentum or adam or yogi"
     ),
-    "policy: {optimiser: {beta1: 1}}": (
-        "FILE, line 1: policy.optimiser.beta1 is 1, expected a number >= 0 and < 1"
-    ),
+    "policy: {optimiser: {beta1: 1}}": ("FILE, line 1: policy.optimiser.beta1 is 1, expected a number >= 0 and < 1"),
     "model: {norm: layer}": "FILE, line 1: model.norm is 'layer', expected group or batch",
     "model: {projection_head: 0}": (
         "FILE, line 1: model.projection_head is 0, expected a whole number from 1 to 1,000,000 or null"
     ),
     "data: {normalise: half}": ("FILE, line 1: data.normalise is 'half', expected standard or unit or raw"),
-    "partition: {slow_share: 0}": (
-        "FILE, line 1: partition.slow_share is 0, expected a number > 0 and <= 1 or null"
-    ),
+    "partition: {slow_share: 0}": ("FILE, line 1: partition.slow_share is 0, expected a number > 0 and <= 1 or null"),
     "evaluate_clients_every: 0": (
         "FILE, line 1: evaluate_clients_every is 0, expected a whole number from 1 to 1,000,000,000 or null"
     ),
@@ -430,8 +418,7 @@ WRONG_FILES = {
     "just words": "FILE, line 1: expected keys and values like `rounds: 200`",
     "seed: 1\nrounds: 1: 2": "FILE, line 2: this is not YAML: mapping values are not allowed here",
     "rounds: !python/object:os.system {}": (
-        "FILE, line 1: this is not YAML: could not determine a constructor for the tag "
-        "'!python/object:os.system'"
+        "FILE, line 1: this is not YAML: could not determine a constructor for the tag '!python/object:os.system'"
     ),
     "rounds: 2026-99-99": "FILE, line 1: this is not YAML: month must be in 1..12",
     "rounds: *nowhere": "FILE, line 1: this is not YAML: found undefined alias 'nowhere'",
@@ -470,14 +457,9 @@ WRONG_VARIABLES = {
     ("UNSTALE_TRAINING", "{steps: 5}"): (
         "UNSTALE_TRAINING: training is a group of keys, expected one of them, such as training.name"
     ),
-    ("UNSTALE_ROUNDS", "x"): (
-        "UNSTALE_ROUNDS: rounds is 'x', expected a whole number from 1 to 1,000,000,000"
-    ),
+    ("UNSTALE_ROUNDS", "x"): ("UNSTALE_ROUNDS: rounds is 'x', expected a whole number from 1 to 1,000,000,000"),
     ("UNSTALE_ROUNDS", ""): "UNSTALE_ROUNDS: rounds is '', expected a whole number from 1 to 1,000,000,000",
-    (
-        "UNSTALE_POLICY__SETTINGS",
-        "5",
-    ): "UNSTALE_POLICY__SETTINGS: policy.settings is 5, expected a mapping of keys",
+    ("UNSTALE_POLICY__SETTINGS", "5"): "UNSTALE_POLICY__SETTINGS: policy.settings is 5, expected a mapping of keys",
     ("UNSTALE_POLICY__SETTINGS", "{a"): (
         "UNSTALE_POLICY__SETTINGS: policy.settings is '{a', expected a mapping of keys"
     ),
@@ -550,9 +532,7 @@ def test_no_key_looks_like_what_kubernetes_says() -> None:
         ("tcp://128.0.0.1:5555", False),
     ],
 )
-def test_only_loopback_is_listened_on_in_plain_text_unless_that_is_asked_for(
-    address: str, accepted: bool
-) -> None:
+def test_only_loopback_is_listened_on_in_plain_text_unless_that_is_asked_for(address: str, accepted: bool) -> None:
     variables = {"UNSTALE_SERVER__ADDRESS": address}
     if accepted:
         assert load(variables=variables).server.address == address
@@ -562,9 +542,7 @@ def test_only_loopback_is_listened_on_in_plain_text_unless_that_is_asked_for(
     assert load(variables=variables | {"UNSTALE_SERVER__INSECURE": "true"}).server.address == address
 
 
-@given(
-    st.text(max_size=60) | st.from_regex(r"(training|policy|rounds): [\[{\]},:a1&*!-]{0,9}", fullmatch=True)
-)
+@given(st.text(max_size=60) | st.from_regex(r"(training|policy|rounds): [\[{\]},:a1&*!-]{0,9}", fullmatch=True))
 def test_any_file_gives_settings_or_a_sentence_and_nothing_else(text: str) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "run.yaml"

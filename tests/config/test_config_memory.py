@@ -48,17 +48,13 @@ def test_a_disk_that_is_too_small_is_told_in_one_sentence(tmp_path: Path) -> Non
     with pytest.raises(UserError) as raised:
         allocator("mapped", str(tmp_path), CPU)(2**30, 2**30)
     sentence = str(raised.value)
-    assert sentence.startswith(
-        f"policy.memory_folder '{tmp_path}' cannot hold 4,611,686,018,427,387,904 bytes ("
-    )
+    assert sentence.startswith(f"policy.memory_folder '{tmp_path}' cannot hold 4,611,686,018,427,387,904 bytes (")
     assert sentence.endswith("); name one with more room")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pinned_memory_needs_a_cuda_device() -> None:
-    with pytest.raises(
-        UserError, match=r"^policy\.memory is 'pinned' with device cpu, expected host or mapped"
-    ):
+    with pytest.raises(UserError, match=r"^policy\.memory is 'pinned' with device cpu, expected host or mapped"):
         allocator("pinned", None, CPU)
 
 

@@ -103,12 +103,7 @@ def test_availability_is_uniform_above_its_least(name: str, least: float) -> Non
 
 def test_without_a_scenario_nothing_happens() -> None:
     made = conditions(settings_of(None))
-    assert (made.toxics, bool(made.devices), dict(made.stale_rounds), made.availability) == (
-        (),
-        False,
-        {},
-        None,
-    )
+    assert (made.toxics, bool(made.devices), dict(made.stale_rounds), made.availability) == ((), False, {}, None)
 
 
 def test_all_times_are_multiplied_by_the_time_scale() -> None:
@@ -131,9 +126,7 @@ def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:
     assert isinstance(policy, FedAvgIs)
     assert policy.settings.probabilities == conditions(settings).availability
     own = settings_of(
-        "availability-05",
-        policy={"name": "fedavg-is", "settings": {"probabilities": 0.3}},
-        trigger={"name": "sync"},
+        "availability-05", policy={"name": "fedavg-is", "settings": {"probabilities": 0.3}}, trigger={"name": "sync"}
     )
     policy = build.policy(own, 1, torch.device("cpu"))
     assert isinstance(policy, FedAvgIs)
@@ -173,24 +166,18 @@ def test_holders_come_with_the_most_first_and_of_equals_the_higher_id() -> None:
 def test_the_clients_of_a_run_hold_what_its_partition_gives_them() -> None:
     settings = settings_of(None, clients=7)
     data = build.dataset(settings)
-    counts_NC = label_counts(
-        build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes
-    )
+    counts_NC = label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes)
     made, expected = client_info(settings), Held(counts_NC)
     assert (made.clients, made.classes) == (7, 10)
     assert [made.holders(label) for label in range(10)] == [expected.holders(label) for label in range(10)]
-    assert [made.smallest_class(one) for one in range(7)] == [
-        expected.smallest_class(one) for one in range(7)
-    ]
+    assert [made.smallest_class(one) for one in range(7)] == [expected.smallest_class(one) for one in range(7)]
 
 
 # --- files ---
 
 
 def test_a_file_is_read_where_it_lies(tmp_path: Path) -> None:
-    file = as_file(
-        tmp_path, "description: d\ngroups:\n  - {name: g, clients: [0, '2-3'], device: {task: 2}}\n"
-    )
+    file = as_file(tmp_path, "description: d\ngroups:\n  - {name: g, clients: [0, '2-3'], device: {task: 2}}\n")
     devices = conditions(settings_of(file)).devices
     assert [devices.duration_s(client, 0, 5) for client in range(5)] == [2, 0, 2, 2, 0]
 
@@ -213,9 +200,7 @@ def test_paths_in_a_file_are_meant_from_its_folder(tmp_path: Path, monkeypatch: 
 
 
 def test_a_name_that_no_file_can_have_is_one_sentence() -> None:
-    assert refused("a\0.yaml") == (
-        "scenario.name is 'a\\x00.yaml', expected the name of a ready scenario or a path"
-    )
+    assert refused("a\0.yaml") == ("scenario.name is 'a\\x00.yaml', expected the name of a ready scenario or a path")
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
@@ -225,9 +210,7 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
     )
 
 
-WRITTEN_OUT = (
-    "this is not plain YAML: anchors (&), aliases (*) and tags (!) are not read, write everything out"
-)
+WRITTEN_OUT = "this is not plain YAML: anchors (&), aliases (*) and tags (!) are not read, write everything out"
 
 
 @pytest.mark.parametrize(
@@ -236,10 +219,7 @@ WRITTEN_OUT = (
         ("", " is empty, expected a list of groups"),
         ("# only a comment\n", " is empty, expected a list of groups"),
         ("- 1", " holds no scenario, expected the keys description and groups"),
-        (
-            "groups: [",
-            ", line 1: this is not plain YAML: expected the node content, but found '<stream end>'",
-        ),
+        ("groups: [", ", line 1: this is not plain YAML: expected the node content, but found '<stream end>'"),
         ("groups:\n- {name: a}\ngroups: []", ", line 3: this is not plain YAML: key 'groups' is given twice"),
         ("groups: [{name: a, toxics: [{type: drop, type: drop}]}]", "type' is given twice"),
         ("groups: 2026-99-99", ": this is not plain YAML: month must be in 1..12"),
@@ -247,14 +227,8 @@ WRITTEN_OUT = (
         ("description: d\ngroups:\n- *nowhere", f", line 3: {WRITTEN_OUT}"),
         ("groups: !!timestamp x", f", line 1: {WRITTEN_OUT}"),
         ("[" * 5000, ": mappings lie too deep in one another"),
-        (
-            "groups: [{name: g, clients: [20]}]",
-            ", group g: clients is [20], but client 20 is none of the 20 ",
-        ),
-        (
-            "groups: [{name: g, toxics: [{type: drip}]}]",
-            ", group g, toxic 1: unknown toxic 'drip'; did you mean",
-        ),
+        ("groups: [{name: g, clients: [20]}]", ", group g: clients is [20], but client 20 is none of the 20 "),
+        ("groups: [{name: g, toxics: [{type: drip}]}]", ", group g, toxic 1: unknown toxic 'drip'; did you mean"),
         (
             "groups: [{name: g, toxics: [{type: dropout, trace: none.csv}]}]",
             ", group g, toxic 1 (dropout): trace FOLDER/none.csv cannot be read: No such file or directory",
@@ -278,9 +252,7 @@ def test_a_mistake_in_a_file_is_one_sentence_that_names_it(text: str, sentence: 
 
 
 def test_a_home_that_nobody_has_is_one_sentence() -> None:
-    assert refused("~nobody-at-all/a.yaml") == (
-        "cannot read scenario ~nobody-at-all/a.yaml: no such file or directory"
-    )
+    assert refused("~nobody-at-all/a.yaml") == ("cannot read scenario ~nobody-at-all/a.yaml: no such file or directory")
 
 
 def test_a_time_scale_that_a_scenario_does_not_allow_is_one_sentence(tmp_path: Path) -> None:
@@ -308,9 +280,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     huge.write_text("#" * 1_000_001)
     assert refused(str(missing)) == f"cannot read scenario {missing}: no such file or directory"
     assert refused(str(binary)) == f"cannot read scenario {binary}: it is not UTF-8 text, expected YAML"
-    assert refused(str(huge)) == (
-        f"scenario {huge} has more than 1,000,000 bytes, expected a few groups; write ranges"
-    )
+    assert refused(str(huge)) == (f"scenario {huge} has more than 1,000,000 bytes, expected a few groups; write ranges")
 
 
 # --- the document ---

@@ -102,8 +102,7 @@ def test_a_rate_is_more_than_nothing(rate: str) -> None:
     with pytest.raises(UserError) as raised:
         load(variables={"UNSTALE_DATA__VARIANT__NAME": "digits", "UNSTALE_DATA__VARIANT__RATE": rate})
     assert str(raised.value) == (
-        f"UNSTALE_DATA__VARIANT__RATE: data.variant.rate is '{rate}', expected a number from 1e-06 to 1,000,000 "
-        "or null"
+        f"UNSTALE_DATA__VARIANT__RATE: data.variant.rate is '{rate}', expected a number from 1e-06 to 1,000,000 or null"
     )
 
 

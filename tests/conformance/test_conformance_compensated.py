@@ -9,9 +9,7 @@ from unstale.conformance import compensated, examine
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("policy", "case"), [("direct", compensated.CASE), ("weighted", "appendix B, staleness 40")]
-)
+@pytest.mark.parametrize(("policy", "case"), [("direct", compensated.CASE), ("weighted", "appendix B, staleness 40")])
 def test_it_is_a_case_of_the_report_and_passes(policy: str, case: str) -> None:
     (row,) = [row for row in examine((policy,)) if row.case == case]
     assert row.verdict == "pass"

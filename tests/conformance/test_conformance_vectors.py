@@ -34,9 +34,7 @@ def updates_of(played: Round) -> list[Update]:
     ]
 
 
-@pytest.mark.parametrize(
-    "example", appendix_b.EXAMPLES, ids=lambda example: f"{example.policy} {example.case}"
-)
+@pytest.mark.parametrize("example", appendix_b.EXAMPLES, ids=lambda example: f"{example.policy} {example.case}")
 def test_an_example_of_appendix_b_is_what_the_oracle_says(example: Sequel) -> None:
     second = oracle(example.policy, **example.run, **example.settings)
     w = np.array(example.model)
@@ -70,11 +68,7 @@ def test_a_result_that_is_no_number_is_found() -> None:
 def test_a_round_that_counts_where_it_should_not_is_found() -> None:
     wrong = replace(FEDAVG.rounds[0], counts=False)
     finding = golden.reproduces(replace(FEDAVG, rounds=(wrong,)), CPU)
-    assert (finding.passed, finding.expected, finding.got) == (
-        False,
-        "counts False",
-        "counts True in round 0",
-    )
+    assert (finding.passed, finding.expected, finding.got) == (False, "counts False", "counts True in round 0")
 
 
 def test_weights_that_are_others_are_found() -> None:

@@ -356,9 +356,7 @@ class NoSuchLoop(Average):
         (NoSuchLoop, "what it names is known"),
     ],
 )
-def test_a_law_finds_what_is_wrong(
-    wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_law_finds_what_is_wrong(wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._BUILT_IN, "own", wrong)
     assert law in {row.case for row in examine(("own",)) if row.verdict != "pass"}
 

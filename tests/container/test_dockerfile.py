@@ -39,10 +39,7 @@ def of(word: str) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    return {
-        name: quoted or plain
-        for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', of("ENV")[-1])
-    }
+    return {name: quoted or plain for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', of("ENV")[-1])}
 
 
 def test_hadolint_finds_nothing() -> None:
@@ -149,16 +146,10 @@ def test_the_health_check_asks_server_injector_and_client_where_they_answer_in_i
     told = variables()
     settings = load(None, told)
     asked = [f"127.0.0.1:{port}" for port in told["HEALTH_PORTS"].split()]
-    assert asked == [
-        settings.server.http_address,
-        settings.injector.http_address,
-        settings.client.http_address,
-    ]
+    assert asked == [settings.server.http_address, settings.injector.http_address, settings.client.http_address]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found", "code"), [("", "cuda", 0), ("cpu", "cpu", 0), ("cpu", "cuda", 1)]
-)
+@pytest.mark.parametrize(("wanted", "found", "code"), [("", "cuda", 0), ("cpu", "cpu", 0), ("cpu", "cuda", 1)])
 def test_another_variant_of_pytorch_than_was_asked_for_is_refused(
     wanted: str, found: str, code: int, tmp_path: Path
 ) -> None:

@@ -118,9 +118,7 @@ class Driver:
 
     def decline(self, client_id: int, task_id: int | None = None) -> list[str]:
         return self.handle(
-            events.TaskDeclined(
-                client_id=client_id, task_id=self._open_id(client_id, task_id), at_s=self.now_s
-            )
+            events.TaskDeclined(client_id=client_id, task_id=self._open_id(client_id, task_id), at_s=self.now_s)
         )
 
     def lose(self, client_id: int, task_id: int | None = None) -> list[str]:
@@ -167,10 +165,7 @@ def drive() -> Any:
             CoordinatorSettings(
                 clients=clients,
                 trigger=TriggerSettings(name=trigger, k=k, wait_s=wait_s),
-                selector=SelectorSettings(
-                    name=selector or ("all" if size is None else "random"),
-                    size=size,
-                ),
+                selector=SelectorSettings(name=selector or ("all" if size is None else "random"), size=size),
                 availability=availability,
                 **settings,
             )

@@ -64,11 +64,7 @@ def test_nothing_is_discarded_when_nothing_was_staged(drive):
 def test_an_update_from_another_version_than_its_task_is_rejected_and_closes_the_task(drive):
     driver = drive("sync", clients=1)
     driver.start()
-    assert driver.update(0, base_version=1) == [
-        "ack 0 #1 rejected unknown-version",
-        "discard 1",
-        "set retry 5",
-    ]
+    assert driver.update(0, base_version=1) == ["ack 0 #1 rejected unknown-version", "discard 1", "set retry 5"]
 
 
 def test_an_update_from_an_older_version_than_its_task_is_rejected(drive):

@@ -83,11 +83,7 @@ def test_a_client_that_hears_no_verdict_for_as_many_updates_as_it_may_hold_count
     remembered = range(len(unacknowledged) - REMEMBERED_VERDICTS, len(unacknowledged))
     assert all(
         verdict
-        == (
-            ("duplicate", "accepted", None)
-            if number in remembered
-            else ("rejected", "rejected", "expired-task")
-        )
+        == (("duplicate", "accepted", None) if number in remembered else ("rejected", "rejected", "expired-task"))
         for number, *rest in told
         for verdict in [tuple(rest)]
     )

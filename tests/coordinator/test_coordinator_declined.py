@@ -166,9 +166,7 @@ def test_a_deadline_round_with_time_left_is_played_again_with_those_who_did_not_
 
 
 def test_a_round_that_is_played_again_draws_from_those_who_did_not_decline(drive):
-    driver = drive(
-        "deadline", clients=3, wait_s=10.0, size=1, selector="availability", availability=(0.1, 0.5, 0.9)
-    )
+    driver = drive("deadline", clients=3, wait_s=10.0, size=1, selector="availability", availability=(0.1, 0.5, 0.9))
     assert told_to(driver.start()) == [0]
     assert told_to(driver.decline(0)) == [1]
     assert driver.fail(1) == ["set retry 5"]

@@ -10,10 +10,7 @@ def test_the_whole_trace_is_the_same_under_three_hash_seeds():
     program = Path(__file__).parents[1] / "support" / "random_runs.py"
     running = [
         subprocess.Popen(
-            [sys.executable, program],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, program], env=os.environ | {"PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, text=True
         )
         for hash_seed in ("0", "1", "2")
     ]

@@ -52,10 +52,7 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
             k=draw(st.integers(1, k_max)) if name in ("k-sync", "k-async", "buffered") else None,
             wait_s=WAIT_S if name == "deadline" else None,
         ),
-        selector=SelectorSettings(
-            name="all" if size is None else draw(st.sampled_from(sized)),
-            size=size,
-        ),
+        selector=SelectorSettings(name="all" if size is None else draw(st.sampled_from(sized)), size=size),
         availability=tuple(0.5 + index % 2 / 4 for index in range(clients)),
         seed=draw(st.integers(0, 3)),
         lease_s=LEASE_S,
@@ -110,9 +107,7 @@ class Shells(RuleBasedStateMachine):
         client %= self.clients
         holding = (self.newest[client],) if holds and client in self.newest else ()
         self.tell(
-            events.ClientJoined(
-                client_id=client, at_s=self.now_s, holding=holding, same_connection=same_connection
-            )
+            events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding, same_connection=same_connection)
         )
 
     @rule()
@@ -149,17 +144,11 @@ class Shells(RuleBasedStateMachine):
     def everybody_at_work_fails(self) -> None:
         for client in self.coordinator.membership.clients:
             if client.tasks.open_id is not None:
-                self.tell(
-                    events.TaskFailed(
-                        client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s
-                    )
-                )
+                self.tell(events.TaskFailed(client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s))
                 self.everything_fits()
 
     @precondition(lambda self: self.given)
-    @rule(
-        data=st.data(), defect=st.none() | st.just("non-finite"), version_off=st.sampled_from([0, 0, 1, -1])
-    )
+    @rule(data=st.data(), defect=st.none() | st.just("non-finite"), version_off=st.sampled_from([0, 0, 1, -1]))
     def answer_some_task_somehow(self, data: st.DataObject, defect: str | None, version_off: int) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         self.send(client, task_id, version_off=version_off, defect=defect)
@@ -240,9 +229,7 @@ class Shells(RuleBasedStateMachine):
         assert self.coordinator.updates_by_outcome["rejected"] >= sum(
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
         )
-        assert {update.handle for update in self.coordinator.pending} == {
-            handle for _, _, handle, _ in self.waiting
-        }
+        assert {update.handle for update in self.coordinator.pending} == {handle for _, _, handle, _ in self.waiting}
         # Every handle that was staged is either free again or belongs to an accepted update.
         kept = {handle for _, _, handle, _ in self.arrived}
         assert kept.isdisjoint(self.free_handles)
@@ -261,9 +248,7 @@ class Shells(RuleBasedStateMachine):
                 break
             if self.making:
                 self.apply()
-            elif working := [
-                client for client in self.coordinator.membership.clients if client.tasks.open_id
-            ]:
+            elif working := [client for client in self.coordinator.membership.clients if client.tasks.open_id]:
                 self.send(working[0].client_id, working[0].tasks.open_id)
             else:
                 for client in range(self.clients):
@@ -314,9 +299,7 @@ class Shells(RuleBasedStateMachine):
         for action in told:
             self.perform(action)
         self.unavailable = {
-            client: version
-            for client, version in self.unavailable.items()
-            if self.coordinator.is_active(client)
+            client: version for client, version in self.unavailable.items() if self.coordinator.is_active(client)
         }
         if self.coordinator.phase is Phase.OPEN and self.waiting and self.is_cycle_over:
             self.had_turn.clear()

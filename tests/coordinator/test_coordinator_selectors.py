@@ -75,8 +75,7 @@ def test_a_turn_is_that_of_the_candidates_among_its_clients(data):
 
 def test_over_n_rounds_everybody_has_its_turn_equally_often():
     turns = [
-        list(RoundRobin(size=4, clients=10).choose(range(10), busy=0, seed=0, key=(version,)))
-        for version in range(10)
+        list(RoundRobin(size=4, clients=10).choose(range(10), busy=0, seed=0, key=(version,))) for version in range(10)
     ]
     assert sorted(itertools.chain(*turns)) == sorted([*range(10)] * 4)
 

@@ -54,10 +54,7 @@ def test_what_can_pile_up_is_known_beforehand(trigger, selector, round_size, una
     ("given", "sentence"),
     [
         ({"name": "k-asink", "k": 3}, "unknown trigger 'k-asink'; did you mean 'k-async'?"),
-        (
-            {"name": "x"},
-            "unknown trigger 'x'; expected one of async, buffered, deadline, k-async, k-sync, sync",
-        ),
+        ({"name": "x"}, "unknown trigger 'x'; expected one of async, buffered, deadline, k-async, k-sync, sync"),
         ({"name": "k-async", "k": None}, "trigger 'k-async' needs trigger.k, and none was given"),
         ({"name": "deadline"}, "trigger 'deadline' needs trigger.wait_s, and none was given"),
         ({"name": "sync", "k": 3}, "trigger 'sync' takes no trigger.k, got 3; leave it out"),
@@ -176,9 +173,7 @@ def test_updates_that_are_parked_pile_up_no_higher_than_others(trigger):
 
 
 def test_a_buffer_may_be_larger_than_the_number_of_busy_clients():
-    made = settings(
-        trigger=TriggerSettings(name="buffered", k=3), selector=SelectorSettings(name="random", size=2)
-    )
+    made = settings(trigger=TriggerSettings(name="buffered", k=3), selector=SelectorSettings(name="random", size=2))
     assert made.round_size_max == 3
 
 

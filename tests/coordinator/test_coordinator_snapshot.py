@@ -58,9 +58,7 @@ CYCLES = [trigger for trigger in TRIGGERS if TRIGGER_TYPES[trigger.name].keeps_s
     [*((trigger, False) for trigger in TRIGGERS), *((trigger, True) for trigger in CYCLES)],
     ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_a_version_without_clients_is_where_clients_gather_again(
-    trigger: TriggerSettings, once_a_cycle: bool
-) -> None:
+def test_a_version_without_clients_is_where_clients_gather_again(trigger: TriggerSettings, once_a_cycle: bool) -> None:
     in_rounds = TRIGGER_TYPES[trigger.name].in_rounds
     steps = iter(range(10**6))
     seen = []

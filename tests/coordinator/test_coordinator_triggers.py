@@ -87,9 +87,7 @@ def test_a_stalled_round_draws_again_so_that_one_client_that_cannot_learn_does_n
     driver.start()
     refused = set()
     for _ in range(20):
-        (drawn,) = [
-            client.client_id for client in driver.coordinator.membership.clients if client.tasks.open_id
-        ]
+        (drawn,) = [client.client_id for client in driver.coordinator.membership.clients if client.tasks.open_id]
         refused.add(drawn)
         driver.refuse(drawn)
         driver.fire("retry")
@@ -209,13 +207,7 @@ def test_a_refused_client_gets_its_next_task_when_the_round_is_applied_after_the
     assert driver.refuse(0) == []
     assert driver.fail(1) == []
     assert driver.updates(3, 2) == ["round v0: 3+0 2+0"]
-    assert driver.applied() == [
-        "forget v0",
-        "task 3 #8 v1 n1",
-        "task 2 #7 v1 n1",
-        "task 0 #5 v1 n1",
-        "task 1 #6 v1 n1",
-    ]
+    assert driver.applied() == ["forget v0", "task 3 #8 v1 n1", "task 2 #7 v1 n1", "task 0 #5 v1 n1", "task 1 #6 v1 n1"]
 
 
 def test_when_everyone_has_been_refused_tasks_are_given_again_after_a_pause(drive):
@@ -282,9 +274,7 @@ def test_a_buffered_run_in_which_everyone_answers_while_rounds_are_made_keeps_it
     assert driver.coordinator.settings.unaggregated_max == 7
 
 
-def test_buffered_gives_tasks_before_the_next_round_closes_as_long_as_less_than_a_round_waits_behind_it(
-    drive,
-):
+def test_buffered_gives_tasks_before_the_next_round_closes_as_long_as_less_than_a_round_waits_behind_it(drive):
     driver = drive("buffered", clients=4, k=3)
     driver.start()
     driver.updates(0, 0, 0)
@@ -292,12 +282,7 @@ def test_buffered_gives_tasks_before_the_next_round_closes_as_long_as_less_than_
     assert len(driver.coordinator.pending) == 3
     driver.updates(2, 3)
     # The next round takes 3 of the 5 pending, so 2 wait behind it.
-    assert driver.applied() == [
-        "task 1 #14 v1 n3",
-        "task 2 #7 v1 n1",
-        "task 3 #8 v1 n1",
-        "round v1: 1+1 1+1 1+1",
-    ]
+    assert driver.applied() == ["task 1 #14 v1 n3", "task 2 #7 v1 n1", "task 3 #8 v1 n1", "round v1: 1+1 1+1 1+1"]
 
 
 def test_buffered_holds_tasks_back_while_a_whole_round_waits_behind_the_one_in_the_making(drive):

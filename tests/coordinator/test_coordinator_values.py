@@ -7,10 +7,7 @@ from unstale.coordinator.events import UpdateArrived
 
 MADE = (
     (SendTask, {"client_id": 1, "task_id": 2, "version": 3, "number": 4}),
-    (
-        Acknowledge,
-        {"client_id": 1, "task_id": 2, "outcome": Outcome.ACCEPTED, "first_outcome": Outcome.ACCEPTED},
-    ),
+    (Acknowledge, {"client_id": 1, "task_id": 2, "outcome": Outcome.ACCEPTED, "first_outcome": Outcome.ACCEPTED}),
     (Contribution, {"client_id": 1, "task_id": 2, "handle": 3, "base_version": 4, "staleness": 5}),
     (UpdateArrived, {"client_id": 1, "task_id": 2, "base_version": 3, "handle": 4, "at_s": 5.0}),
 )

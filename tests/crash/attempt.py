@@ -77,11 +77,7 @@ def _attempts(
 def table(made: Attempt) -> Iterator[str]:
     """The lines of a run."""
     found = made.found
-    said = (
-        "FAILED"
-        if found is None
-        else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
-    )
+    said = "FAILED" if found is None else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
     yield f"{made.plan.name}: {said}"
     yield f"  {'killed':<12} {'life':>4} {'second':>7} {'version':>7} {'next round':>10}  how"
     for death in made.deaths:

@@ -135,9 +135,7 @@ class Books:
         told = self._played.outcome
         _must(told["versions"] == ROUNDS, f"the run ended at version {told['versions']}")
         counted = told["updates"]["accepted"]
-        _must(
-            counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}"
-        )
+        _must(counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}")
 
     # --- the undisturbed run ---
 
@@ -153,10 +151,7 @@ class Books:
         making: tuple[actions.Contribution, ...] | None = None
         for event in self._arrivals():
             if event.kind == events.RoundApplied.__name__:
-                _must(
-                    making is not None,
-                    f"version {learner.version + 1} was made of a round that nobody closed",
-                )
+                _must(making is not None, f"version {learner.version + 1} was made of a round that nobody closed")
                 assert making is not None
                 self._apply(learner, making)
                 base_of[learner.version], rates[learner.version] = learner.model_d, learner.learning_rate
@@ -184,17 +179,12 @@ class Books:
     def _apply(self, learner: Learner, making: tuple[actions.Contribution, ...]) -> None:
         version = learner.version + 1
         members = sorted(
-            (row for row in self._accepted.values() if row["round"] == version),
-            key=lambda row: row["position"],
+            (row for row in self._accepted.values() if row["round"] == version), key=lambda row: row["position"]
         )
         closed = [(one.handle, one.task_id, one.base_version, one.staleness) for one in making]
-        stored = [
-            tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members
-        ]
+        stored = [tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members]
         _must(closed == stored, f"round {version} has {stored}, without crashes it has {closed}")
-        matrix_KD = torch.empty(
-            len(members), learner.row_numbers
-        )  # of none, when nobody was left to wait for
+        matrix_KD = torch.empty(len(members), learner.row_numbers)  # of none, when nobody was left to wait for
         for row_D, row in zip(matrix_KD, members, strict=True):
             row_D.copy_(self._row(row))
         result = learner.apply_round(matrix_KD, [_told(row) for row in members])
@@ -206,9 +196,7 @@ class Books:
 
     def _ends_the_same(self, coordinator: Coordinator, learner: Learner) -> None:
         told = self._played.outcome
-        _must(
-            learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}"
-        )
+        _must(learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}")
         _must(learner.sent.digest == told["model_digest"], "the last version is not the one without crashes")
         counted = coordinator.updates_by_outcome  # repeats change nothing, and are not stored
         for outcome in ("accepted", "rejected"):
@@ -228,9 +216,7 @@ class Books:
         context = training_context(self._settings)
         for row in self._accepted.values():
             version, rate = row["base_version"], row["local_rate"]
-            _must(
-                rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}"
-            )
+            _must(rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}")
             made_D = _made(context, row, self._tasks[row["task_id"]][1], base_of[version])
             _must(torch.equal(made_D, self._row(row)), f"{row} is not what its client makes of its task")
         return len(self._accepted)

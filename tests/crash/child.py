@@ -109,9 +109,7 @@ def put_aside(journal: Journal, kept: Path) -> None:
             "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)",
             run_db.execute("SELECT seq, at_s, kind, fields FROM events"),
         )
-        places = run_db.execute(
-            "SELECT handle, segment, offset, size_bytes FROM updates WHERE segment IS NOT NULL"
-        )
+        places = run_db.execute("SELECT handle, segment, offset, size_bytes FROM updates WHERE segment IS NOT NULL")
         aside.executemany(
             "INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?)",
             [(handle, f"{segment:08d}.rows", offset, size) for handle, segment, offset, size in places],

@@ -19,11 +19,7 @@ SCENARIO: dict[str, Any] = {
             "toxics": [
                 {"type": "drop", "toxicity": 0.1},
                 {"type": "duplicate", "toxicity": 0.1},
-                {
-                    "type": "reorder",
-                    "toxicity": 0.05,
-                    "delay": {"distribution": "exponential", "mean_s": 0.01},
-                },
+                {"type": "reorder", "toxicity": 0.05, "delay": {"distribution": "exponential", "mean_s": 0.01}},
             ],
         }
     ]
@@ -40,11 +36,7 @@ LOOPS: list[dict[str, Any]] = [
     {"trigger": {"name": "k-async", "k": 3}, "policy": {"name": "moon"}, "training": {"name": "moon"}},
     {"trigger": {"name": "deadline", "wait_s": 0.05}, "policy": {"name": "mifa"}},
     {"trigger": {"name": "k-sync", "k": 2}, "policy": {"name": "fedvarp"}},
-    {
-        "trigger": {"name": "k-sync", "k": 2},
-        "policy": {"name": "fedar"},
-        "selector": {"name": "random", "size": 3},
-    },
+    {"trigger": {"name": "k-sync", "k": 2}, "policy": {"name": "fedar"}, "selector": {"name": "random", "size": 3}},
     {"trigger": {"name": "k-async", "k": 2}, "policy": {"name": "gsgm"}},
 ]
 """What keeps something in the server, in the clients, in both or in neither."""
@@ -125,9 +117,7 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
         },
         "client": {"durability": durability},
     }
-    return Plan(
-        seed=seed, number=number, settings=settings, client_processes=int(rng.integers(1, 3)), kills=kills
-    )
+    return Plan(seed=seed, number=number, settings=settings, client_processes=int(rng.integers(1, 3)), kills=kills)
 
 
 def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:

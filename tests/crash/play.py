@@ -122,9 +122,7 @@ class Play:
             while server.process is not None:
                 self._turn()
             self._see_off()
-        return Played(
-            folder=self._folder, said=tap.said, outcome=self._outcome(server), deaths=self._table.deaths
-        )
+        return Played(folder=self._folder, said=tap.said, outcome=self._outcome(server), deaths=self._table.deaths)
 
     @property
     def deaths(self) -> list[Death]:
@@ -150,8 +148,7 @@ class Play:
         scenario, config = self._folder / "scenario.yaml", self._folder / "config.yaml"
         scenario.write_text(yaml.safe_dump(SCENARIO))
         settings = {
-            key: dict(value) if isinstance(value, dict) else value
-            for key, value in self._plan.settings.items()
+            key: dict(value) if isinstance(value, dict) else value for key, value in self._plan.settings.items()
         }
         address = "tcp://127.0.0.1:{}".format
         settings["server"] = {
@@ -163,15 +160,8 @@ class Play:
             "linger_s": 1.0,
         }
         settings["run"]["directory"] = str(self._folder / "run")
-        settings["client"] |= {
-            "server": address(injector_port),
-            "directory": str(self._folder / "clients"),
-        }
-        settings["injector"] = {
-            "address": address(injector_port),
-            "http_address": None,
-            "upstream": address(tap_port),
-        }
+        settings["client"] |= {"server": address(injector_port), "directory": str(self._folder / "clients")}
+        settings["injector"] = {"address": address(injector_port), "http_address": None, "upstream": address(tap_port)}
         settings["scenario"] = {"name": str(scenario)}
         config.write_text(yaml.safe_dump(settings))
         return config

@@ -119,10 +119,7 @@ _REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = 
         (sql(f"DELETE FROM updates WHERE handle = {_SOME}"), "an event is missing"),
         (sql(_TWICE.format(", ".join(_COLUMNS))), "accepted twice"),
         (sql(f"UPDATE updates SET round = NULL, position = NULL WHERE handle = {_SOME}"), "round"),
-        (
-            sql("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events WHERE seq > 20)"),
-            "an event is missing",
-        ),
+        (sql("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events WHERE seq > 20)"), "an event is missing"),
         (sql("UPDATE updates SET position = 1 - position WHERE round = 4 AND position < 2"), "round 4 has"),
         (sql("UPDATE rounds SET digest = 'ab' WHERE version = 7"), "version 7 is ab"),
         (sql("DELETE FROM rounds WHERE version = 60"), f"expected {ROUNDS}"),

@@ -21,12 +21,7 @@ NOT_INSTRUMENTED = (
     "unstale.cli", "unstale.config", "unstale.injector",
     "unstale.policies", "unstale.simulator", "unstale.toxics", "unstale.training",
 )  # fmt: skip
-LENGTHS_MAX = {
-    "header": 1024,
-    "receive": 64,
-    "endure": 64,
-    "found": 64,
-}  # bytes: a step of a run takes about four
+LENGTHS_MAX = {"header": 1024, "receive": 64, "endure": 64, "found": 64}  # bytes: a step of a run takes about four
 MEMORY_MB_MAX = 2048  # of the process, of which PyTorch takes 600
 SECONDS_MAX = 10  # of one input, which takes less than a tenth
 FACTS_MAX = 4096  # that are told apart, give or take a few that meet
@@ -39,9 +34,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--runs", type=int, help="inputs for each target, however long they take")
-    parser.add_argument(
-        "--keep", action="store_true", help="choose what the repository holds out of what was found"
-    )
+    parser.add_argument("--keep", action="store_true", help="choose what the repository holds out of what was found")
     told = parser.parse_args(arguments)
     if told.keep:
         logging.disable()
@@ -85,16 +78,10 @@ def fuzz(target: str, options: list[str]) -> int:
         try:
             run(data, note)
         except BaseException:
-            signal.setitimer(
-                signal.ITIMER_REAL, 0
-            )  # libFuzzer's clock could end it before the input is written
+            signal.setitimer(signal.ITIMER_REAL, 0)  # libFuzzer's clock could end it before the input is written
             raise
 
-    bounds = [
-        f"-max_len={LENGTHS_MAX[target]}",
-        f"-rss_limit_mb={MEMORY_MB_MAX}",
-        f"-timeout={SECONDS_MAX}",
-    ]
+    bounds = [f"-max_len={LENGTHS_MAX[target]}", f"-rss_limit_mb={MEMORY_MB_MAX}", f"-timeout={SECONDS_MAX}"]
     atheris.Setup([sys.argv[0], *bounds, *options], run_one)
     atheris.Fuzz()
     return 0

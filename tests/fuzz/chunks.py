@@ -114,9 +114,7 @@ class Transfers:
         task = self.says.task_of.get(route)
         task_id = choices.number(40) + 1 if task is None or choices.number(8) == 7 else task.task_id
         have = choices.of(OFFSETS)
-        self.ask(
-            route, task_id, have, max(have, choices.of((BYTES, *OFFSETS))), again=bool(choices.number(2))
-        )
+        self.ask(route, task_id, have, max(have, choices.of((BYTES, *OFFSETS))), again=bool(choices.number(2)))
 
     def ask(self, route: bytes, task_id: int, have: int, until: int, *, again: bool) -> None:
         self.until_of[task_id] = max(self.until_of.get(task_id, 0), until)

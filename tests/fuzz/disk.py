@@ -57,11 +57,7 @@ UPDATE = Update(
 
 
 def _files(folder: Path) -> Files:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @cache
@@ -91,10 +87,7 @@ def database() -> Files:
                 events=[event(seq, task_id=seq, holding=[1, 2]) for seq in range(5, 10)],
                 tasks=[task(number) for number in range(1, 6)],
                 updates=[
-                    *(
-                        accepted(seq, handle, place)
-                        for seq, (handle, place) in enumerate(enumerate(places), 1)
-                    ),
+                    *(accepted(seq, handle, place) for seq, (handle, place) in enumerate(enumerate(places), 1)),
                     rejected(4),
                 ],
                 rounds=[round_of(1, 0, 1)],

@@ -36,9 +36,7 @@ def reached(root: object, but: object = None) -> Iterator[tuple[str, Any]]:
         if isinstance(value, CONTAINERS):
             inner = value.items() if isinstance(value, dict) else enumerate(value)
             waiting.extend(
-                (f"{path}[{key!r}]", entry)
-                for key, entry in inner
-                if not isinstance(entry, str | bytes | int)
+                (f"{path}[{key!r}]", entry) for key, entry in inner if not isinstance(entry, str | bytes | int)
             )
         elif type(value).__module__.startswith("unstale."):
             waiting.extend((f"{path}.{name}", attribute) for name, attribute in attributes(value))

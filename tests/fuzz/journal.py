@@ -81,11 +81,7 @@ class PlayedJournal:
         assert all((update.location is None) == (update.outcome != "accepted") for update in self.updates)
 
 
-PASSING = {
-    "now_s",
-    "duplicates",
-    "rejected",
-}  # what says nothing new to the coordinator is counted, and not stored
+PASSING = {"now_s", "duplicates", "rejected"}  # what says nothing new to the coordinator is counted, and not stored
 
 
 def lasting(coordinator: Coordinator) -> dict[str, Any]:

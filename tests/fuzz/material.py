@@ -13,9 +13,7 @@ from unstale_proto.messages import EncodingPlan, Task
 Frames = tuple[bytes, ...]
 
 
-def setup(
-    clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any
-) -> Any:
+def setup(clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any) -> Any:
     return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
 
 
@@ -27,9 +25,7 @@ SETUPS: tuple[dict[str, Any], ...] = (
     setup(3, TriggerSettings(name="async"), once_a_cycle=True),
     setup(2, TriggerSettings(name="sync"), min_clients=1),
     setup(3, TriggerSettings(name="sync"), SelectorSettings(name="random", size=2), stale_rounds={0: 1}),
-    setup(
-        3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1
-    ),
+    setup(3, TriggerSettings(name="k-sync", k=1), SelectorSettings(name="round-robin", size=2), min_clients=1),
     setup(3, TriggerSettings(name="deadline", wait_s=2.0), min_clients=1, stale_rounds={2: 2}),
     setup(3, TriggerSettings(name="buffered", k=3), SelectorSettings(name="random", size=1)),
 )

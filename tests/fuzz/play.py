@@ -79,9 +79,7 @@ class Play:
             **configured,
         )
         self.protocol = self.server.protocol
-        self.executor, self.sessions, receiver = parts(
-            self.protocol, ActionExecutor, Sessions, UpdateReceiver
-        )
+        self.executor, self.sessions, receiver = parts(self.protocol, ActionExecutor, Sessions, UpdateReceiver)
         self._stage = receiver._stage
         receiver._stage = self.stage
         self.coordinator = self.server.coordinator
@@ -367,9 +365,7 @@ class Play:
     def say_bytes(self) -> None:
         """No frame at all behind the route, or a few of any bytes."""
         route = self.route()
-        self.take_in(
-            route, *(self.choices.taken(self.choices.number(24)) for _ in range(self.choices.number(4)))
-        )
+        self.take_in(route, *(self.choices.taken(self.choices.number(24)) for _ in range(self.choices.number(4))))
 
     def say_bye(self) -> None:
         self.say(self.route(), "bye", reason="x" * self.choices.number(4))

@@ -56,9 +56,7 @@ def combinations(seed: int, count: int, folder: Path, longer: float) -> Iterator
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.hostile",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m tests.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, help="draw combinations of attacks from this seed")
     parser.add_argument("--count", type=int, default=10, help="how many combinations")

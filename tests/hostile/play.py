@@ -116,9 +116,7 @@ class Play:
         facts: dict[str, float] = {}
         errors: list[str] = []
         target = self._target(stage, now_s() + attack_s)
-        threads = [
-            threading.Thread(target=_attack, args=(attack, target, facts, errors)) for attack in attacks
-        ]
+        threads = [threading.Thread(target=_attack, args=(attack, target, facts, errors)) for attack in attacks]
         started_s = now_s()
         with Watch(stage.server.pid, stage.http_address) as watch:
             for thread in threads:
@@ -195,9 +193,7 @@ def _attack(attack: Attack, target: Target, facts: dict[str, float], errors: lis
         errors.append(f"the attack {attack.name} failed: {error!r}")
 
 
-def _wrong(
-    attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float
-) -> Iterator[str]:
+def _wrong(attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float) -> Iterator[str]:
     """What did not hold under an attack."""
     if not stage.server.is_alive:
         yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_words}"
@@ -207,9 +203,7 @@ def _wrong(
     if attack.honest_rounds and not after:
         yield "no update of an honest client was accepted after the attack"
     if taken > attack.memory_bytes_max:
-        yield (
-            f"the server took {taken / 1e6:.0f} MB more, expected at most {attack.memory_bytes_max / 1e6:.0f}"
-        )
+        yield (f"the server took {taken / 1e6:.0f} MB more, expected at most {attack.memory_bytes_max / 1e6:.0f}")
     for name in attack.none_of:
         if facts.get(name):
             yield f"{facts[name]:g} {name}, expected none"

@@ -17,10 +17,7 @@ DESCRIPTORS = 1024
 MEMORY_BYTES_MAX = 900 * 10**6
 """What every server may use. One of a model of 8 MiB uses 730 MB without an attack."""
 
-LARGE: Mapping[str, Mapping[str, Any]] = {
-    "model": {"name": "support.factories:wide"},
-    "run": {"keep_updates": False},
-}
+LARGE: Mapping[str, Mapping[str, Any]] = {"model": {"name": "support.factories:wide"}, "run": {"keep_updates": False}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,30 +62,11 @@ SCENES: dict[str, Scene] = {
         Scene(name="samples", settings={"policy": {"settings": {"weighting": "samples"}}}),
         Scene(
             name="scaffold",
-            settings={
-                "policy": {"name": "scaffold"},
-                "training": {"name": "scaffold"},
-                "server": {"norm_max": 1000.0},
-            },
+            settings={"policy": {"name": "scaffold"}, "training": {"name": "scaffold"}, "server": {"norm_max": 1000.0}},
         ),
-        Scene(
-            name="low-bound", settings={"server": {"norm_max": 1e-3}}, calm_s=0.0, attack_s=8.0, warm=False
-        ),
-        Scene(
-            name="large",
-            settings=LARGE,
-            task_s=0.3,
-            calm_s=4.0,
-            attack_s=10.0,
-        ),
-        Scene(
-            name="large-keyed",
-            keys=True,
-            settings=LARGE,
-            task_s=0.3,
-            calm_s=4.0,
-            attack_s=10.0,
-        ),
+        Scene(name="low-bound", settings={"server": {"norm_max": 1e-3}}, calm_s=0.0, attack_s=8.0, warm=False),
+        Scene(name="large", settings=LARGE, task_s=0.3, calm_s=4.0, attack_s=10.0),
+        Scene(name="large-keyed", keys=True, settings=LARGE, task_s=0.3, calm_s=4.0, attack_s=10.0),
     )
 }
 

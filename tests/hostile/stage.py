@@ -133,8 +133,7 @@ class Stage:
     def accepted(self) -> float:
         """Updates of honest clients that were accepted, as they count them."""
         counts = [
-            gauges.metric(address, "unstale_client_updates_total", outcome="accepted")
-            for address in self._honest_http
+            gauges.metric(address, "unstale_client_updates_total", outcome="accepted") for address in self._honest_http
         ]
         return sum(count or 0.0 for count in counts)
 
@@ -190,9 +189,7 @@ class Stage:
             return database.execute(query, (HONEST,)).fetchall()
 
     def _is_warm(self) -> bool:
-        assert all(command.is_alive for command in self._commands), [
-            command.last_words for command in self._commands
-        ]
+        assert all(command.is_alive for command in self._commands), [command.last_words for command in self._commands]
         if self.scene.warm:
             return self.accepted() >= WARM_UPDATES
         return self.server.fact("listening") is not None

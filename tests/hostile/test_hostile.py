@@ -36,9 +36,7 @@ def test_every_attack_is_tried_in_a_scene_that_there_is() -> None:
 def test_a_seed_draws_the_same_combinations_again() -> None:
     def told(seed: int) -> list[tuple[str, list[str], float]]:
         made = [drawn(seed, number) for number in range(20)]
-        return [
-            (scene.name, [attack.name for attack in attacks], strength) for scene, attacks, strength in made
-        ]
+        return [(scene.name, [attack.name for attack in attacks], strength) for scene, attacks, strength in made]
 
     assert told(3) == told(3)
     assert told(3) != told(4)

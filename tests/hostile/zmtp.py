@@ -68,9 +68,7 @@ def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
             for key, events in selector.select(0.1):
                 one: socket.socket = key.fileobj  # type: ignore[assignment]
                 unsent: memoryview | None = key.data
-                established += bool(
-                    events & selectors.EVENT_WRITE and unsent is not None and len(unsent) == len(data)
-                )
+                established += bool(events & selectors.EVENT_WRITE and unsent is not None and len(unsent) == len(data))
                 if _goes_on(one, unsent, selector):
                     continue
                 selector.unregister(one)

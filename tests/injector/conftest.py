@@ -48,9 +48,7 @@ class ScriptedServer:
     def says(self, client_id: int, message: Message, frames: Sequence[bytes] = ()) -> None:
         self.socket.send_multipart([self.routes[client_id], codec.encode(message), *frames])
 
-    def gives(
-        self, client_id: int, task_id: int, version: int = 0, frames: Sequence[bytes] = (bytes(4),)
-    ) -> None:
+    def gives(self, client_id: int, task_id: int, version: int = 0, frames: Sequence[bytes] = (bytes(4),)) -> None:
         """A task."""
         given = Task(
             task_id=task_id,
@@ -165,9 +163,7 @@ def inject(server: ScriptedServer, tmp_path: Path) -> Iterator[Inject]:
             name = None
             if toxics:
                 file = tmp_path / "scenario.yaml"
-                file.write_text(
-                    yaml.safe_dump({"groups": [{"name": "all", "toxics": list(map(deepcopy, toxics))}]})
-                )
+                file.write_text(yaml.safe_dump({"groups": [{"name": "all", "toxics": list(map(deepcopy, toxics))}]}))
                 name = str(file)
             section = {
                 "address": "tcp://127.0.0.1:0",

@@ -168,9 +168,7 @@ def test_changes_are_worked_out_aside_from_the_messages(inject: Any, monkeypatch
     assert ask(injecting, "POST", "/toxics", {"type": "drop"}).status == 201
 
 
-def test_bytes_that_wait_are_left_alone_by_changes_of_messages(
-    inject: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_wait_are_left_alone_by_changes_of_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     injecting = inject(tcp=True)
     changes: list[Any] = []
     monkeypatch.setattr(injecting.injector._relay, "change", changes.append)

@@ -32,9 +32,7 @@ def test_what_goes_wrong_is_raised_where_it_was_asked(queue: CallQueue) -> None:
     queue.close()
 
 
-def test_what_nobody_waits_for_any_more_is_not_done(
-    queue: CallQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_waits_for_any_more_is_not_done(queue: CallQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ANSWER_S", 0.01)
     done: list[bool] = []
     with pytest.raises(TimeoutError, match="the injector does not answer"):

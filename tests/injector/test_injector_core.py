@@ -19,8 +19,7 @@ SIGNATURE = "0" * 64
 
 def core_with(*toxics: dict[str, Any], started_s: float = 0.0, bytes_max: int = 10**9) -> Core:
     applied = [
-        Applied(registry.create({"name": f"toxic {place}", **toxic}, "test"))
-        for place, toxic in enumerate(toxics)
+        Applied(registry.create({"name": f"toxic {place}", **toxic}, "test")) for place, toxic in enumerate(toxics)
     ]
     return Core(ToxicLink(applied, seed=1), clients=10, started_s=started_s, bytes_max=bytes_max)
 
@@ -30,9 +29,7 @@ def hello(client_id: int = 0, session: str = "a") -> Hello:
 
 
 def task(task_id: int, version: int = 0) -> Task:
-    return Task(
-        task_id=task_id, number=0, version=version, learning_rate=0.1, signature=SIGNATURE, payload_bytes=4
-    )
+    return Task(task_id=task_id, number=0, version=version, learning_rate=0.1, signature=SIGNATURE, payload_bytes=4)
 
 
 def update(task_id: int) -> Update:
@@ -71,9 +68,7 @@ def out(core: Core, at_s: float) -> list[Any]:
     return said
 
 
-def joined(
-    core: Core, at_s: float = 0.0, connection: str = "c", client_id: int = 0, session: str = "a"
-) -> None:
+def joined(core: Core, at_s: float = 0.0, connection: str = "c", client_id: int = 0, session: str = "a") -> None:
     say(core, connection, UP, hello(client_id, session), at_s)
     core.release(at_s + 9)
 
@@ -213,9 +208,7 @@ def test_copies_share_the_frames_of_the_message() -> None:
 
 def test_damage_copies_the_frames_that_it_hits_and_no_others() -> None:
     header, frames = b"\x00\x00", [b"\x00" * 3, b"\xff" * 2]
-    same_header, cargo = damaged(
-        header, frames, [8 * 5 + 1]
-    )  # the sixth byte is the first of the second frame
+    same_header, cargo = damaged(header, frames, [8 * 5 + 1])  # the sixth byte is the first of the second frame
     assert same_header == header
     assert cargo[0] is frames[0]
     assert bytes(memoryview(cargo[1])) == b"\xbf\xff"  # type: ignore[arg-type]
@@ -353,13 +346,7 @@ def test_what_waits_is_let_go_in_order_and_lines_begin_anew() -> None:
     assert core.due_s == 20.0
     say(core, "c", UP, beat(2), 20.0)
     forwards = [one for one in core.release(20.0) if isinstance(one, Forward)]
-    assert [forward.due_s for forward in forwards] == [
-        20.0,
-        20.0,
-        20.0,
-        13.0,
-        20.0,
-    ]  # for garbage no toxic was
+    assert [forward.due_s for forward in forwards] == [20.0, 20.0, 20.0, 13.0, 20.0]  # for garbage no toxic was
     headers = [codec.encode(message) for message in (update(1), beat(0), beat(1))]
     assert [forward.header for forward in forwards] == [*headers, b"garbage", codec.encode(beat(2))]
     assert core.in_flight_messages == 0
@@ -440,9 +427,7 @@ def test_only_a_clients_newest_tasks_are_remembered() -> None:
 def test_acks_and_the_like_are_counted_each_way_and_type() -> None:
     # With one delay after the other by number, the third ack has the third one.
     values_s = [1.0, 2.0, 4.0]
-    core = core_with(
-        {"type": "latency", "delay": {"distribution": "trace", "values_s": values_s}, "messages": ["ack"]}
-    )
+    core = core_with({"type": "latency", "delay": {"distribution": "trace", "values_s": values_s}, "messages": ["ack"]})
     joined(core)
     dues_s = []
     for number in range(3):

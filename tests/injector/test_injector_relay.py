@@ -37,9 +37,7 @@ class Relayed:
         self._open: list[socket.socket] = []
 
     def change(self, *toxics: dict[str, Any]) -> None:
-        self.relay.change(
-            [Applied(registry.create({"name": f"{i}", **one}, "test")) for i, one in enumerate(toxics)]
-        )
+        self.relay.change([Applied(registry.create({"name": f"{i}", **one}, "test")) for i, one in enumerate(toxics)])
 
     def connected(self) -> tuple[socket.socket, socket.socket]:
         """Both ends of a connection through it."""
@@ -100,9 +98,7 @@ def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
     assert read(other_inner, 4) == b"here"
 
 
-def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_taken_away(
-    relayed: Relayed,
-) -> None:
+def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_taken_away(relayed: Relayed) -> None:
     relayed.change({"type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6})
     outer, inner = relayed.connected()
     outer.settimeout(0.2)
@@ -120,9 +116,7 @@ def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_t
 
 
 def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: Relayed) -> None:
-    blackout = registry.create(
-        {"name": "dark", "type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6}, "test"
-    )
+    blackout = registry.create({"name": "dark", "type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6}, "test")
     relayed.relay.change([Applied(blackout, frozenset({3}))])
     outer, inner = relayed.connected()
     outer.sendall(b"nobody yet")
@@ -188,9 +182,7 @@ def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> N
 
 def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ANSWER_S", 0.01)
-    relay = Relay(
-        "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print
-    )
+    relay = Relay("tcp://127.0.0.1:0", "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print)
     with pytest.raises(TimeoutError, match="the injector's relay does not answer"):
         relay.check()
     relay.close()

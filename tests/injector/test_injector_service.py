@@ -25,11 +25,7 @@ pytestmark = pytest.mark.network
 
 
 def settings(**changes: Any) -> Settings:
-    section = {
-        "address": "tcp://127.0.0.1:0",
-        "http_address": None,
-        "upstream": f"tcp://127.0.0.1:{free_port()}",
-    }
+    section = {"address": "tcp://127.0.0.1:0", "http_address": None, "upstream": f"tcp://127.0.0.1:{free_port()}"}
     return Settings(clients=2, injector={**section, **changes})
 
 
@@ -38,10 +34,7 @@ def test_a_server_that_is_not_there_is_told_in_a_sentence() -> None:
     injector = Injector(settings(upstream=upstream, patience_s=0.05))
     with pytest.raises(UserError) as refused:
         injector.run()
-    assert (
-        str(refused.value)
-        == f"no server answered at {upstream} for 0.05 s; start it, or check injector.upstream"
-    )
+    assert str(refused.value) == f"no server answered at {upstream} for 0.05 s; start it, or check injector.upstream"
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -58,9 +51,7 @@ def test_an_address_in_use_is_told_in_a_sentence(tcp: bool) -> None:
 @pytest.mark.parametrize("tcp", [False, True])
 def test_an_address_of_another_machine_cannot_be_bound(tcp: bool) -> None:
     # 192.0.2.0/24 is kept for documents: no machine has it.
-    with pytest.raises(
-        UserError, match=r"^injector\.address '?tcp://192\.0\.2\.1:5556'? cannot be (bound|used) \("
-    ):
+    with pytest.raises(UserError, match=r"^injector\.address '?tcp://192\.0\.2\.1:5556'? cannot be (bound|used) \("):
         Injector(settings(address="tcp://192.0.2.1:5556", insecure=True, tcp=tcp))
 
 

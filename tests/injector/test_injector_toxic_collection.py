@@ -20,9 +20,7 @@ for _ in range(30):
     TOO_DEEP = [TOO_DEEP]
 
 
-def inventory(
-    *toxics: Applied, relays: bool = False, group: frozenset[int] = frozenset(range(10))
-) -> ToxicCollection:
+def inventory(*toxics: Applied, relays: bool = False, group: frozenset[int] = frozenset(range(10))) -> ToxicCollection:
     """group: of all these toxics."""
     grouped = [replace(one, group=group) for one in toxics]
     return ToxicCollection(grouped, client_info=client_info(SETTINGS), seed=0, relays=relays)
@@ -159,10 +157,7 @@ def test_the_tcp_layer_is_the_relays() -> None:
         ({"type": "latency", "delay": "1e300"}, r"delay is '1e300', expected seconds"),
         ({"type": "latency", "delay": {"distribution": "constant", "value_s": "1e300"}}, r"at most 1e\+09"),
         ({"type": "bandwidth", "bytes_per_s": 1e-320}, "is 1e-320, expected at least 0.001"),
-        (
-            {"type": "reorder", "delay": 1, "start_s": 1e13},
-            r"the number 10000000000000.0, expected none over 1e\+12",
-        ),
+        ({"type": "reorder", "delay": 1, "start_s": 1e13}, r"the number 10000000000000.0, expected none over 1e\+12"),
     ],
 )
 def test_what_is_no_toxic_is_told_in_a_sentence_and_changes_nothing(entry: Any, sentence: str) -> None:

@@ -175,9 +175,7 @@ def test_a_flipped_bit_of_any_byte_is_found(tmp_path: Path) -> None:
         data = bytearray(whole)
         data[byte] ^= 1 << byte % 8
         path.write_bytes(data)
-        with pytest.raises(
-            DamagedError, match=r"checkpoint .*00000001\.safetensors .*resume from an older one"
-        ):
+        with pytest.raises(DamagedError, match=r"checkpoint .*00000001\.safetensors .*resume from an older one"):
             checkpoints.read(path)
 
 
@@ -211,9 +209,7 @@ def test_a_file_larger_than_what_is_read_at_a_time_is_checked_whole(
     assert same(round_trip(tmp_path, state)[0], state)
 
 
-def test_without_room_nothing_is_left_and_the_older_file_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_nothing_is_left_and_the_older_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = small(tmp_path)
     before = path.read_bytes()
     real = os.pwrite

@@ -12,17 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.journal import (
-    accepted,
-    checkpoint,
-    evaluation,
-    event,
-    own_evaluation,
-    rejected,
-    round_of,
-    task,
-    turn,
-)
+from support.journal import accepted, checkpoint, evaluation, event, own_evaluation, rejected, round_of, task, turn
 from unstale.errors import UserError
 from unstale.journal import records
 from unstale.journal.database import Conservation, Database
@@ -206,10 +196,7 @@ def test_segments_are_needed_by_rows_that_wait_or_belong_to_later_rounds(path: P
 
 
 def test_forgotten_events_and_checkpoints_are_gone_and_the_count_goes_on(path: Path) -> None:
-    database = stored(
-        path,
-        Batch(events=[event(1), event(2)], checkpoints=[checkpoint(1, 1), checkpoint(2, 2)]),
-    )
+    database = stored(path, Batch(events=[event(1), event(2)], checkpoints=[checkpoint(1, 1), checkpoint(2, 2)]))
     database.forget_events(2)
     database.forget_checkpoints(2)
     assert [row.version for row in database.checkpoints()] == [2]
@@ -350,9 +337,7 @@ def test_what_a_killed_process_stored_is_there(path: Path) -> None:
 def test_a_missing_log_is_found(path: Path) -> None:
     left_by_a_crash(path, 5)
     path.with_name("run.db-wal").unlink()
-    with pytest.raises(
-        DamagedError, match=r"ends with event 0, but event 5 was stored: run\.db-wal is damaged"
-    ):
+    with pytest.raises(DamagedError, match=r"ends with event 0, but event 5 was stored: run\.db-wal is damaged"):
         Database(path)
     path.with_name("run.db-newest").unlink()
     database = Database(path)

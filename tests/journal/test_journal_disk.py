@@ -35,9 +35,7 @@ SIZE = 1024**2
         (errno.ENAMETOOLONG, UserError, "cannot write FILE: file name too long"),
     ],
 )  # fmt: skip
-def test_errors_of_the_system_are_told_in_one_sentence(
-    number: int, kind: type[UserError], sentence: str
-) -> None:
+def test_errors_of_the_system_are_told_in_one_sentence(number: int, kind: type[UserError], sentence: str) -> None:
     error = trouble("write", Path("FILE"), OSError(number, os.strerror(number)))
     assert type(error) is kind
     with pytest.raises(kind, match=f"^{sentence}$"):

@@ -68,8 +68,7 @@ def test_a_full_round_closes_with_its_last_update(tmp_path: Path) -> None:
 def test_a_round_that_was_full_when_it_was_opened_says_so(tmp_path: Path) -> None:
     updates = [arrived(1, 1.0), arrived(2, 1.5), arrived(3, 1.6), arrived(4, 1.7)]
     batch = Batch(
-        updates=updates,
-        rounds=[round_at(1, 1, 2, closed_s=1.5), round_at(2, 3, 4, closed_s=1.75, wait_s=0.0)],
+        updates=updates, rounds=[round_at(1, 1, 2, closed_s=1.5), round_at(2, 3, 4, closed_s=1.75, wait_s=0.0)]
     )
     sentence = "buffered closes with 2 updates: 2 had come when it was opened, at 1.750 s"
     assert why(tmp_path / "run", batch, trigger=BUFFERED) == sentence
@@ -91,11 +90,7 @@ def test_a_round_that_nobody_was_left_for_says_what_happened(words: str, tmp_pat
     happened = HAPPENED[words]
     refused, others = ([happened], []) if isinstance(happened, UpdateRow) else ([], [happened])
     batch = Batch(
-        events=[
-            *others,
-            event(3, 2.75, "RoundApplied", version=1),
-            event(4, 3.0, "ClientLeft", client_id=5),
-        ],
+        events=[*others, event(3, 2.75, "RoundApplied", version=1), event(4, 3.0, "ClientLeft", client_id=5)],
         updates=[arrived(1, 1.5), *refused],
         rounds=[round_at(1, 1, closed_s=2.5)],
     )
@@ -118,9 +113,7 @@ def test_what_happened_is_left_out_where_its_events_are_no_longer_kept(tmp_path:
 
 def test_a_round_of_too_few_closes_with_the_last_that_could_come(tmp_path: Path) -> None:
     batch = Batch(updates=[arrived(1, 1.5), arrived(2, 2.0)], rounds=[round_at(1, 1, 2, closed_s=2.0)])
-    sentence = (
-        "k-sync closes with the first 3 updates: the 2nd came at 2.000 s, and nobody was left to wait for"
-    )
+    sentence = "k-sync closes with the first 3 updates: the 2nd came at 2.000 s, and nobody was left to wait for"
     assert why(tmp_path / "run", batch, trigger={"name": "k-sync", "k": 3}) == sentence
 
 
@@ -129,12 +122,7 @@ def test_a_round_of_too_few_closes_with_the_last_that_could_come(tmp_path: Path)
     [
         ((3.0, 4.0), 10.001, 10.001, "2 had come by then, at 10.001 s"),
         ((3.0,), 10.0, 10.0, "1 had come by then, at 10.000 s"),
-        (
-            (10.0,),
-            10.0,
-            10.0,
-            "1 had come by then, at 10.000 s",
-        ),  # in virtual time, where it comes just in time
+        ((10.0,), 10.0, 10.0, "1 had come by then, at 10.000 s"),  # in virtual time, where it comes just in time
         ((12.0,), 12.0, 12.0, "the 1st came at 12.000 s"),
     ],
 )
@@ -210,11 +198,7 @@ def test_a_refusal_belongs_to_the_round_that_was_open(tmp_path: Path) -> None:
     ]
     batch = Batch(
         updates=[arrived(1, 1.0), arrived(3, 1.5), *refused, arrived(7, 3.0)],
-        rounds=[
-            round_at(1, 1, closed_s=1.0),
-            round_at(2, 3, closed_s=1.5),
-            round_at(3, 7, closed_s=3.0),
-        ],
+        rounds=[round_at(1, 1, closed_s=1.0), round_at(2, 3, closed_s=1.5), round_at(3, 7, closed_s=3.0)],
     )
     with recorded(tmp_path / "run", batch) as run:
         assert explain(run, 1).rejected == {}
@@ -230,9 +214,7 @@ def test_a_refusal_belongs_to_the_round_that_was_open(tmp_path: Path) -> None:
         (-1, "ROUND is -1, expected 1 to 2, the last version"),
     ],
 )
-def test_a_version_that_no_round_made_is_told_in_a_sentence(
-    version: int, sentence: str, tmp_path: Path
-) -> None:
+def test_a_version_that_no_round_made_is_told_in_a_sentence(version: int, sentence: str, tmp_path: Path) -> None:
     batch = Batch(
         updates=[arrived(1, 1.0), arrived(2, 2.0)],
         rounds=[round_at(1, 1, closed_s=1.0), round_at(2, 2, closed_s=2.0)],
@@ -302,9 +284,7 @@ WATCHED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WATCHED)
-def test_what_is_said_is_what_closed_the_round(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_said_is_what_closed_the_round(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cut-off.yaml").write_text(CUT_OFF)
     closings = Closings()
@@ -326,11 +306,7 @@ def test_each_member_has_its_norm_and_the_bound_when_it_came(tmp_path: Path) -> 
     not_measured = arrived(7, 7.0, client_id=0)
     batch = Batch(
         updates=[*updates[:2], refused, *updates[2:], not_measured],
-        rounds=[
-            round_at(1, 1, 2, closed_s=2.0),
-            round_at(2, 4, 5, closed_s=5.0),
-            round_at(3, 6, 7, closed_s=7.0),
-        ],
+        rounds=[round_at(1, 1, 2, closed_s=2.0), round_at(2, 4, 5, closed_s=5.0), round_at(3, 6, 7, closed_s=7.0)],
     )
     with recorded(tmp_path / "run", batch, trigger=BUFFERED) as run:
         found = [[(one.norm, one.bound) for one in explain(run, version).members] for version in (1, 2, 3)]

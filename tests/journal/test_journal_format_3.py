@@ -55,33 +55,11 @@ def test_readers_read_it_as_it_is(run: Path) -> None:
     database = Database(run / "run.db", read_only=True)
     assert database.conservation() == Conservation(received=16, aggregated=14, pending=1, rejected=1)
     updates = list(database.updates_after(0))
-    assert [update.task_id for update in updates] == [
-        1,
-        2,
-        4,
-        5,
-        7,
-        8,
-        10,
-        11,
-        13,
-        14,
-        16,
-        17,
-        19,
-        20,
-        23,
-        22,
-    ]
-    assert {(update.norm, update.norm_buffers, update.norm_extra) for update in updates} == {
-        (None, None, None)
-    }
+    assert [update.task_id for update in updates] == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20, 23, 22]
+    assert {(update.norm, update.norm_buffers, update.norm_extra) for update in updates} == {(None, None, None)}
     last = list(database.rounds())[-1]
     assert last.digest == DIGEST_7
-    assert [(member.handle, member.staleness, member.weight) for member in last.members] == [
-        (12, 0, 0.5),
-        (13, 0, 0.5),
-    ]
+    assert [(member.handle, member.staleness, member.weight) for member in last.members] == [(12, 0, 0.5), (13, 0, 0.5)]
     database.close()
     assert (run / "run.db").read_bytes() == before
 
@@ -103,11 +81,7 @@ def test_a_server_converts_it_and_resumes(run: Path) -> None:
         training={"learning_rate": 0.5, "steps": 1, "batch_size": 8},
         run={"directory": str(run), "free_bytes_min": 0, "checkpoint_every": 2},
     )
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as a,
-        RawClient(server.address, 2) as c,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a, RawClient(server.address, 2) as c:
         assert server.state()["version"] == 7
         assert server.state()["pending"] == 1
         a.join()
@@ -171,9 +145,7 @@ Database(Path(sys.argv[1]))
 
 def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -> None:
     before = rows(run, "SELECT * FROM updates")
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(run / "run.db")], env=dict(os.environ), check=False
-    )
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(run / "run.db")], env=dict(os.environ), check=False)
     assert killed.returncode == -signal.SIGKILL
     assert format_of(run) == 3
     assert rows(run, "SELECT * FROM updates") == before

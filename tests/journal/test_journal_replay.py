@@ -159,9 +159,7 @@ def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
 def rounds_of(path: Path) -> list[tuple[torch.Tensor, list[tuple[int, float]]]]:
     """Each round's rows, and base version and local rate of each."""
     with RecordedRun(path) as run:
-        rows = RecordedRounds(
-            run.database, Segments(run.directory.segments), run.directory.compensations, 650
-        )
+        rows = RecordedRounds(run.database, Segments(run.directory.segments), run.directory.compensations, 650)
         return [
             (
                 rows.matrix(updates := list(run.database.updates_of(row.version))),
@@ -245,9 +243,7 @@ def test_settings_of_the_recorded_policy_stay_with_it_and_its_other_keys_stay(tm
         ({"polcy__name": "x"}, "--set: unknown key 'polcy.name'"),
     ],
 )
-def test_what_cannot_be_folded_is_said_in_a_sentence(
-    options: dict[str, str], sentence: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_folded_is_said_in_a_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
     simulated(tmp_path / "run", trigger=K_ASYNC, rounds=2)
     with pytest.raises(UserError, match=sentence):
         compared(tmp_path / "run", **options)

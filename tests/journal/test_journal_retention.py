@@ -66,9 +66,7 @@ def test_what_begins_between_forgetting_and_deleting_stays(tmp_path: Path, durab
     for _ in range(12):
         life.make_version(saved=True)
         life.wait_for_syncs()
-        named = {
-            row.location.segment for row in life.journal.database.updates_after(0) if row.location is not None
-        }
+        named = {row.location.segment for row in life.journal.database.updates_after(0) if row.location is not None}
         assert named <= set(life.segments())
         files = {int(row.file.partition(".")[0]) for row in life.journal.database.checkpoints()}
         assert files <= set(life.checkpoints())

@@ -46,9 +46,7 @@ def test_a_new_one_is_for_its_owner_alone_and_holds_the_settings(tmp_path: Path)
 
 def test_files_of_a_run_are_for_their_owner_alone(tmp_path: Path) -> None:
     recorded.over_sockets(tmp_path / "run", rounds=4, run={"checkpoint_every": 2})
-    modes = {
-        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")
-    }
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*")}
     assert len(modes) >= 8
     assert {name: mode for name, mode in modes.items() if mode not in (0o600, 0o700)} == {}
 
@@ -66,9 +64,7 @@ def test_a_folder_that_every_user_may_write_to_is_refused(tmp_path: Path) -> Non
     path = tmp_path / "run"
     begun(path)
     path.chmod(0o777)
-    with pytest.raises(
-        UserError, match=rf"^every user may write to {path} \(mode 0777\).*`chmod 700 {path}`"
-    ):
+    with pytest.raises(UserError, match=rf"^every user may write to {path} \(mode 0777\).*`chmod 700 {path}`"):
         RunDirectory.open(path, Settings())
     path.chmod(0o755)  # who may read it is its owner's affair
     RunDirectory.open(path, Settings()).close()
@@ -89,9 +85,7 @@ def test_a_folder_that_its_group_may_write_to_is_taken_from_the_group(
 @pytest.mark.parametrize(
     "name", ["lock", "run.db", "run.db-wal", "run.db-newest", "config.yaml", ".config.yaml.part", "segments"]
 )
-def test_a_symbolic_link_in_the_place_of_a_file_is_refused_and_not_followed(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_symbolic_link_in_the_place_of_a_file_is_refused_and_not_followed(tmp_path: Path, name: str) -> None:
     path, other = tmp_path / "run", tmp_path / "other"
     begun(path)
     other.write_bytes(b"of somebody else")
@@ -305,9 +299,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
 def test_looking_at_what_is_no_run_says_what_one_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "run")
-    with pytest.raises(
-        UserError, match=r"is not the directory of a run, expected one with config\.yaml and run\.db"
-    ):
+    with pytest.raises(UserError, match=r"is not the directory of a run, expected one with config\.yaml and run\.db"):
         RunDirectory.look(tmp_path / "run")
 
 

@@ -41,10 +41,7 @@ def size_of(folder: Path) -> int:
 def test_rows_lie_behind_the_header_one_after_the_other(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     places = [append(segments, b"abcd"), append(segments, b"efg")]
-    assert [(place.segment, place.offset, place.size_bytes) for place in places] == [
-        (1, START, 4),
-        (1, START + 4, 3),
-    ]
+    assert [(place.segment, place.offset, place.size_bytes) for place in places] == [(1, START, 4), (1, START + 4, 3)]
     segments.close()
     assert (tmp_path / "00000001.rows").read_bytes() == HEADER + b"abcdefg"
 
@@ -220,10 +217,7 @@ def test_a_segment_that_ends_the_run_leaves_no_spares(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     steps=st.lists(
-        st.one_of(
-            st.binary(min_size=1, max_size=40),
-            st.sampled_from(["retire", "come back", "give back"]),
-        ),
+        st.one_of(st.binary(min_size=1, max_size=40), st.sampled_from(["retire", "come back", "give back"])),
         max_size=40,
     ),
     segment_bytes=st.integers(1, 90),
@@ -311,9 +305,7 @@ def watched_sync(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return synced
 
 
-def test_every_file_that_was_written_since_is_synced_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_that_was_written_since_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = watched_sync(monkeypatch)
     segments = Segments(tmp_path, segment_bytes=START + 4)
     for row in (b"1234", b"12", b"123"):
@@ -381,9 +373,7 @@ def failing(error: int) -> Callable[..., Any]:
     return fail
 
 
-def test_an_error_in_the_background_is_raised_by_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_background_is_raised_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = Segments(tmp_path)
     append(segments, b"1")
     with monkeypatch.context() as patched:

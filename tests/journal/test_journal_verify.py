@@ -95,9 +95,7 @@ def content(run: Path) -> list[list[tuple[Any, ...]]]:
 
 
 def test_a_run_that_ended_in_order_is_whole(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in ended.rglob("*") if path.is_file()
-    }
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in ended.rglob("*") if path.is_file()}
     assert main.run(["verify", str(ended), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["damages"], found["notes"]) == ([], [])
@@ -109,9 +107,7 @@ def test_a_run_that_ended_in_order_is_whole(ended: Path, capsys: pytest.CaptureF
     }
     assert found["files"] == {"settings": 1, "database": 2, "segments": 1, "checkpoints": 2}
     assert found["bytes"]["segments"] == 16 + 11 * 650 * 4
-    after = {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in ended.rglob("*") if path.is_file()
-    }
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in ended.rglob("*") if path.is_file()}
     assert after == before
 
 
@@ -191,9 +187,7 @@ def resealed(codec: Codec[Any], name: str, where: str, **values: Any) -> Callabl
         changed = tuple(values.get(column, value) for column, value in zip(names, row, strict=True))
         connection.execute(f"DELETE FROM {name} WHERE {where}")
         marks = ", ".join("?" * len(columns))
-        connection.execute(
-            f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", table.sealed(changed)
-        )
+        connection.execute(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", table.sealed(changed))
         connection.commit()
         connection.close()
 
@@ -216,62 +210,33 @@ EDITS = [
     (executed("UPDATE updates SET weight = 0.75 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
     (executed("UPDATE updates SET round = 2 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
     (executed("UPDATE updates SET position = 1 - position WHERE round = 1"), "does not match its checksum"),
-    (
-        executed("UPDATE tasks SET client_id = 0 WHERE task_id = 2"),
-        "tasks task_id 2 does not match its checksum",
-    ),
+    (executed("UPDATE tasks SET client_id = 0 WHERE task_id = 2"), "tasks task_id 2 does not match its checksum"),
     (executed("UPDATE own_evaluations SET loss = 0.5"), "own_evaluations seq .* does not match its checksum"),
     (executed(_COPIED), "does not match its checksum"),
     (executed(f"DELETE FROM updates WHERE {_LATE}"), "event .* is missing"),
-    (
-        executed("DELETE FROM updates WHERE round = 2 AND position = 0"),
-        "updates of round 2 do not have the positions",
-    ),
+    (executed("DELETE FROM updates WHERE round = 2 AND position = 0"), "updates of round 2 do not have the positions"),
     (executed("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"), "is missing"),
     (executed("DELETE FROM tasks WHERE task_id = 2"), "task 2, which is not in the table tasks"),
     (executed("DELETE FROM rounds WHERE version = 2"), "round 2, which is not in the table rounds"),
     (executed("DELETE FROM rounds WHERE version = 5"), "round 5, which is not in the table rounds"),
     (resealed(row_codec.UPDATES, "updates", "seq = 4", staleness=1), "updates seq 4 has staleness 1"),
-    (
-        resealed(row_codec.UPDATES, "updates", "seq = 4", round=77),
-        "round 77, which is not in the table rounds",
-    ),
+    (resealed(row_codec.UPDATES, "updates", "seq = 4", round=77), "round 77, which is not in the table rounds"),
     (resealed(row_codec.UPDATES, "updates", "seq = 4", round=2, staleness=1), "do not have the positions"),
     (resealed(row_codec.UPDATES, "updates", "seq = 4", segment=7), "00000007.rows is missing"),
     (
-        resealed(
-            row_codec.UPDATES, "updates", "seq = 4", round=None, position=None, staleness=None, weight=None
-        ),
+        resealed(row_codec.UPDATES, "updates", "seq = 4", round=None, position=None, staleness=None, weight=None),
         "waits for a round",
     ),
-    (
-        resealed(row_codec.TASKS, "tasks", "task_id = 2", version=3),
-        "another client or version than tasks task_id 2",
-    ),
-    (
-        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", kind="Nonsense"),
-        "events seq .* cannot be read",
-    ),
-    (
-        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{}"),
-        "events seq .* cannot be read",
-    ),
-    (
-        resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{"),
-        "events seq .* cannot be read",
-    ),
+    (resealed(row_codec.TASKS, "tasks", "task_id = 2", version=3), "another client or version than tasks task_id 2"),
+    (resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", kind="Nonsense"), "events seq .* cannot be read"),
+    (resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{}"), "events seq .* cannot be read"),
+    (resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields="{"), "events seq .* cannot be read"),
     (
         resealed(row_codec.EVENTS, "events", "kind = 'RoundApplied'", fields='{"version": 99}'),
         "version 99, which is not in|has no event RoundApplied",
     ),
-    (
-        resealed(row_codec.ROUNDS, "rounds", "version = 5", compensation="{}"),
-        "rounds version 5 cannot be read",
-    ),
-    (
-        resealed(row_codec.CHECKPOINTS, "checkpoints", "version = 4", seq=1000),
-        "checkpoints version 4 is newer",
-    ),
+    (resealed(row_codec.ROUNDS, "rounds", "version = 5", compensation="{}"), "rounds version 5 cannot be read"),
+    (resealed(row_codec.CHECKPOINTS, "checkpoints", "version = 4", seq=1000), "checkpoints version 4 is newer"),
     (resealed(row_codec.EVALUATIONS, "evaluations", "version = 4", version=40), "evaluations version 40"),
     (
         resealed(row_codec.OWN_EVALUATIONS, "own_evaluations", "seq = 10", client_id=7),
@@ -314,10 +279,7 @@ def _matches(pattern: str, line: str) -> bool:
     [
         ("DELETE FROM evaluations WHERE version = 4", "table evaluations has 2 rows, and had 3"),
         ("DELETE FROM own_evaluations WHERE seq = 10", "table own_evaluations has"),
-        (
-            "DELETE FROM tasks WHERE task_id = (SELECT max(task_id) FROM tasks)",
-            "table tasks has 11 rows, and had 12",
-        ),
+        ("DELETE FROM tasks WHERE task_id = (SELECT max(task_id) FROM tasks)", "table tasks has 11 rows, and had 12"),
         ("DELETE FROM checkpoints WHERE version = 4", "table checkpoints has 1 rows, and had 2"),
     ],
 )

@@ -62,9 +62,7 @@ def test_a_file_that_was_edited_is_read_again(folder: Path, identity_of: Identit
     file = folder / "admitted/phone.key"
     file.write_text(file.read_text().replace('"0-1"', '"3,4"'))
     authorized.refresh()
-    assert [authorized.may_speak(identity_of("phone").public, one) for one in range(5)] == [False] * 3 + [
-        True
-    ] * 2
+    assert [authorized.may_speak(identity_of("phone").public, one) for one in range(5)] == [False] * 3 + [True] * 2
 
 
 def test_a_folder_that_is_gone_admits_nobody(folder: Path) -> None:
@@ -105,9 +103,7 @@ WRONG: list[Wrong] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text_of", "sentence"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG]
-)
+@pytest.mark.parametrize(("text_of", "sentence"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
 def test_a_wrong_file_is_told_at_the_start_and_admits_nobody_later(
     text_of: Callable[[str, str], str], sentence: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,9 +133,7 @@ def test_other_files_are_passed_over(folder: Path) -> None:
     assert names(AuthorizedKeys(folder / "admitted")) == ["laptop", "phone"]
 
 
-def test_a_folder_that_cannot_be_read_at_the_start_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_at_the_start_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> list[str]:
         raise PermissionError(13, "Permission denied")
 

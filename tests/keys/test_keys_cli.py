@@ -35,12 +35,8 @@ def test_keys_are_made_listed_and_revoked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert says(capsys, "new", "server") == (
-        "keys/server.key_secret: made; start it with unstale server --keys keys\n"
-    )
-    assert says(capsys, "show").startswith(
-        "keys admits no key yet; make one with unstale keys new NAME --clients 0-9"
-    )
+    assert says(capsys, "new", "server") == ("keys/server.key_secret: made; start it with unstale server --keys keys\n")
+    assert says(capsys, "show").startswith("keys admits no key yet; make one with unstale keys new NAME --clients 0-9")
     assert says(capsys, "new", "phone", "--clients", "0-9") == (
         "keys/phone.key_secret: made and admitted; copy it safely to the client, "
         "then: unstale client --key phone.key_secret\n"
@@ -49,10 +45,7 @@ def test_keys_are_made_listed_and_revoked(
     rows = json.loads(says(capsys, "show", "--json"))
     assert [(row["name"], row["clients"]) for row in rows] == [("injector", "all"), ("phone", "0-9")]
     shown = says(capsys, "show").splitlines()
-    assert [line.split()[:3] for line in shown] == [
-        ["injector", "clients", "all"],
-        ["phone", "clients", "0-9"],
-    ]
+    assert [line.split()[:3] for line in shown] == [["injector", "clients", "all"], ["phone", "clients", "0-9"]]
     assert [line.split()[3] for line in shown] == [row["public_key"] for row in rows]
     assert says(capsys, "revoke", "phone").startswith("phone: revoked; ")
     assert [row["name"] for row in json.loads(says(capsys, "show", "--json"))] == ["injector"]
@@ -85,16 +78,12 @@ def test_a_mistake_is_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.0.2.1:5555", "tcp://host:5555"]
-)
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.0.2.1:5555", "tcp://host:5555"])
 def test_beyond_loopback_nobody_listens_without_keys_unless_told_to(address: str) -> None:
     for settings in (ServerSettings, InjectorSettings):
         settings(address=address, keys="keys")
         settings(address=address, insecure=True)
-        with pytest.raises(
-            ValidationError, match=r"in plain text, expected (server|injector)\.keys, a loopback"
-        ):
+        with pytest.raises(ValidationError, match=r"in plain text, expected (server|injector)\.keys, a loopback"):
             settings(address=address)
 
 
@@ -110,13 +99,9 @@ def test_beyond_loopback_nobody_connects_without_keys_unless_told_to(address: st
     ClientSettings(server=address, insecure=True).check_link()
     InjectorSettings(upstream=address, keys="keys").check_link()
     InjectorSettings(upstream=address, insecure=True).check_link()
-    with pytest.raises(
-        UserError, match=r"^client\.server is .*, on another machine, expected client\.key too, or"
-    ):
+    with pytest.raises(UserError, match=r"^client\.server is .*, on another machine, expected client\.key too, or"):
         ClientSettings(server=address).check_link()
-    with pytest.raises(
-        UserError, match=r"^injector\.upstream is .*, expected injector\.keys too, or injector\.in"
-    ):
+    with pytest.raises(UserError, match=r"^injector\.upstream is .*, expected injector\.keys too, or injector\.in"):
         InjectorSettings(upstream=address).check_link()
 
 

@@ -105,20 +105,14 @@ def test_a_secret_file_that_is_none_is_told_apart(folder: Path, tmp_path: Path) 
         assert sentence in str(refused.value)
 
 
-def test_lines_that_say_nothing_of_a_key_are_passed_over_however_long_they_are(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_lines_that_say_nothing_of_a_key_are_passed_over_however_long_they_are(folder: Path, tmp_path: Path) -> None:
     text = (folder / "server.key").read_text()
     odd = tmp_path / "server.key"
-    odd.write_text(
-        f"{text}note = a{' ' * 60_000}\"b\n=\nno equals\n'x' = 'y'\n"
-    )  # not a field: a quote within
+    odd.write_text(f"{text}note = a{' ' * 60_000}\"b\n=\nno equals\n'x' = 'y'\n")  # not a field: a quote within
     assert keys.public_key(odd, "setting") == keys.public_key(folder / "server.key", "setting")
 
 
-@pytest.mark.parametrize(
-    "line", ["public-key = {}", "  public-key='{}'", 'public-key  =  "{}"  ', 'public-key=\t{}"']
-)
+@pytest.mark.parametrize("line", ["public-key = {}", "  public-key='{}'", 'public-key  =  "{}"  ', 'public-key=\t{}"'])
 def test_a_field_may_be_written_in_many_ways(folder: Path, tmp_path: Path, line: str) -> None:
     key = keys.public_key(folder / "server.key", "setting")
     (tmp_path / "x.key").write_text(line.format(key))
@@ -138,9 +132,7 @@ def test_a_pair_that_is_for_no_server_cannot_connect(folder: Path) -> None:
 def test_no_key_is_written_over_another(folder: Path) -> None:
     before = {file: file.read_text() for file in folder.rglob("*.key*")}
     for name in ("server", "phone"):
-        with pytest.raises(
-            UserError, match=rf"{name}\.key_secret already exists; choose another name, or run unstale"
-        ):
+        with pytest.raises(UserError, match=rf"{name}\.key_secret already exists; choose another name, or run unstale"):
             keygen.create(folder, name, None if name == "server" else ClientIds.parse("7", "--clients"))
     (folder / "phone.key_secret").unlink()  # taken to its owner
     with pytest.raises(UserError, match=r"admitted/phone\.key already exists"):
@@ -151,17 +143,13 @@ def test_no_key_is_written_over_another(folder: Path) -> None:
 
 
 def test_without_the_servers_key_no_other_is_made(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"server\.key does not exist; create the server's key first: unstale keys new"
-    ):
+    with pytest.raises(UserError, match=r"server\.key does not exist; create the server's key first: unstale keys new"):
         keygen.create(tmp_path / "keys", "phone", ClientIds.parse("0", "--clients"))
     assert not (tmp_path / "keys").exists()
 
 
 def test_a_client_that_belongs_to_another_key_is_given_to_no_second_one(folder: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"^--clients: client 1 belongs to 'phone' already; revoke that key, or take"
-    ):
+    with pytest.raises(UserError, match=r"^--clients: client 1 belongs to 'phone' already; revoke that key, or take"):
         keygen.create(folder, "tablet", ClientIds.parse("1", "--clients"))
     assert not (folder / "tablet.key_secret").exists()
     keygen.revoke(folder, "phone")
@@ -197,9 +185,7 @@ def test_ids_are_ranges(text: str, inside: list[int], outside: list[int]) -> Non
     assert [one in ids for one in outside] == [False] * len(outside)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-1", "5-3", "a", "1,,2", "1-", "1000000", "0-1000000", "٣", "1 2", "0x1"]
-)
+@pytest.mark.parametrize("text", ["", "-1", "5-3", "a", "1,,2", "1-", "1000000", "0-1000000", "٣", "1 2", "0x1"])
 def test_what_is_no_id_is_told(text: str) -> None:
     with pytest.raises(UserError, match=r"^--clients is .*, expected client ids below 1,000,000 like 3, 0-9"):
         ClientIds.parse(text, "--clients")

@@ -189,9 +189,7 @@ def test_an_injector_whose_key_the_server_does_not_admit_says_so(folder: Path) -
 
 def test_half_of_a_link_with_keys_is_none(folder: Path) -> None:
     with RunningServer(with_keys(folder)) as server:
-        assert ends_with(Injecting(server.address)).endswith(
-            "requires a key; set injector.keys, see unstale keys"
-        )
+        assert ends_with(Injecting(server.address)).endswith("requires a key; set injector.keys, see unstale keys")
     with RunningServer(small()) as server:
         assert ends_with(Injecting(server.address, keys=str(folder))).endswith(
             "uses plain text; start it with keys, or omit injector.keys"

@@ -46,10 +46,7 @@ def refused_messages(server: RunningServer) -> float:
 
 
 def test_an_owner_takes_part(folder: Path, identity_of: IdentityOf) -> None:
-    with (
-        RunningServer(with_keys(folder)) as server,
-        KeyedClient(server.address, 1, identity_of("phone")) as client,
-    ):
+    with RunningServer(with_keys(folder)) as server, KeyedClient(server.address, 1, identity_of("phone")) as client:
         assert client.join().client_id == 1
         task, _ = client.task()
         assert client.answer(task, ONES).outcome == "accepted"
@@ -80,9 +77,7 @@ def test_who_is_not_let_in_is_counted_and_changes_nothing(
         assert server.state() == before
 
 
-def test_anothers_client_id_is_refused_counted_and_takes_nothing_over(
-    folder: Path, identity_of: IdentityOf
-) -> None:
+def test_anothers_client_id_is_refused_counted_and_takes_nothing_over(folder: Path, identity_of: IdentityOf) -> None:
     with (
         RunningServer(with_keys(folder)) as server,
         KeyedClient(server.address, 0, identity_of("phone")) as owner,
@@ -115,9 +110,7 @@ def test_however_often_a_thief_tries_the_owner_is_not_kept_out(folder: Path, ide
         assert owner.answer(task, ONES).outcome == "accepted"
 
 
-def test_one_key_speaks_for_all_clients_that_it_owns_and_for_no_other(
-    folder: Path, identity_of: IdentityOf
-) -> None:
+def test_one_key_speaks_for_all_clients_that_it_owns_and_for_no_other(folder: Path, identity_of: IdentityOf) -> None:
     with RunningServer(with_keys(folder)) as server, ExitStack() as stack:
         phone = identity_of("phone")
         clients = [stack.enter_context(KeyedClient(server.address, one, phone)) for one in range(3)]
@@ -127,10 +120,7 @@ def test_one_key_speaks_for_all_clients_that_it_owns_and_for_no_other(
 
 
 def test_a_connection_cannot_speak_for_another_client_later(folder: Path, identity_of: IdentityOf) -> None:
-    with (
-        RunningServer(with_keys(folder)) as server,
-        KeyedClient(server.address, 0, identity_of("phone")) as client,
-    ):
+    with RunningServer(with_keys(folder)) as server, KeyedClient(server.address, 0, identity_of("phone")) as client:
         client.join()
         client.task()
         client.say(Hello(client_id=2, session=client.session))
@@ -138,9 +128,7 @@ def test_a_connection_cannot_speak_for_another_client_later(folder: Path, identi
         client.hears_nothing_before(1)  # it speaks for its own client, as before
 
 
-def test_a_routing_id_that_was_anothers_gives_no_right_to_its_client(
-    folder: Path, identity_of: IdentityOf
-) -> None:
+def test_a_routing_id_that_was_anothers_gives_no_right_to_its_client(folder: Path, identity_of: IdentityOf) -> None:
     with RunningServer(with_keys(folder)) as server:
         with KeyedClient(server.address, 0, identity_of("phone"), routing_id=b"chosen") as owner:
             owner.join()
@@ -168,9 +156,7 @@ def hears_of_its_end(client: KeyedClient) -> int:
     raise AssertionError("a revoked key may go on for ever")
 
 
-def test_a_key_that_is_revoked_is_refused_on_its_live_connection(
-    folder: Path, identity_of: IdentityOf
-) -> None:
+def test_a_key_that_is_revoked_is_refused_on_its_live_connection(folder: Path, identity_of: IdentityOf) -> None:
     phone = identity_of("phone")
     with (
         RunningServer(with_keys(folder)) as server,
@@ -195,9 +181,7 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(
         assert other.answer(task, ONES).outcome == "accepted"
 
 
-def test_a_key_that_is_admitted_while_the_server_runs_takes_part(
-    folder: Path, identity_of: IdentityOf
-) -> None:
+def test_a_key_that_is_admitted_while_the_server_runs_takes_part(folder: Path, identity_of: IdentityOf) -> None:
     keygen.revoke(folder, "laptop")
     with RunningServer(with_keys(folder)) as server:
         keygen.create(folder, "tablet", ClientIds.parse("2", "--clients"))
@@ -225,9 +209,7 @@ def process(address: str, identity: Identity | None, *, first: int = 0, count: i
 def test_a_client_process_says_that_its_key_is_refused(folder: Path, stranger: Identity) -> None:
     with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
         process(server.address, stranger).run()
-    assert str(told.value).startswith(
-        f"the server at {server.address} refuses the key {stranger.public} of client.key"
-    )
+    assert str(told.value).startswith(f"the server at {server.address} refuses the key {stranger.public} of client.key")
 
 
 def test_a_client_process_says_that_it_needs_a_key(folder: Path) -> None:
@@ -256,9 +238,7 @@ def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_co
     with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
         clients = process(server.address, identity_of("phone"), count=2)
         _, second = clients._clients.values()
-        clients._dealer = partial(
-            sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger
-        )
+        clients._dealer = partial(sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger)
         clients._replace_socket(second)
         sockets.connect(second.socket, server.address)
         clients._poll(second)

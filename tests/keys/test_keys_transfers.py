@@ -23,10 +23,7 @@ def test_a_frame_of_full_size_comes_through_with_all_that_encryption_adds(
     folder: Path, identity_of: IdentityOf
 ) -> None:
     settings = small(clients=1, server={"keys": str(folder)})
-    with (
-        RunningServer(settings) as server,
-        KeyedClient(server.address, 0, identity_of("phone")) as client,
-    ):
+    with RunningServer(settings) as server, KeyedClient(server.address, 0, identity_of("phone")) as client:
         server.allow_messages_of(FRAME_BYTES_MAX)
         client.join()
         task, _ = client.task()

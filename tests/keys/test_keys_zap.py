@@ -97,9 +97,7 @@ def guarded(folder: Path) -> Iterator[Guarded]:
         yield made
 
 
-def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(
-    guarded: Guarded, identity_of: IdentityOf
-) -> None:
+def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(guarded: Guarded, identity_of: IdentityOf) -> None:
     for name in ("phone", "laptop"):
         assert guarded.key_behind(guarded.client(identity_of(name))) == identity_of(name).public
     assert not guarded.refused
@@ -283,6 +281,5 @@ def test_a_wrong_server_key_is_warned_of_once_and_tried_on(
         for _ in range(5):
             knocking.hears()
     assert [record.message for record in caplog.records] == [
-        f"connections to {guarded.address} break during the handshake; is the key in client.server_key that "
-        "server's?"
+        f"connections to {guarded.address} break during the handshake; is the key in client.server_key that server's?"
     ]

@@ -44,10 +44,7 @@ class Cluster:
     """What pods share: objects, claims, a network. Left as a context, no process is. folder: for everything."""
 
     def __init__(
-        self,
-        objects: Sequence[Object],
-        folder: Path,
-        network: Callable[[Sequence[Object]], Network] = Loopback,
+        self, objects: Sequence[Object], folder: Path, network: Callable[[Sequence[Object]], Network] = Loopback
     ) -> None:
         self.objects = [*objects]
         self.folder = folder
@@ -181,11 +178,7 @@ class Pod:
 
     def facts(self) -> list[dict[str, Any]]:
         """The JSON lines that it has printed."""
-        return [
-            json.loads(line)
-            for line in (self._logs / "stdout").read_text().splitlines()
-            if line.startswith("{")
-        ]
+        return [json.loads(line) for line in (self._logs / "stdout").read_text().splitlines() if line.startswith("{")]
 
     def errors(self) -> str:
         return "".join(file.read_text() for file in sorted(self._logs.glob("*.stderr")))
@@ -255,14 +248,9 @@ class Pod:
             **{name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ},
             **{name: put(_expanded(value, variables)) for name, value in variables.items()},
         }
-        with (
-            open(self._logs / "stdout", "ab") as out,
-            open(self._logs / f"{box['name']}.stderr", "ab") as errors,
-        ):
+        with open(self._logs / "stdout", "ab") as out, open(self._logs / f"{box['name']}.stderr", "ab") as errors:
             return subprocess.Popen(
-                self._cluster.network.command(
-                    self.name, [put(_expanded(word, variables)) for word in command]
-                ),
+                self._cluster.network.command(self.name, [put(_expanded(word, variables)) for word in command]),
                 env=environment,
                 cwd=root,
                 stdin=subprocess.DEVNULL,

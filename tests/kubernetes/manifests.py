@@ -74,9 +74,7 @@ def composed(
         "namespace": "unstale",
         "resources": [os.path.relpath(K8S / base, folder.resolve())],
         "components": [os.path.relpath(K8S / "components" / name, folder.resolve()) for name in components],
-        "configMapGenerator": [
-            {"name": name, "behavior": "replace", "files": [file]} for name, file in files.items()
-        ],
+        "configMapGenerator": [{"name": name, "behavior": "replace", "files": [file]} for name, file in files.items()],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
     return built(folder)

@@ -133,20 +133,7 @@ class Namespaces:
         self._joined.add(pod)
         inside, outside = self._of(pod), f"pod{self._host(pod)}"
         self._make(inside)
-        ip(
-            "link",
-            "add",
-            "eth0",
-            "netns",
-            inside,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            outside,
-            "netns",
-            self._node,
-        )
+        ip("link", "add", "eth0", "netns", inside, "type", "veth", "peer", "name", outside, "netns", self._node)
         ip("-n", self._node, "link", "set", outside, "master", "pods", "up")
         ip("-n", inside, "address", "add", f"{self._address(pod)}/24", "dev", "eth0")
         ip("-n", inside, "link", "set", "eth0", "up")

@@ -8,16 +8,7 @@ from typing import Any
 
 Object = dict[str, Any]
 
-VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-}
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 PROFILES = ("RuntimeDefault", "Localhost")
 
 

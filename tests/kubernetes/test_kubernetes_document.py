@@ -47,12 +47,8 @@ def by_component(objects: list[Object]) -> dict[str, Workload]:
 def test_the_kustomization_says_image_size_and_data_set(tmp_path: Path) -> None:
     pods = by_component(kustomization(tmp_path / "mine"))
     job = pods["client"]
-    assert (
-        job.owner["spec"]["completions"] * int(variables(job.containers[-1])["UNSTALE_CLIENT__COUNT"]) == 1000
-    )
-    assert all(
-        box["image"].startswith("registry.example.com/") for pod in pods.values() for box in pod.containers
-    )
+    assert job.owner["spec"]["completions"] * int(variables(job.containers[-1])["UNSTALE_CLIENT__COUNT"]) == 1000
+    assert all(box["image"].startswith("registry.example.com/") for pod in pods.values() for box in pod.containers)
     for pod in pods.values():
         assert "/data-set" in [mount["mountPath"] for mount in pod.containers[-1]["volumeMounts"]]
 

@@ -27,11 +27,7 @@ def test_it_makes_what_the_manifests_name_and_no_more(cluster: Cluster) -> None:
     cluster.make_keys("--injector", "2", "3")
     assert objects(cluster).keys() == MADE_BY_HAND
     owners = AuthorizedKeys(cluster.folder / "keys/admitted").owners.values()
-    assert {one.name: one.clients.text for one in owners} == {
-        "clients-0": "0-2",
-        "clients-1": "3-5",
-        "injector": "all",
-    }
+    assert {one.name: one.clients.text for one in owners} == {"clients-0": "0-2", "clients-1": "3-5", "injector": "all"}
     found = objects(cluster)
     assert found["Secret", "unstale-client-keys"].keys() == {"clients-0.key_secret", "clients-1.key_secret"}
     assert found["Secret", "unstale-server-key"].keys() == {"server.key_secret"}
@@ -67,15 +63,11 @@ def test_a_key_that_was_revoked_is_made_anew_and_the_others_are_kept(cluster: Cl
 
 def test_other_clients_for_a_key_that_is_there_are_refused(cluster: Cluster) -> None:
     cluster.make_keys("1", "2")
-    with pytest.raises(
-        AssertionError, match=r"clients-0.key is not for the clients 0-4; name another folder"
-    ):
+    with pytest.raises(AssertionError, match=r"clients-0.key is not for the clients 0-4; name another folder"):
         cluster.make_keys("1", "5")
 
 
 def test_without_its_numbers_it_says_what_it_takes() -> None:
-    done = subprocess.run(
-        [str(K8S / "make-keys.sh")], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run([str(K8S / "make-keys.sh")], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("make-keys.sh: PODS and COUNT are not given")

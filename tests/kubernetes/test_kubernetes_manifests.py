@@ -201,9 +201,7 @@ def test_components_go_together(tmp_path: Path) -> None:
 
 def test_the_operator_follows_the_rules_that_everybody_does() -> None:
     (rules,) = of_kind(overlay("monitoring"), "PrometheusRule")
-    assert rules["spec"] == yaml.safe_load(
-        (ROOT / "monitoring/prometheus/rules/unstale.rules.yml").read_text()
-    )
+    assert rules["spec"] == yaml.safe_load((ROOT / "monitoring/prometheus/rules/unstale.rules.yml").read_text())
 
 
 def test_a_server_whose_configuration_was_refused_is_made_anew_from_one_that_is_right() -> None:
@@ -255,9 +253,7 @@ def test_the_scenario_of_the_lossy_overlay_is_one_and_reaches_all_three(tmp_path
 
 def test_a_pod_of_clients_sees_its_own_key_alone() -> None:
     job = next(one for one in workloads(overlay("local")) if one.component == "client")
-    mounts = [
-        mount for box in job.containers for mount in box["volumeMounts"] if mount["name"] == "client-keys"
-    ]
+    mounts = [mount for box in job.containers for mount in box["volumeMounts"] if mount["name"] == "client-keys"]
     assert [mount["subPathExpr"] for mount in mounts] == ["clients-$(JOB_COMPLETION_INDEX).key_secret"]
 
 
@@ -275,9 +271,7 @@ def test_the_pod_that_reads_results_has_the_servers_volume() -> None:
     assert violations(pod["spec"]) == beyond(pod["spec"]) == []
     (server,) = of_kind(overlay("local"), "StatefulSet")
     (claim,) = [one["metadata"]["name"] for one in server["spec"]["volumeClaimTemplates"]]
-    claims = [
-        one["persistentVolumeClaim"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one
-    ]
+    claims = [one["persistentVolumeClaim"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one]
     assert claims == [{"claimName": f"{claim}-{server['metadata']['name']}-0"}]
     assert {box["image"] for box in pod["spec"]["containers"]} == {
         server["spec"]["template"]["spec"]["containers"][0]["image"]
@@ -300,9 +294,7 @@ changes: list[tuple[Callable[[Object], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "where"), changes)
-def test_the_validation_finds_a_wrong_type_and_an_unknown_field(
-    change: Callable[[Object], Any], where: str
-) -> None:
+def test_the_validation_finds_a_wrong_type_and_an_unknown_field(change: Callable[[Object], Any], where: str) -> None:
     # Otherwise the validity above would say nothing.
     (one,) = of_kind(overlay("local"), "StatefulSet")
     change(one)

@@ -98,15 +98,12 @@ def may(objects: Sequence[Object], source: Workload, target: Workload, port: int
     return allows(source, "egress", "to", target) and allows(target, "ingress", "from", source)
 
 
-def rules(
-    objects: Sequence[Object], pod: Workload, direction: str, peers: str
-) -> Iterator[tuple[Object, Object]]:
+def rules(objects: Sequence[Object], pod: Workload, direction: str, peers: str) -> Iterator[tuple[Object, Object]]:
     """Each rule about connections of a pod, with each of its peers."""
     own = [
         policy
         for policy in policies(objects)
-        if direction.capitalize() in policy["policyTypes"]
-        and carries(pod.labels, policy["podSelector"]["matchLabels"])
+        if direction.capitalize() in policy["policyTypes"] and carries(pod.labels, policy["podSelector"]["matchLabels"])
     ]
     assert any(not policy.get(direction) for policy in own), "nothing denies by default"
     for policy in own:

@@ -39,11 +39,7 @@ RUN: dict[str, Any] = {
 weight, so that the sum is the same whoever comes first. With one example each, a task that was lost and is given anew
 is the same, though its draws are others."""
 SERVER: dict[str, Any] = {
-    "server": {
-        "heartbeat_s": 0.1,
-        "lease_s": 600.0,
-        "linger_s": 1.0,
-    },  # nobody is lost while a pod starts again
+    "server": {"heartbeat_s": 0.1, "lease_s": 600.0, "linger_s": 1.0},  # nobody is lost while a pod starts again
     "run": {"checkpoint_every": 10**6},  # so that checkpoints are those of servers that are told to end
 }
 
@@ -79,9 +75,7 @@ def data_of_one_example_a_client(folder: Path) -> dict[str, Any]:
     return {"name": "npz", "path": str(folder / "data.npz")}
 
 
-def play(
-    folder: Path, network: type[Network], *components: str, rounds: int, killed_too: bool = False
-) -> None:
+def play(folder: Path, network: type[Network], *components: str, rounds: int, killed_too: bool = False) -> None:
     everywhere = {"data": data_of_one_example_a_client(folder), "scenario": {"time_scale": 0.01}}
     config = {"unstale-run": {**RUN, **SERVER, **everywhere, "rounds": rounds}, "unstale-clients": everywhere}
     objects = composed(folder / "overlay", *components, base="overlays/local", config=config)
@@ -135,9 +129,7 @@ def newest_checkpoint(server: Pod) -> int:
 
 
 @pytest.mark.parametrize("network", [Loopback, Namespaces])
-def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(
-    tmp_path: Path, network: type[Network]
-) -> None:
+def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path: Path, network: type[Network]) -> None:
     if network is Namespaces:
         need_namespaces()
     with Cluster(overlay("local"), tmp_path / "cluster", network) as cluster:
@@ -148,9 +140,7 @@ def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(
         assert pod.delete() == 128 + signal.SIGTERM
 
 
-def test_a_secret_is_refused_as_kubernetes_mounts_it_and_taken_as_the_init_container_leaves_it(
-    tmp_path: Path,
-) -> None:
+def test_a_secret_is_refused_as_kubernetes_mounts_it_and_taken_as_the_init_container_leaves_it(tmp_path: Path) -> None:
     with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
         cluster.make_keys("2", "2")
         pod = cluster.start(by_component(cluster.objects)["client"])

@@ -51,10 +51,7 @@ def pod_wide(**changes: Any) -> Callable[[Object], None]:
         (pod_wide(hostPID=True), "hostPID is set"),
         (pod_wide(volumes=[{"name": "node", "hostPath": {"path": "/"}}]), "volume node is a hostPath"),
         (pod_wide(securityContext={"runAsNonRoot": True}), "one: no seccomp profile"),
-        (
-            pod_wide(securityContext={"seccompProfile": {"type": "RuntimeDefault"}}),
-            "one: runAsNonRoot is not true",
-        ),
+        (pod_wide(securityContext={"seccompProfile": {"type": "RuntimeDefault"}}), "one: runAsNonRoot is not true"),
         (pod_wide(initContainers=[{"name": "first"}]), "first: capabilities are not dropped"),
         (own(seccompProfile={"type": "Unconfined"}), "one: no seccomp profile"),
         (own(runAsUser=0), "one: runs as root"),

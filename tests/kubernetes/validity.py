@@ -16,9 +16,7 @@ def versions() -> list[str]:
     """The latest minors, the newest first, and the oldest that the document promises."""
     latest = kubernetes_validate.latest_version()
     major, minor, _ = (int(part) for part in latest.split("."))
-    promised = re.search(
-        r"Kubernetes\s+(1\.\d+) or later", (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
-    )
+    promised = re.search(r"Kubernetes\s+(1\.\d+) or later", (ROOT / "docs/deploy.md").read_text(encoding="utf-8"))
     assert promised is not None
     return [*(f"{major}.{minor - back}" for back in range(MINORS)), promised[1]]
 

@@ -112,9 +112,7 @@ def test_only_the_clients_that_reported_last_vote(monkeypatch: pytest.MonkeyPatc
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_fewer_than_half_of_the_clients_cannot_move_the_bound_beyond_the_honest_norms(
-    data: st.DataObject,
-) -> None:
+def test_fewer_than_half_of_the_clients_cannot_move_the_bound_beyond_the_honest_norms(data: st.DataObject) -> None:
     clients = data.draw(st.integers(3, 12))
     attackers = data.draw(st.integers(0, (clients - 1) // 2))
     bound = with_accepted(clients, [data.draw(st.floats(1, 4)) for _ in range(clients)])

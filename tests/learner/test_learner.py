@@ -18,9 +18,7 @@ NEEDED = {"fedavg-is": {"probabilities": 0.5}}
 LARGEST = torch.finfo(torch.float32).max
 
 
-def update(
-    client_id: int = 0, *, base_version: int = 0, staleness: int = 0, num_examples: int = 1
-) -> RoundUpdate:
+def update(client_id: int = 0, *, base_version: int = 0, staleness: int = 0, num_examples: int = 1) -> RoundUpdate:
     return RoundUpdate(
         client_id=client_id,
         task_id=client_id + 1,
@@ -37,13 +35,9 @@ def half(counted: int) -> float:
     return 0.5
 
 
-def learner(
-    policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = False, **settings: object
-) -> Learner:
+def learner(policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = False, **settings: object) -> Learner:
     made = create(policy, dimension=2, clients=4, **{**NEEDED.get(policy, {}), **settings})
-    return Learner(
-        torch.tensor([1.0, 2.0]), made, learning_rate=lambda counted: rate, keep_versions=keep_versions
-    )
+    return Learner(torch.tensor([1.0, 2.0]), made, learning_rate=lambda counted: rate, keep_versions=keep_versions)
 
 
 def with_second_vector(subject: Learner, rows: list[list[float]]) -> torch.Tensor:
@@ -58,9 +52,7 @@ class Recorder(Policy):
 
     def step(self, batch: UpdateBatch) -> Step:
         self.batch = batch
-        return Step(
-            direction_d=torch.ones(2), rate_factor=0.25, weights_K=torch.ones(len(batch), dtype=torch.float64)
-        )
+        return Step(direction_d=torch.ones(2), rate_factor=0.25, weights_K=torch.ones(len(batch), dtype=torch.float64))
 
 
 def recorder() -> Recorder:

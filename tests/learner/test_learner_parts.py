@@ -63,9 +63,7 @@ def updates(count: int, version: int = 0) -> list[RoundUpdate]:
 
 
 def learner(policy: Policy[Any], *buffers: float, rate: Any = lambda counted: 0.5, **others: Any) -> Learner:
-    return Learner(
-        torch.tensor([1.0, 2.0]), policy, learning_rate=rate, buffers_b=torch.tensor(buffers), **others
-    )
+    return Learner(torch.tensor([1.0, 2.0]), policy, learning_rate=rate, buffers_b=torch.tensor(buffers), **others)
 
 
 def buffers_after(weights: list[float], rows: list[list[float]], *before: float) -> list[float]:
@@ -106,9 +104,7 @@ def test_buffers_stay_as_they_are_while_the_policy_only_waits() -> None:
     assert subject.sent.buffers_b.tolist() == [8.0]
 
 
-def test_finite_buffers_that_differ_by_more_than_float32_holds_leave_them_as_they_are_and_are_reported() -> (
-    None
-):
+def test_finite_buffers_that_differ_by_more_than_float32_holds_leave_them_as_they_are_and_are_reported() -> None:
     subject = learner(Scripted([1.0]), 3e38)
     result = subject.apply_round(torch.tensor([[1.0, 1.0, -3e38]]), updates(1))
     assert result.overflowed
@@ -174,9 +170,7 @@ def test_the_learning_rate_goes_by_the_rounds_that_count() -> None:
 
 def test_the_servers_step_follows_the_learning_rate_times_its_multiplier() -> None:
     subject = learner(
-        create("fedavg", dimension=2, clients=4),
-        rate=lambda counted: 0.5 / (counted + 1),
-        server_multiplier=0.5,
+        create("fedavg", dimension=2, clients=4), rate=lambda counted: 0.5 / (counted + 1), server_multiplier=0.5
     )
     subject.apply_round(torch.tensor([[4.0, 0.0]]), updates(1))
     subject.apply_round(torch.tensor([[0.0, 8.0]]), updates(1, 1))

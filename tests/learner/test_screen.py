@@ -62,10 +62,7 @@ def test_a_gradient_may_be_zero(zeros_d: torch.Tensor) -> None:
     assert defect(zeros_d, "gradient") is None
     assert row_defect(zeros_d, len(zeros_d), kind="gradient") is None
     assert row_defect(torch.cat([zeros_d, torch.zeros(2)]), len(zeros_d), kind="gradient") is None
-    assert (
-        row_defect(torch.cat([zeros_d, torch.tensor([math.nan])]), len(zeros_d), kind="gradient")
-        == "non-finite"
-    )
+    assert row_defect(torch.cat([zeros_d, torch.tensor([math.nan])]), len(zeros_d), kind="gradient") == "non-finite"
 
 
 def test_numbers_whose_squares_vanish_are_an_update_all_the_same() -> None:

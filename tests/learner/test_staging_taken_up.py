@@ -10,10 +10,7 @@ UPDATE = StagedUpdate(client_id=0, num_examples=1, batch_examples=1, loss=1.0, l
 def staging_with(*values: float, closed: int | None) -> Staging:
     """Rows of one number, with handles from 5 on; rounds take 4 at most."""
     staging = Staging(1, 4, blocks_max=3)
-    rows = [
-        (5 + place, UPDATE, lambda row_D, value=value: row_D.fill_(value))
-        for place, value in enumerate(values)
-    ]
+    rows = [(5 + place, UPDATE, lambda row_D, value=value: row_D.fill_(value)) for place, value in enumerate(values)]
     staging.restore(rows, 5 + len(values), closed=closed)
     return staging
 

@@ -16,9 +16,7 @@ from unstale.metrics.catalogue import CATALOGUE, Metric
 from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 
-LABELS = st.sampled_from(
-    ["accepted", "rejected", "", "non-finite", 'with "quotes"', "back\\slash", "line\nbreak", "ü"]
-)
+LABELS = st.sampled_from(["accepted", "rejected", "", "non-finite", 'with "quotes"', "back\\slash", "line\nbreak", "ü"])
 AT_BOUNDS = st.sampled_from(sorted({bound for metric in CATALOGUE for bound in metric.buckets}))
 NUMBERS = st.floats() | st.integers(-5, 10**20) | AT_BOUNDS
 
@@ -88,9 +86,7 @@ def one_of_each() -> list[Observation]:
     return [Observation(metric, 1, tuple("abcdefghi"[: len(metric.labels)])) for metric in CATALOGUE]
 
 
-@given(
-    st.lists(st.lists(observations(), max_size=8), max_size=8), st.lists(followed(), max_size=3), st.data()
-)
+@given(st.lists(st.lists(observations(), max_size=8), max_size=8), st.lists(followed(), max_size=3), st.data())
 @example([one_of_each()], [], None)
 @example([], [], None)
 def test_a_scrape_gives_to_the_letter_what_prometheus_clients_own_instruments_give(
@@ -119,9 +115,7 @@ def test_one_family_can_be_asked_for_alone() -> None:
         own.record(observation)
     for metric in CATALOGUE:
         names = [metric.name + suffix for suffix in ("", "_bucket", "_count", "_sum")]
-        alone, its_own = (
-            registry.restricted_registry(names) for registry in (instruments.registry, own.registry)
-        )
+        alone, its_own = (registry.restricted_registry(names) for registry in (instruments.registry, own.registry))
         text = prometheus_client.generate_latest(alone)
         assert metric.name.encode() in text
         assert text == prometheus_client.generate_latest(its_own)

@@ -29,9 +29,7 @@ def state() -> State:
 def service(state: State) -> Iterator[HttpService]:
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    made = HttpService(
-        "127.0.0.1:0", registry, key=KEY, healthy=lambda: state.healthy, ready=lambda: state.ready
-    )
+    made = HttpService("127.0.0.1:0", registry, key=KEY, healthy=lambda: state.healthy, ready=lambda: state.ready)
     yield made
     made.close()
 

@@ -93,9 +93,7 @@ def watching(folder: Path, alerts: set[str], **targets: str | list[str]) -> Iter
     is: server, injector."""
     rules = folder / "unstale.rules.yml"
     rules.write_text(faster(RULES.read_text(), TIMES))
-    jobs = {
-        f"unstale-{name}": [found] if isinstance(found, str) else found for name, found in targets.items()
-    }
+    jobs = {f"unstale-{name}": [found] if isinstance(found, str) else found for name, found in targets.items()}
     with Prometheus(folder, jobs, rules=[rules], scrape=SCRAPE) as prometheus:
         watch = Watch(prometheus)
         yield watch
@@ -125,9 +123,7 @@ class Running:
         assert not self._thread.is_alive(), "it does not end"
 
 
-def clients(
-    settings: Settings, address: str, first: int, count: int, identity: Identity | None = None
-) -> Running:
+def clients(settings: Settings, address: str, first: int, count: int, identity: Identity | None = None) -> Running:
     return Running(
         ClientProcess(
             server=address,
@@ -189,9 +185,7 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
             before = f"run:unstale_update_staleness_rounds:p99_10m offset {2 * 3600 * 1000 // TIMES}ms"
             watch.knows(before)  # what was usual
             watch.is_silent()
-            with toxic(
-                http, type="latency", delay=1.0, direction="up", clients=["0-2"]
-            ):  # well within 10 min
+            with toxic(http, type="latency", delay=1.0, direction="up", clients=["0-2"]):  # well within 10 min
                 watch.fires("UnstaleStalenessDrifting")
             watch.resolves("UnstaleStalenessDrifting")
         watch.fires("UnstaleTargetDown")  # the injector has gone
@@ -211,15 +205,11 @@ def test_hostile_clients(tmp_path: Path) -> None:
             "lease_s": 3600.0,  # they say nothing for long
         },
     )
-    squaring = settings.model_copy(
-        update={"compensator": Settings(compensator={"name": "first-order"}).compensator}
-    )
+    squaring = settings.model_copy(update={"compensator": Settings(compensator={"name": "first-order"}).compensator})
     with (
         RunningServer(settings) as server,
         RunningServer(squaring) as other,
-        watching(
-            tmp_path, HOSTILE, server=[str(one.server.http_address) for one in (server, other)]
-        ) as watch,
+        watching(tmp_path, HOSTILE, server=[str(one.server.http_address) for one in (server, other)]) as watch,
         clients(settings, server.address, 0, 1),
         RawClient(server.address, 1) as hostile,
         RawClient(other.address, 0) as early,
@@ -272,8 +262,7 @@ def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "statvfs", statvfs)
     monkeypatch.setattr(os, "fdatasync", synced)
     settings = small(
-        rounds=ENDLESS,
-        run={"directory": str(tmp_path / "run"), "durability": "full", "free_bytes_min": 10**6},
+        rounds=ENDLESS, run={"directory": str(tmp_path / "run"), "durability": "full", "free_bytes_min": 10**6}
     )
     with (
         RunningServer(settings) as server,
@@ -290,12 +279,7 @@ def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.Monkey
         slow.clear()
         mended.set()
         free_bytes = 400e9
-        watch.resolves(
-            "UnstaleJournalSlow",
-            "UnstaleDiskFilling",
-            "UnstaleDiskLow",
-            "UnstaleUpdatesNotStored",
-        )
+        watch.resolves("UnstaleJournalSlow", "UnstaleDiskFilling", "UnstaleDiskLow", "UnstaleUpdatesNotStored")
 
 
 def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tmp_path: Path) -> None:
@@ -316,9 +300,7 @@ def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tm
     with (
         RunningServer(own) as closed,
         RunningServer(harmful) as server,
-        watching(
-            tmp_path, ESTIMATES, server=[str(one.server.http_address) for one in (closed, server)]
-        ) as watch,
+        watching(tmp_path, ESTIMATES, server=[str(one.server.http_address) for one in (closed, server)]) as watch,
         clients(harmful, server.address, 0, 1),
     ):
 

@@ -149,14 +149,10 @@ class Watched:
         start_s = max(self.start_s, now_s - SHOWN_S)
         return querying.Span(start_s=start_s, end_s=now_s, step_s=SCRAPE_S, scrape_s=SCRAPE_S)
 
-    def shows(
-        self, dashboard: dashboards.Dashboard, title: str, run: str | None = None
-    ) -> list[querying.Series]:
+    def shows(self, dashboard: dashboards.Dashboard, title: str, run: str | None = None) -> list[querying.Series]:
         """What a panel shows, by its title."""
         (panel,) = [panel for panel in dashboard.panels if panel.title == title]
-        return querying.asked(
-            self.get, panel, querying.chosen(self.get, dashboard, self.span, run), self.span
-        )
+        return querying.asked(self.get, panel, querying.chosen(self.get, dashboard, self.span, run), self.span)
 
     def without_data(self) -> dict[str, list[str]]:
         """Queries that give nothing but gaps, by panel."""
@@ -169,9 +165,7 @@ class Watched:
                     for one in querying.asked(self.get, panel, variables, span)
                     if any(isfinite(value) for value in one.values)
                 }
-                empty = [
-                    query.expression for place, query in enumerate(panel.queries) if place not in answered
-                ]
+                empty = [query.expression for place, query in enumerate(panel.queries) if place not in answered]
                 if empty:
                     found[f"{dashboard.title}: {panel.title}"] = empty
         return found
@@ -233,9 +227,7 @@ def test_of_two_runs_at_once_those_dashboards_show_one_that_are_about_one(tmp_pa
             prometheus.until(lambda: len(prometheus.query("unstale_run_info")) == 2, "both are scraped")
             runs = {one.labels["instance"]: one.labels["run"] for one in prometheus.query("unstale_run_info")}
             rows = watched.shows(overview, "Runs")
-            assert {(one.labels["instance"], one.labels["run"]) for one in rows if one.query == 0} == {
-                *runs.items()
-            }
+            assert {(one.labels["instance"], one.labels["run"]) for one in rows if one.query == 0} == {*runs.items()}
             for instance, run in runs.items():
                 prometheus.until(lambda: watched.shows(staleness, "Clients by state", run), "a step has data")  # noqa: B023
                 states = watched.shows(staleness, "Clients by state", run)

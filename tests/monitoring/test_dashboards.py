@@ -100,9 +100,7 @@ def family(name: str) -> str:
 
 def test_the_files_are_what_the_code_makes() -> None:
     for path, text in command.files().items():
-        assert path.read_text(encoding="utf-8") == text, (
-            f"run python -m monitoring: {path.name} is not up to date"
-        )
+        assert path.read_text(encoding="utf-8") == text, f"run python -m monitoring: {path.name} is not up to date"
     assert {path.stem for path in (FOLDER / "grafana/dashboards").iterdir()} == set(UIDS)
 
 
@@ -225,9 +223,7 @@ def test_the_time_left_of_a_run_with_rounds_of_an_hour_is_its_rounds_times_an_ho
     file = tmp_path / "test.yml"
     file.write_text(yaml.safe_dump({"tests": [case]}))
     assert PROMTOOL is not None
-    found = subprocess.run(
-        [PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False, timeout=60
-    )
+    found = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False, timeout=60)
     assert found.returncode == 0, found.stdout + found.stderr
 
 
@@ -246,12 +242,7 @@ def test_variables_are_filled_in_as_grafana_does() -> None:
     found = {"job": "(x)"}
     assert querying.values_of(get, run, found, span) == ["a", "b.1"]
     assert asked == [
-        {
-            "path": "label/run/values",
-            "match[]": 'unstale_run_info{job=~"(x)"}',
-            "start": "1000",
-            "end": "1060",
-        }
+        {"path": "label/run/values", "match[]": 'unstale_run_info{job=~"(x)"}', "start": "1000", "end": "1060"}
     ]
     chosen = querying.chosen(get, STALENESS, span)
     assert chosen["job"] == "(a|b\\\\.1)"  # of several, as a regular expression in a PromQL string
@@ -280,9 +271,7 @@ def test_variables_are_filled_in_as_grafana_does() -> None:
         (float("nan"), "s", None, "–"),
     ],
 )
-def test_numbers_are_written_with_their_units(
-    value: float, unit: str, decimals: int | None, text: str
-) -> None:
+def test_numbers_are_written_with_their_units(value: float, unit: str, decimals: int | None, text: str) -> None:
     assert units.shown(value, unit, decimals) == text
 
 
@@ -295,9 +284,7 @@ def test_a_preview_without_a_prometheus_is_refused_in_one_sentence(tmp_path: Pat
     arguments = ["preview", "--prometheus", "http://127.0.0.1:9", "--out", str(tmp_path)]
     found = CliRunner().invoke(command.app, arguments)
     assert isinstance(found.exception, UserError)
-    assert str(found.exception).startswith(
-        "--prometheus is 'http://127.0.0.1:9', expected the address of a Prometheus"
-    )
+    assert str(found.exception).startswith("--prometheus is 'http://127.0.0.1:9', expected the address of a Prometheus")
 
 
 def test_grafana_is_told_where_everything_is() -> None:

@@ -133,10 +133,7 @@ groups:
     (group,) = yaml.safe_load(faster(before, 200))["groups"]
     recorded, alert = group["rules"]
     assert recorded["record"] == "run:x:increase5m"
-    assert (
-        recorded["expr"]
-        == "increase(x_5m_total[1500ms] offset 18000ms) + 300 * predict_linear(y[432000ms], 4 * 18)"
-    )
+    assert recorded["expr"] == "increase(x_5m_total[1500ms] offset 18000ms) + 300 * predict_linear(y[432000ms], 4 * 18)"
     assert (alert["expr"], alert["for"]) == ("run:x:increase5m > 3600", "3000ms")
     assert alert["annotations"] == {"summary": "no round for 10m"}
 

@@ -18,9 +18,7 @@ def with_limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[t
 
 def test_the_limit_is_raised_to_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert allow_and_see(monkeypatch, (1024, 65536), 10_000, 2) == [(65536, 65536)]
-    assert allow_and_see(monkeypatch, (1024, 4096), 3, 1) == [
-        (4096, 4096)
-    ]  # strangers' connections count, too
+    assert allow_and_see(monkeypatch, (1024, 4096), 3, 1) == [(4096, 4096)]  # strangers' connections count, too
 
 
 def test_no_hard_limit_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:

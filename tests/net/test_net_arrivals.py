@@ -2,15 +2,7 @@
 
 import pytest
 
-from unstale.net.arrivals import (
-    GROWTH,
-    SHARE_MIN,
-    SITES_LIMITED_MAX,
-    SITES_MAX,
-    WASTED_AT_ONCE,
-    WASTED_PER_S,
-    Arrivals,
-)
+from unstale.net.arrivals import GROWTH, SHARE_MIN, SITES_LIMITED_MAX, SITES_MAX, WASTED_AT_ONCE, WASTED_PER_S, Arrivals
 
 
 def waste(arrivals: Arrivals, count: float, site: str = "10.0.0.1") -> None:

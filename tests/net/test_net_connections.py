@@ -85,9 +85,7 @@ def test_a_stranger_may_send_a_hello_and_no_more() -> None:
     connected = Connected()
     stranger = connected.come()
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX, turn=0) is None
-    assert (
-        connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None
-    )  # two hellos, not read yet
+    assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None  # two hellos, not read yet
     assert connected.table.suspects == [stranger]
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=1) == MESSAGE_TOO_LONG

@@ -53,12 +53,8 @@ def test_who_hangs_up_early_is_not_talked_about(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::1", "2130706433"]
-)
-def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(
-    name: str, address: tuple[str, int]
-) -> None:
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::1", "2130706433"])
+def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(name: str, address: tuple[str, int]) -> None:
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/", headers={"Host": name})
         answer = connection.getresponse()
@@ -66,9 +62,7 @@ def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(
         assert (answer.status, answer.read().decode()) == (403, said)
 
 
-@pytest.mark.parametrize(
-    "name", ["localhost:9464", "LOCALHOST", "127.0.0.1", "10.1.2.3:80", "[::1]:9464", ""]
-)
+@pytest.mark.parametrize("name", ["localhost:9464", "LOCALHOST", "127.0.0.1", "10.1.2.3:80", "[::1]:9464", ""])
 def test_whoever_asks_by_an_address_or_by_localhost_is_answered(name: str, address: tuple[str, int]) -> None:
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/", headers={"Host": name})

@@ -95,9 +95,7 @@ def test_a_dealer_queues_nothing_for_a_server_that_is_not_there(context: Context
 
 
 @pytest.mark.parametrize("heartbeat_s", [2.0, 6000.0, 7 * 24 * 3600.0])
-def test_every_heartbeat_that_the_settings_allow_is_one_that_zeromq_takes(
-    heartbeat_s: float, context: Context
-) -> None:
+def test_every_heartbeat_that_the_settings_allow_is_one_that_zeromq_takes(heartbeat_s: float, context: Context) -> None:
     socket = sockets.dealer(context, heartbeat_s=heartbeat_s, linger_s=0)
     # HEARTBEAT_TTL is 16 bits of tenths of a second: 6553.5 s at most.
     assert socket.getsockopt(zmq.HEARTBEAT_TTL) == min(max(3 * heartbeat_s, 32), 6553) * 1000
@@ -125,17 +123,13 @@ def test_bind_tells_the_port_that_was_taken(context: Context) -> None:
 def test_a_port_in_use_is_told_in_a_sentence(context: Context) -> None:
     with plain.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(
-            UserError, match=f"^server.address {address} is in use; stop the program that uses it"
-        ):
+        with pytest.raises(UserError, match=f"^server.address {address} is in use; stop the program that uses it"):
             sockets.bind(sockets.router(context, heartbeat_s=1, linger_s=0), address)
 
 
 def test_an_address_of_another_machine_cannot_be_bound(context: Context) -> None:
     # 192.0.2.0/24 is kept for documents: no machine has it.
-    with pytest.raises(
-        UserError, match=r"^server.address 'tcp://192.0.2.1:5555' cannot be bound \(.+\); expected"
-    ):
+    with pytest.raises(UserError, match=r"^server.address 'tcp://192.0.2.1:5555' cannot be bound \(.+\); expected"):
         sockets.bind(sockets.router(context, heartbeat_s=1, linger_s=0), "tcp://192.0.2.1:5555")
 
 

@@ -58,9 +58,7 @@ def verdict(shares: dict[str, float], packet: bytes, header_bytes: int) -> bool:
         at += 1
         if code in (syn_filter.LOAD_WORD, syn_filter.LOAD_BYTE):
             size = 4 if code == syn_filter.LOAD_WORD else 1
-            start = (
-                operand - syn_filter.IP_HEADER if operand >= syn_filter.IP_HEADER else header_bytes + operand
-            )
+            start = operand - syn_filter.IP_HEADER if operand >= syn_filter.IP_HEADER else header_bytes + operand
             value = 0 if operand == syn_filter.RANDOM else int.from_bytes(packet[start : start + size], "big")
         elif code == syn_filter.AND:
             value &= operand

@@ -41,13 +41,7 @@ class Oracle:
     """
 
     def __init__(
-        self,
-        *,
-        clients: int,
-        dimension: int,
-        seed: int = 0,
-        round_size: int | None = None,
-        rounds: int | None = None,
+        self, *, clients: int, dimension: int, seed: int = 0, round_size: int | None = None, rounds: int | None = None
     ) -> None:
         self.N, self.d, self.seed = clients, dimension, seed
         self.round_size, self.rounds = round_size, rounds

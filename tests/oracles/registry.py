@@ -80,9 +80,7 @@ class Case:
 
     def __str__(self) -> str:
         parts = [self.policy, *([self.profile] if self.profile != "paper" else [])]
-        parts += [
-            f"{key}={'[...]' if isinstance(value, list) else value}" for key, value in self.settings.items()
-        ]
+        parts += [f"{key}={'[...]' if isinstance(value, list) else value}" for key, value in self.settings.items()]
         return " ".join(parts)
 
 
@@ -97,12 +95,7 @@ _PROBABILITIES = [0.5, 1.0, 0.75, 0.25, 0.125, 0.875, 0.625, 0.375, 0.9375]
 
 def cases(clients: int) -> list[Case]:
     """Every policy with its main options, for 3 to 9 clients."""
-    return [
-        *_averages(clients),
-        *_memories(),
-        *_similar(),
-        *_robust(),
-    ]
+    return [*_averages(clients), *_memories(), *_similar(), *_robust()]
 
 
 def _averages(clients: int) -> list[Case]:
@@ -131,9 +124,7 @@ def _averages(clients: int) -> list[Case]:
         *_cases("refl", {"beta": 0.0}, {"beta": 1.0}),
         *_cases("sasgd"),
         *_cases("scaffold"),
-        *_cases(
-            "twafl", {"normalise": False}, {"weighting": "equal"}, {"weighting": "equal", "normalise": False}
-        ),
+        *_cases("twafl", {"normalise": False}, {"weighting": "equal"}, {"weighting": "equal", "normalise": False}),
         *_cases("weighted", {"half_life": 2.5}),
     ]
 

@@ -63,9 +63,7 @@ class Krum(Oracle):
             scores.append((sum(apart[:neighbours]), u.client, i))
         scores.sort()
         m = min(K, max(1, K - self.f)) if self.m is None else min(K, self.m)
-        if (
-            m < K and scores[m][0] != scores[m - 1][0]
-        ):  # equal to the last bit: two that are each other's nearest
+        if m < K and scores[m][0] != scores[m - 1][0]:  # equal to the last bit: two that are each other's nearest
             self.near(scores[m][0] - scores[m - 1][0])
         chosen = [i for _, _, i in scores[:m]]
         return self.along(w, A, [1 / m if i in chosen else 0.0 for i in range(K)], eta)
@@ -85,9 +83,7 @@ class GeometricMedian(Oracle):
     spread, the least distance within which some row has more than half of all, itself included [M].
     """
 
-    def __init__(
-        self, *, iterations: int = 100, tolerance: float = 1e-6, smoothing: float = 1e-8, **run: Any
-    ) -> None:
+    def __init__(self, *, iterations: int = 100, tolerance: float = 1e-6, smoothing: float = 1e-8, **run: Any) -> None:
         super().__init__(**run)
         self.smoothing = smoothing
 

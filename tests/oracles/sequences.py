@@ -53,13 +53,7 @@ def sixty_fourths(values: Vector) -> Vector:
 
 
 def play(
-    oracle: Oracle,
-    loop: str,
-    *,
-    seed: int,
-    rounds: int,
-    grid: Grid = float32,
-    model_grid: Grid | None = float32,
+    oracle: Oracle, loop: str, *, seed: int, rounds: int, grid: Grid = float32, model_grid: Grid | None = float32
 ) -> list[Round]:
     """Drive a fresh oracle. model_grid: what a model is rounded to after each round; None: to nothing."""
     rng = stream(seed, Stream.BATCHES, sorted(_LOOPS).index(loop))

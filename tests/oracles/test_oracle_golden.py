@@ -20,15 +20,7 @@ from oracles.averages import (
 )
 from oracles.memories import FedAr, FedVarp, Gsgm, Mifa
 from oracles.oracle import Update, cos, mean, normalise
-from oracles.robust import (
-    CoordinateMedian,
-    GeometricMedian,
-    Krum,
-    MultiKrum,
-    ServerOptimiser,
-    TrimmedMean,
-    clip_rows,
-)
+from oracles.robust import CoordinateMedian, GeometricMedian, Krum, MultiKrum, ServerOptimiser, TrimmedMean, clip_rows
 from oracles.similar import FedHist, Record, Wkafl
 from unstale.seeds import Stream, stream
 
@@ -66,10 +58,7 @@ def is_printed(actual, *printed):
         (Refl(**RUN), (0.03044164, -0.20686497, 0.26758901, -0.01080366)),
         (FedBuff(**RUN), (0.05252453, -0.21052285, 0.27500000, -0.00833333)),
         (FedAsync(**RUN), (0.05800000, -0.20875879, 0.25500000, -0.01500000)),
-        (
-            FedAvgIs(probabilities=[0.5, 1, 0.8, 0.3, 0.25], **RUN),
-            (0.05100000, -0.19200000, 0.18000000, -0.04000000),
-        ),
+        (FedAvgIs(probabilities=[0.5, 1, 0.8, 0.3, 0.25], **RUN), (0.05100000, -0.19200000, 0.18000000, -0.04000000)),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -72,12 +72,7 @@ def _step(played: Round) -> dict[str, Any]:
     }
     if played.sent is not None:
         step |= {"extras": [_numbers(u.extra) for u in updates], "sent": _numbers(played.sent)}
-    return {
-        **step,
-        "counts": played.counts,
-        "weights": _numbers(played.weights),
-        "model": _numbers(played.w_next),
-    }
+    return {**step, "counts": played.counts, "weights": _numbers(played.weights), "model": _numbers(played.w_next)}
 
 
 def _numbers(vector: Iterable[float]) -> list[float]:

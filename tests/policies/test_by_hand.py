@@ -25,9 +25,7 @@ def test_fedavg_averages_whatever_the_staleness(make_batch) -> None:
 
 def test_fedavg_by_samples_weighs_by_what_a_client_holds(make_batch) -> None:
     batch = make_batch([[4.0], [1.0]], staleness=[0, 0], examples=[3, 1])
-    assert policy("fedavg", weighting="samples").step(batch).direction_d.tolist() == [
-        4.0 * 3 / 4 + 1.0 * 1 / 4
-    ]
+    assert policy("fedavg", weighting="samples").step(batch).direction_d.tolist() == [4.0 * 3 / 4 + 1.0 * 1 / 4]
 
 
 @pytest.mark.parametrize("name", ["fedprox", "moon"])
@@ -165,12 +163,7 @@ def test_fedasync_mixes_one_client_model_by_alpha(make_batch) -> None:
     # (1 - 0.5) * 10 + 0.5 * (6 - 0.2 * 5) = 7.5, so with rate 0.1 the direction is (10 - 7.5) / 0.1 = 25.
     model_d, base_d = torch.tensor([10.0]), torch.tensor([6.0])
     batch = make_batch(
-        [[5.0]],
-        staleness=[3],
-        model_d=model_d,
-        base_models=(base_d,),
-        rate=0.1,
-        local_rates_K=torch.tensor([0.2]),
+        [[5.0]], staleness=[3], model_d=model_d, base_models=(base_d,), rate=0.1, local_rates_K=torch.tensor([0.2])
     )
     step = policy("fedasync", alpha=0.5, staleness="constant").step(batch)
     assert step.direction_d.item() == pytest.approx(25.0)

@@ -96,13 +96,7 @@ def test_a_client_that_stays_away_counts_for_as_many_rounds_as_the_cutoff_says(
 
 def test_without_cutoff_and_growth_it_is_the_average_over_whoever_was_seen() -> None:
     subject = policy(rho=0.0, cutoff="none")
-    assert walk(subject, [(0, 4.0)], [(1, 2.0)], [], [(0, 6.0), (2, 1.0)], [(1, 5.0)]) == [
-        4.0,
-        3.0,
-        3.0,
-        3.0,
-        4.0,
-    ]
+    assert walk(subject, [(0, 4.0)], [(1, 2.0)], [], [(0, 6.0), (2, 1.0)], [(1, 5.0)]) == [4.0, 3.0, 3.0, 3.0, 4.0]
     assert len(subject.state_dict()["cohorts"]) == 2, "the round's, and one of all before it"
 
 
@@ -123,11 +117,7 @@ def test_cohorts_at_the_end_of_their_growth_are_joined() -> None:
 
 def test_everyone_in_every_round_is_the_average() -> None:
     """Property (g) of the appendix."""
-    assert walk(policy(), *([[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)])) == [
-        2.5,
-        6.5,
-        3.5,
-    ]
+    assert walk(policy(), *([[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)])) == [2.5, 6.5, 3.5]
 
 
 def test_of_a_client_that_is_there_twice_the_last_update_counts() -> None:

@@ -50,8 +50,7 @@ def test_every_update_has_the_same_chance() -> None:
     subject = policy(size=2)
     versions = 600
     counts = sum(
-        (subject.step(round_of(version, [0, 1, 2, 3])).weights_K > 0).to(torch.int64)
-        for version in range(versions)
+        (subject.step(round_of(version, [0, 1, 2, 3])).weights_K > 0).to(torch.int64) for version in range(versions)
     )
     expected, deviation = versions / 2, (versions / 4) ** 0.5
     assert all(abs(count - expected) < 4 * deviation for count in counts.tolist())
@@ -96,9 +95,7 @@ def test_the_profile_reference_waits() -> None:
 
 
 def test_more_than_all_clients_are_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"^setting 'size' of policy 'fedavg-s' is 7, expected at most .*, 6$"
-    ):
+    with pytest.raises(UserError, match=r"^setting 'size' of policy 'fedavg-s' is 7, expected at most .*, 6$"):
         policy(size=7)
 
 

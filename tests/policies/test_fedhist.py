@@ -30,12 +30,8 @@ def plane(clients: int = 9, **settings: Any) -> Policy:
     return create("fedhist", dimension=2, clients=clients, **settings)
 
 
-def directions(
-    subject: Policy, *rounds: tuple[Sequence[Sequence[float]], Sequence[int], Sequence[int]]
-) -> list:
-    return [
-        subject.step(arrivals(version, *each)).direction_d.tolist() for version, each in enumerate(rounds)
-    ]
+def directions(subject: Policy, *rounds: tuple[Sequence[Sequence[float]], Sequence[int], Sequence[int]]) -> list:
+    return [subject.step(arrivals(version, *each)).direction_d.tolist() for version, each in enumerate(rounds)]
 
 
 GOLDEN_ROWS = [[1.0, 0.0, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, -0.5, 1.5, 0.5]]
@@ -169,9 +165,7 @@ def test_fused_lengths_are_those_of_the_updates_after_the_past_was_added() -> No
 def test_updates_that_cancel_are_not_blown_up_to_full_length() -> None:
     rows = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     rows = torch.cat([rows, -(rows[0] + rows[1])[None]])
-    step = create("fedhist", dimension=1000, clients=3, h=1).step(
-        arrivals(0, rows.tolist(), [0, 1, 2], [0, 0, 0])
-    )
+    step = create("fedhist", dimension=1000, clients=3, h=1).step(arrivals(0, rows.tolist(), [0, 1, 2], [0, 0, 0]))
     assert float(step.direction_d.norm()) < 1e-4, "their average is nothing but rounding"
 
 
@@ -194,8 +188,7 @@ def test_a_round_from_whose_model_nothing_came_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "round_size", "h"),
-    [(100, 10, 5), (1000, 10, 50), (9, 4, 1), (10, 2, 3), (3, 10, 1), (100, 12, 4)],
+    ("clients", "round_size", "h"), [(100, 10, 5), (1000, 10, 50), (9, 4, 1), (10, 2, 3), (3, 10, 1), (100, 12, 4)]
 )
 def test_it_looks_back_n_over_2k_rounds_halves_up(clients: int, round_size: int, h: int) -> None:
     assert plane(clients, round_size=round_size).state_dict()["h"] == h
@@ -281,9 +274,7 @@ def test_utilities_of_long_updates_are_those_of_float64() -> None:
         rows = common_d + torch.randn(size, dimension, generator=generator)
         staleness = [version - base[client] for client in ids]
         subject.step(arrivals(version, rows.tolist(), ids, staleness))
-        seen.append(
-            [(c, s + 1, version - s, g.double()) for c, s, g in zip(ids, staleness, rows, strict=True)]
-        )
+        seen.append([(c, s + 1, version - s, g.double()) for c, s, g in zip(ids, staleness, rows, strict=True)])
         for client in ids:
             base[client] = version + 1
         fresh = [g for records in seen[-h - 1 :] for _, _, b, g in records if b == version - h]

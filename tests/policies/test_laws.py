@@ -20,10 +20,10 @@ CLIENTS = 9
 REQUIRED_SETTINGS = {"fedavg-is": {"probabilities": 0.5}}
 """There is no default to make them with."""
 ORDER_MATTERS = {
-    "fedasync",  # each client's model is mixed into what the ones before it made
+    "fedasync"  # each client's model is mixed into what the ones before it made
 }
 WEIGHS_UNLIKE_AN_AVERAGE = {
-    "fedavg-is",  # a client that is there half of the time weighs twice when it is
+    "fedavg-is"  # a client that is there half of the time weighs twice when it is
 }
 STEPS_UNLIKE_THE_AVERAGE = {
     "fedasync",  # a fresh client's model only gets the share alpha
@@ -160,9 +160,7 @@ def test_rounds_of_any_size_give_finite_steps_and_only_the_policy_decides_whethe
         step = policy.step(available)
         assert bool(torch.isfinite(step.direction_d).all())
         assert step.weights_K.shape == (len(batch),)
-        assert step.counts or not step.direction_d.any(), (
-            "a round that does not count does not move the model"
-        )
+        assert step.counts or not step.direction_d.any(), "a round that does not count does not move the model"
 
 
 @over_all_policies
@@ -206,9 +204,7 @@ def _times(batch: UpdateBatch, factor: float) -> UpdateBatch:
 @over_all_policies
 @settings(max_examples=15, deadline=None)
 @given(rounds=runs(), power=st.integers(-6, 6))
-def test_vectors_twice_as_long_give_a_step_twice_as_long(
-    name: str, rounds: list[UpdateBatch], power: int
-) -> None:
+def test_vectors_twice_as_long_give_a_step_twice_as_long(name: str, rounds: list[UpdateBatch], power: int) -> None:
     """To the bit, because a power of two rounds nothing: no weight is so small that its products lose digits, and the
     thresholds of the numerical conventions are far below. Both lie in memory of PyTorch's own: where a vector begins
     decides the bits of MKL's products on some processors."""
@@ -224,9 +220,7 @@ def test_vectors_twice_as_long_give_a_step_twice_as_long(
 @over_all_but(ORDER_MATTERS)
 @settings(max_examples=15, deadline=None)
 @given(batch=batches(rows_min=2), data=st.data())
-def test_the_order_of_arrival_changes_rounding_only(
-    name: str, batch: UpdateBatch, data: st.DataObject
-) -> None:
+def test_the_order_of_arrival_changes_rounding_only(name: str, batch: UpdateBatch, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(batch))))
     permuted = replace(
         batch,

@@ -20,9 +20,7 @@ def test_the_next_model_is_that_of_the_golden_vector() -> None:
     subject = create("mifa", dimension=4, clients=5, init="zeros")
     old_rows = torch.zeros(5, 4)
     old_rows[0], old_rows[1] = torch.tensor([0.1, 0.1, 0.0, 0.0]), torch.tensor([0.2, 0.2, 0.2, 0.2])
-    subject.load_state_dict(
-        {"rows_Nd": old_rows, "sum_d": old_rows.double().sum(0), "missing": [], "dropping": False}
-    )
+    subject.load_state_dict({"rows_Nd": old_rows, "sum_d": old_rows.double().sum(0), "missing": [], "dropping": False})
     model_d = GOLDEN_MODEL - GOLDEN_RATE * subject.step(GOLDEN).direction_d
     expected_d = torch.tensor([0.06400000, -0.21000000, 0.26600000, -0.01400000])
     torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
@@ -71,9 +69,7 @@ def test_the_profile_reference_waits() -> None:
 def test_every_remembered_update_weighs_one_over_all_clients() -> None:
     step = policy(init="zeros").step(senders((0, 3.0), (1, 3.0)))
     assert step.weights_K.tolist() == [1 / 3, 1 / 3]
-    assert policy().step(senders((0, 3.0))).weights_K.tolist() == [0.0], (
-        "nothing, in a round that does not step"
-    )
+    assert policy().step(senders((0, 3.0))).weights_K.tolist() == [0.0], "nothing, in a round that does not step"
 
 
 def test_of_a_client_that_is_there_twice_the_last_update_is_remembered() -> None:

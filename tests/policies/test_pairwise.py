@@ -33,9 +33,7 @@ def test_float32_chunks_added_in_float64_are_good_to_1e_7_of_the_lengths(
 def test_inner_is_float64_throughout() -> None:
     first_d, second_d, shift_d = torch.randn(3, 300_000, generator=GENERATOR)
     expected = float((first_d.double() - 0.7 * shift_d.double()) @ second_d.double())
-    assert pairwise.inner(first_d, second_d, shift_d=shift_d, alpha=-0.7) == pytest.approx(
-        expected, rel=1e-12
-    )
+    assert pairwise.inner(first_d, second_d, shift_d=shift_d, alpha=-0.7) == pytest.approx(expected, rel=1e-12)
     assert pairwise.inner(first_d) == pytest.approx(float(first_d.double().square().sum()), rel=1e-12)
 
 
@@ -62,11 +60,7 @@ def test_the_length_of_a_sum_is_computed_directly_where_float32_does_not_hold_th
     products_K = torch.mv(g_d[None], shift_d * 10).double()
     assert products_K.tolist() == [-math.inf]
     lengths_K, directly = pairwise.fused_lengths(
-        torch.tensor([1e19]).double(),
-        products_K,
-        torch.tensor([5e20]).double(),
-        0.1,
-        lambda _: (g_d, shift_d * 10),
+        torch.tensor([1e19]).double(), products_K, torch.tensor([5e20]).double(), 0.1, lambda _: (g_d, shift_d * 10)
     )
     assert lengths_K.item() == pytest.approx(math.hypot(3e19 - 1e19, 4e19), rel=1e-6)
     assert directly == [0]
@@ -78,12 +72,7 @@ def test_what_has_no_length_has_no_direction() -> None:
 
 
 def test_cosines_in_float64_are_those_of_the_equation() -> None:
-    rows_Kd, others_nd = (
-        torch.randn(3, 10_000, generator=GENERATOR),
-        torch.randn(2, 10_000, generator=GENERATOR),
-    )
+    rows_Kd, others_nd = (torch.randn(3, 10_000, generator=GENERATOR), torch.randn(2, 10_000, generator=GENERATOR))
     others_nd[1] = 0.0
-    expected_Kn = torch.nn.functional.cosine_similarity(
-        rows_Kd.double()[:, None], others_nd.double()[None], dim=2
-    )
+    expected_Kn = torch.nn.functional.cosine_similarity(rows_Kd.double()[:, None], others_nd.double()[None], dim=2)
     torch.testing.assert_close(pairwise.cosines64(rows_Kd, others_nd), expected_Kn, atol=1e-14, rtol=0)

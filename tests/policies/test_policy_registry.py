@@ -52,9 +52,7 @@ class Nothing(Policy[NothingSettings]):
     source = "this test"
 
     def step(self, batch: UpdateBatch) -> Step:
-        return Step(
-            direction_d=torch.zeros(self.dimension), rate_factor=1.0, weights_K=torch.zeros(len(batch))
-        )
+        return Step(direction_d=torch.zeros(self.dimension), rate_factor=1.0, weights_K=torch.zeros(len(batch)))
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
@@ -131,21 +129,9 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
     ("name", "arguments", "expected"),
     [
         ("fedbuf", {}, "unknown policy 'fedbuf'; did you mean 'fedbuff'?"),
-        (
-            "zzz",
-            {},
-            f"unknown policy 'zzz'; expected one of {', '.join(NAMES)}",
-        ),
-        (
-            "dynsgd",
-            {"normalize": True},
-            "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?",
-        ),
-        (
-            "fedasync",
-            {"alpha": 1.5},
-            "setting 'alpha' of policy 'fedasync' is 1.5, expected a number > 0 and <= 1",
-        ),
+        ("zzz", {}, f"unknown policy 'zzz'; expected one of {', '.join(NAMES)}"),
+        ("dynsgd", {"normalize": True}, "unknown setting 'normalize' of policy 'dynsgd'; did you mean 'normalise'?"),
+        ("fedasync", {"alpha": 1.5}, "setting 'alpha' of policy 'fedasync' is 1.5, expected a number > 0 and <= 1"),
         (
             "fedasync",
             {"alpha": float("nan")},
@@ -165,55 +151,38 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
         (
             "fedavg-is",
             {},
-            "setting 'probabilities' of policy 'fedavg-is' is missing,"
-            " expected a number or a list, each a number",
+            "setting 'probabilities' of policy 'fedavg-is' is missing, expected a number or a list, each a number",
         ),
         (
             "fedavg-is",
             {"probabilities": [0.5, 0.5]},
-            "setting 'probabilities' of policy 'fedavg-is' holds 2 numbers,"
-            " expected one for each of the 5 clients",
+            "setting 'probabilities' of policy 'fedavg-is' holds 2 numbers, expected one for each of the 5 clients",
         ),
         (
             "fedavg-is",
             {"probabilities": [0.5, 1.0, 0.0, 0.5, 0.5]},
-            "setting 'probabilities' of policy 'fedavg-is' is 0.0 for client 2,"
-            " expected a number from 1e-06 to 1",
+            "setting 'probabilities' of policy 'fedavg-is' is 0.0 for client 2, expected a number from 1e-06 to 1",
         ),
         (
             "fedavg-is",
             {"probabilities": 1.5},
             "setting 'probabilities' of policy 'fedavg-is' is 1.5, expected a number from 1e-06 to 1",
         ),
-        (
-            "fedavg-s",
-            {"size": 0},
-            "setting 'size' of policy 'fedavg-s' is 0, expected a whole number >= 1",
-        ),
+        ("fedavg-s", {"size": 0}, "setting 'size' of policy 'fedavg-s' is 0, expected a whole number >= 1"),
         (
             "fedavg-s",
             {"size": 6},
             "setting 'size' of policy 'fedavg-s' is 6, expected at most the run's number of clients, 5",
         ),
-        (
-            "gsgm",
-            {"alpha": -1},
-            "setting 'alpha' of policy 'gsgm' is -1, expected a number >= 0 and <= 1e+06",
-        ),
+        ("gsgm", {"alpha": -1}, "setting 'alpha' of policy 'gsgm' is -1, expected a number >= 0 and <= 1e+06"),
         ("refl", {"beta": 2}, "setting 'beta' of policy 'refl' is 2, expected a number >= 0 and <= 1"),
-        (
-            "scaffold",
-            {"alpha": 1},
-            "unknown setting 'alpha' of policy 'scaffold', which has no settings",
-        ),
+        ("scaffold", {"alpha": 1}, "unknown setting 'alpha' of policy 'scaffold', which has no settings"),
         ("fedavg", {"dimension": 0}, "dimension is 0, expected a whole number >= 1"),
         ("fedavg", {"clients": 2.5}, "clients is 2.5, expected a whole number >= 1"),
         ("fedavg", {"device": "gpu"}, "device is 'gpu', expected cpu, cuda, cuda:<number> or mps"),
     ],
 )
-def test_a_users_mistake_is_told_in_one_sentence(
-    name: str, arguments: dict[str, object], expected: str
-) -> None:
+def test_a_users_mistake_is_told_in_one_sentence(name: str, arguments: dict[str, object], expected: str) -> None:
     assert message(name, **arguments) == expected
 
 
@@ -224,9 +193,7 @@ def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.Monkey
     assert describe("nothing").summary == "Moves nothing."
     assert describe("nothing").settings[0].required
     assert isinstance(create("nothing", dimension=4, clients=5, times=1), Nothing)
-    assert (
-        message("nothing") == "setting 'times' of policy 'nothing' is missing, expected a whole number >= 1"
-    )
+    assert message("nothing") == "setting 'times' of policy 'nothing' is missing, expected a whole number >= 1"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +228,5 @@ def test_a_plug_in_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("old", "new"), [("streams", "column_wise"), ("scales", "is_homogeneous")])
 def test_a_plug_in_with_an_attribute_of_an_older_version_is_refused(old: str, new: str) -> None:
-    with pytest.raises(
-        UserError, match=f"policy class Mine sets {old}, which is now called {new}; rename it"
-    ):
+    with pytest.raises(UserError, match=f"policy class Mine sets {old}, which is now called {new}; rename it"):
         type("Mine", (FedAvg,), {old: True})

@@ -10,9 +10,7 @@ from unstale.policies import create
 from unstale.seeds import Stream, stream
 
 
-def weights(
-    make_batch, gradients: list[list[float]], staleness: list[int], **settings: object
-) -> list[float]:
+def weights(make_batch, gradients: list[list[float]], staleness: list[int], **settings: object) -> list[float]:
     subject = create("refl", dimension=len(gradients[0]), clients=10, **settings)
     return subject.step(make_batch(gradients, staleness=staleness)).weights_K.tolist()
 

@@ -13,11 +13,7 @@ from unstale.policies.order_statistics import WIDTH_ON_CPU, middle_mean
 from unstale.seeds import Stream, stream
 
 ROBUST = ("coordinate-median", "geometric-median", "krum", "multi-krum", "trimmed-mean")
-COPES_WITH_A_THIRD = {
-    "trimmed-mean": {"trim": 0.35},
-    "krum": {"byzantine": 3},
-    "multi-krum": {"byzantine": 3},
-}
+COPES_WITH_A_THIRD = {"trimmed-mean": {"trim": 0.35}, "krum": {"byzantine": 3}, "multi-krum": {"byzantine": 3}}
 
 over_all_robust = pytest.mark.parametrize("name", ROBUST)
 
@@ -135,9 +131,7 @@ def test_more_than_half_of_the_updates_that_are_the_same_are_the_geometric_media
 @over_all_robust
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 12))
-def test_a_robust_step_lies_within_the_range_of_the_updates(
-    name: str, seed: int, rows: int, make_batch
-) -> None:
+def test_a_robust_step_lies_within_the_range_of_the_updates(name: str, seed: int, rows: int, make_batch) -> None:
     batch = make_batch(rows_of(seed, rows).tolist(), staleness=[0] * rows)
     step_d = direction(name, batch)
     slack = 1e-6 * batch.matrix_Kd.abs().amax(0)
@@ -153,16 +147,12 @@ def test_a_robust_step_lies_within_the_range_of_the_updates(
     size=st.sampled_from([1e3, 1e12, 3e18, 1e25, 1e37]),
     data=st.data(),
 )
-def test_wild_updates_move_the_step_no_further_than_the_others_reach(
-    name, seed, wild, size, data, make_batch
-) -> None:
+def test_wild_updates_move_the_step_no_further_than_the_others_reach(name, seed, wild, size, data, make_batch) -> None:
     """At most three of ten: every robust policy stays within a few times the spread of the seven."""
     rows = rows_of(seed, 10)
     positions = data.draw(st.permutations(range(10)))[:wild]
     rows[positions] *= size / np.abs(rows[positions]).max()
-    step_d = direction(
-        name, make_batch(rows.tolist(), staleness=[0] * 10), **COPES_WITH_A_THIRD.get(name, {})
-    )
+    step_d = direction(name, make_batch(rows.tolist(), staleness=[0] * 10), **COPES_WITH_A_THIRD.get(name, {}))
     honest = np.delete(rows, positions, axis=0)
     assert float(step_d.norm()) <= 4 * np.linalg.norm(honest, axis=1).max()
 
@@ -199,9 +189,7 @@ def test_all_chunks_of_columns_are_done() -> None:
     actual = middle_mean(torch.from_numpy(matrix), 2, torch.empty(WIDTH_ON_CPU + 3))
     np.testing.assert_array_equal(actual.numpy(), np.median(matrix, axis=0))
     products = gram(torch.from_numpy(matrix))
-    np.testing.assert_allclose(
-        products.numpy(), matrix.astype(np.float64) @ matrix.astype(np.float64).T, rtol=1e-12
-    )
+    np.testing.assert_allclose(products.numpy(), matrix.astype(np.float64) @ matrix.astype(np.float64).T, rtol=1e-12)
 
 
 def test_distances_of_near_rows_are_not_lost_in_their_length() -> None:

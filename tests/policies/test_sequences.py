@@ -117,25 +117,10 @@ EDGES: list[tuple[str, str, dict[str, Any], list[Rows]]] = [
         [[(0, 0, (1, 2)), (1, 0, (0, 0)), (2, 1, (2, 1))]] * 2,
     ),
     ("rows that cancel", "wkafl", {}, [[(0, 0, (1, 2)), (1, 0, (-1, -2))]] * 2),
-    (
-        "rows that cancel in stage two",
-        "wkafl",
-        {"stage_two_round": 0},
-        [[(0, 0, (1, 2)), (1, 0, (-1, -2))]] * 2,
-    ),
+    ("rows that cancel in stage two", "wkafl", {"stage_two_round": 0}, [[(0, 0, (1, 2)), (1, 0, (-1, -2))]] * 2),
     ("rows that cancel", "fedhist", {"h": 1}, [[(0, 0, (1, 2)), (1, 0, (-1, -2))]] * 3),
-    (
-        "an empty round in the history",
-        "fedhist",
-        {"h": 2},
-        [[(0, 0, (1, 2))], [], [(1, 2, (2, 1))], [(0, 1, (1, 1))]],
-    ),
-    (
-        "equal histories",
-        "fedhist",
-        {"h": 3, "ina": False},
-        [[(0, 0, (1, 0))], [(1, 0, (1, 0))], [(2, 0, (0, 1))]],
-    ),
+    ("an empty round in the history", "fedhist", {"h": 2}, [[(0, 0, (1, 2))], [], [(1, 2, (2, 1))], [(0, 1, (1, 1))]]),
+    ("equal histories", "fedhist", {"h": 3, "ina": False}, [[(0, 0, (1, 0))], [(1, 0, (1, 0))], [(2, 0, (0, 1))]]),
     ("equal rows of unequal age", "refl", {}, [[(0, 0, (1, 2)), (1, 3, (1, 2)), (2, 5, (1, 2))]]),
     (
         "each other's nearest",
@@ -173,20 +158,12 @@ EDGES: list[tuple[str, str, dict[str, Any], list[Rows]]] = [
 def test_a_policy_agrees_with_its_oracle_at_an_edge(
     policy_name: str, settings: dict[str, Any], rounds: list[Rows]
 ) -> None:
-    told = {
-        "clients": CLIENTS,
-        "dimension": 2,
-        "seed": 3,
-        "round_size": ROUND_SIZE,
-        "rounds": ROUNDS,
-        **settings,
-    }
+    told = {"clients": CLIENTS, "dimension": 2, "seed": 3, "round_size": ROUND_SIZE, "rounds": ROUNDS, **settings}
     second, policy = oracle(policy_name, **told), create(policy_name, device="cpu", **told)
     w = np.array([0.5, -0.25])
     for version, arrivals in enumerate(rounds):
         updates = tuple(
-            Update(client=i, s=s, g=np.array(g, dtype=np.float64), m=1, eta_l=0.5, w_b=w)
-            for i, s, g in arrivals
+            Update(client=i, s=s, g=np.array(g, dtype=np.float64), m=1, eta_l=0.5, w_b=w) for i, s, g in arrivals
         )
         w_next = second.step(w, updates, 0.5)
         played = Round(
@@ -216,9 +193,7 @@ def test_a_policy_agrees_with_its_oracle_over_fifty_rounds(case: Case, loop: str
         if policy.needs_base_models:
             # A difference of models, divided by eta: it is the next model that is as close.
             allowed = TOLERANCE * max(1.0, float(np.linalg.norm(played.w))) / played.eta
-        np.testing.assert_allclose(
-            actual_d, expected_d, atol=allowed, rtol=0, err_msg=f"round {played.version}"
-        )
+        np.testing.assert_allclose(actual_d, expected_d, atol=allowed, rtol=0, err_msg=f"round {played.version}")
         np.testing.assert_allclose(
             step.weights_K.numpy(), played.weights, atol=TOLERANCE, rtol=0, err_msg=f"round {played.version}"
         )

@@ -69,10 +69,7 @@ def test_thirty_rounds_agree_with_the_oracle(name: str, seed: int, make_batch) -
 
 
 def test_momentum_without_memory_is_the_policy_alone(make_batch) -> None:
-    alone, through = (
-        create("fedbuff", dimension=2, clients=9),
-        optimised("momentum", inner="fedbuff", beta1=0.0),
-    )
+    alone, through = (create("fedbuff", dimension=2, clients=9), optimised("momentum", inner="fedbuff", beta1=0.0))
     for rate in (0.1, 0.03, 7.0):
         batch = make_batch([[0.3, -1.7], [2.2, 0.1]], staleness=[1, 4], rate=rate)
         assert moved(through, batch) == pytest.approx(moved(alone, batch), rel=1e-6)
@@ -115,9 +112,7 @@ def test_a_step_without_squares_is_refused_and_not_remembered(name: str, make_ba
 
 def test_clipping_comes_before_the_policy_and_the_optimiser_after_it(make_batch) -> None:
     policy = wrapped(
-        create("fedavg", dimension=2, clients=9),
-        clip_norm=1.0,
-        optimiser=OptimiserSettings(name="momentum", beta1=0.0),
+        create("fedavg", dimension=2, clients=9), clip_norm=1.0, optimiser=OptimiserSettings(name="momentum", beta1=0.0)
     )
     assert moved(policy, make_batch([[30.0, 40.0]], staleness=[0])) == pytest.approx([0.6, 0.8])
 
@@ -128,15 +123,7 @@ def test_no_optimiser_is_no_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": "sgd"},
-        {"beta1": 1.0},
-        {"beta2": -0.1},
-        {"epsilon": 0.0},
-        {"learning_rate": 0.0},
-        {"tau": 1.0},
-    ],
+    "wrong", [{"name": "sgd"}, {"beta1": 1.0}, {"beta2": -0.1}, {"epsilon": 0.0}, {"learning_rate": 0.0}, {"tau": 1.0}]
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

@@ -21,9 +21,7 @@ WAITING = [
     ("rounds", "dropping", "missing"),
     [(0, True, [0, 1, 2]), (1, True, [1, 2]), (2, False, [0, 1, 2]), (3, False, [1, 2]), (4, False, [])],
 )
-def test_mifa_goes_on_waiting_from_the_state_of_any_round(
-    rounds: int, dropping: bool, missing: list[int]
-) -> None:
+def test_mifa_goes_on_waiting_from_the_state_of_any_round(rounds: int, dropping: bool, missing: list[int]) -> None:
     first, second = (create("mifa", dimension=1, clients=3, init="wait") for _ in range(2))
     before = [first.step(batch).counts for batch in WAITING[:rounds]]
     state = first.state_dict()

@@ -27,9 +27,7 @@ def golden(**settings: object) -> Policy:
         ({"no_non_iidness": True}, (0.00789750, -0.21579501, 0.3, 0.0)),
     ],
 )
-def test_the_next_model_is_that_of_the_golden_vector(
-    settings: dict[str, object], expected: tuple[float, ...]
-) -> None:
+def test_the_next_model_is_that_of_the_golden_vector(settings: dict[str, object], expected: tuple[float, ...]) -> None:
     step = golden(**settings).step(GOLDEN)
     model_d = GOLDEN_MODEL - GOLDEN_RATE * step.rate_factor * step.direction_d
     torch.testing.assert_close(model_d, torch.tensor(expected), atol=1e-6, rtol=0)
@@ -94,9 +92,7 @@ def test_an_estimate_that_is_but_rounding_selects_nothing(make_batch) -> None:
 
 
 @pytest.mark.parametrize(("zero_gradient", "weights"), [("dissimilar", [1.0, 0.0]), ("similar", [0.5, 0.5])])
-def test_a_zero_vector_is_unlike_or_like_everything(
-    make_batch, zero_gradient: str, weights: list[float]
-) -> None:
+def test_a_zero_vector_is_unlike_or_like_everything(make_batch, zero_gradient: str, weights: list[float]) -> None:
     # e = (1, 0), and the cosine of (2, 0) is 1.
     step = plane(zero_gradient=zero_gradient).step(make_batch([[2.0, 0.0], [0.0, 0.0]], staleness=[0, 0]))
     assert step.weights_K.tolist() == weights
@@ -147,9 +143,7 @@ def test_stage_two_begins_by_version_by_loss_or_halfway_and_never_ends(make_batc
         return seen
 
     assert stages(plane(stage_two_round=2), [9.0] * 4) == [1, 1, 2, 2]
-    assert stages(plane(stage_two_loss=1.0), [3.0, 1.25, 1.0, 3.0]) == [1, 1, 2, 2], (
-        "the average, not the sum"
-    )
+    assert stages(plane(stage_two_loss=1.0), [3.0, 1.25, 1.0, 3.0]) == [1, 1, 2, 2], "the average, not the sum"
     assert stages(plane(rounds=5), [9.0] * 4) == [1, 1, 2, 2]
     assert stages(plane(), [0.5] * 4) == [1, 1, 1, 1]
 
@@ -162,11 +156,7 @@ def test_both_rules_at_once_are_refused_in_one_sentence() -> None:
 
 def test_the_profile_reference_is_what_the_released_code_does() -> None:
     settings = plane(profile="reference").settings
-    assert (settings.momentum, settings.rate_staleness, settings.threshold) == (
-        "aggregate",
-        "one-based",
-        "strict",
-    )
+    assert (settings.momentum, settings.rate_staleness, settings.threshold) == ("aggregate", "one-based", "strict")
 
 
 def test_an_empty_round_changes_nothing(make_batch) -> None:
@@ -210,10 +200,7 @@ def test_updates_that_nearly_cancel_the_share_of_the_estimate_keep_their_directi
     alpha, beta, previous_d = 0.5, 10.0, torch.randn(3000, generator=generator)
     common_d = torch.randn(3000, generator=generator)
     rows_Kd = torch.stack(
-        [
-            -alpha * previous_d + left_over * (common_d + 0.5 * torch.randn(3000, generator=generator))
-            for _ in range(4)
-        ]
+        [-alpha * previous_d + left_over * (common_d + 0.5 * torch.randn(3000, generator=generator)) for _ in range(4)]
     )
     subject = create("wkafl", dimension=3000, clients=4, alpha=alpha, clip_bound=clip_bound)
     subject.load_state_dict({"previous_d": previous_d, "stage": 1})

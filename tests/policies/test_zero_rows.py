@@ -40,9 +40,7 @@ def rounds(draw: st.DrawFn) -> list[UpdateBatch]:
     for version in range(draw(st.integers(1, 5))):
         count = draw(st.integers(1, CLIENTS))
         is_zero_K = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-        matrix_Kd = torch.randn(
-            count, DIMENSION, generator=torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-        )
+        matrix_Kd = torch.randn(count, DIMENSION, generator=torch.Generator().manual_seed(draw(st.integers(0, 2**32))))
         matrix_Kd[torch.tensor(is_zero_K)] = 0.0
         late = draw(st.lists(st.integers(0, version), min_size=count, max_size=count))
         made.append(
@@ -72,9 +70,7 @@ def finite(policy: Policy[Any], batches: list[UpdateBatch]) -> bool:
 @pytest.mark.parametrize(("name", "chosen"), VARIANTS)
 @settings(max_examples=15, deadline=None)
 @given(batches=rounds())
-def test_rows_of_zeros_leave_every_step_finite(
-    name: str, chosen: dict[str, Any], batches: list[UpdateBatch]
-) -> None:
+def test_rows_of_zeros_leave_every_step_finite(name: str, chosen: dict[str, Any], batches: list[UpdateBatch]) -> None:
     assert finite(create(name, dimension=DIMENSION, clients=CLIENTS, **chosen), batches)
 
 
@@ -87,9 +83,7 @@ def test_nor_do_the_stages_divide_by_them(optimiser: str, batches: list[UpdateBa
 
 
 @pytest.mark.parametrize(("name", "chosen"), VARIANTS)
-def test_where_nobody_has_a_gradient_nothing_moves(
-    name: str, chosen: dict[str, Any], make_batch: Any
-) -> None:
+def test_where_nobody_has_a_gradient_nothing_moves(name: str, chosen: dict[str, Any], make_batch: Any) -> None:
     policy = create(name, dimension=2, clients=3, **chosen)
     for version in range(3):
         batch = make_batch([[0.0, 0.0]] * 3, staleness=[0] * 3, version=version, extra_Kd=torch.zeros(3, 2))

@@ -272,9 +272,7 @@ class _Seed:
             self.told_finished = None
         for client in self.clients:
             holding = () if client.task is None else (client.task.task_id,)
-            server.say(
-                client, Hello(client_id=client.client_id, session=f"{client.client_id:032x}", holding=holding)
-            )
+            server.say(client, Hello(client_id=client.client_id, session=f"{client.client_id:032x}", holding=holding))
         server.settle()
         self._listen(server)
         return server

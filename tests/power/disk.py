@@ -21,9 +21,7 @@ from unstale.seeds import Generator
 PAGE = 4096
 SECTOR = 512
 WAL_HEADER = 32  # bytes
-NOT_STORED = (
-    "-shm",
-)  # SQLite's index of its log: rebuilt at every start, so its content on the disk says nothing
+NOT_STORED = ("-shm",)  # SQLite's index of its log: rebuilt at every start, so its content on the disk says nothing
 
 
 class PowerFailure(BaseException):
@@ -41,9 +39,7 @@ class VolatileDisk:
         self.root = root
         self.syncs = 0
         self.operations_left: int | None = None  # until the power fails; None for never
-        self._times: dict[
-            int, int
-        ] = {}  # durable modification times, ns, by inode; of files that had one set
+        self._times: dict[int, int] = {}  # durable modification times, ns, by inode; of files that had one set
         self._content: dict[int, bytes] = {}  # durable, by inode
         self._entries: dict[str, int] = {}  # durable: path below the root -> inode
         self._held: dict[int, int] = {}  # descriptors of inodes that have lost their entry
@@ -154,9 +150,7 @@ class VolatileDisk:
         return path.read_bytes() if path.exists() and path.stat().st_ino == inode else self._content[inode]
 
     def _files(self) -> list[Path]:
-        return sorted(
-            path for path in self.root.rglob("*") if path.is_file() and not path.name.endswith(NOT_STORED)
-        )
+        return sorted(path for path in self.root.rglob("*") if path.is_file() and not path.name.endswith(NOT_STORED))
 
     def _name(self, path: Path) -> str:
         name = str(path.relative_to(self.root))
@@ -179,9 +173,7 @@ def _mixed(old: bytes, new: bytes, rng: Generator) -> bytes:
         elif draw < 0.9:
             page = before
         else:
-            page = b"".join(
-                (after, before)[int(rng.integers(2))][at : at + SECTOR] for at in range(0, PAGE, SECTOR)
-            )
+            page = b"".join((after, before)[int(rng.integers(2))][at : at + SECTOR] for at in range(0, PAGE, SECTOR))
         image[start : start + len(page)] = page
     return bytes(image)
 

@@ -43,9 +43,7 @@ def test_normal_durability_loses_at_most_its_bound_and_reports_every_loss(first:
 
 
 @pytest.mark.slow
-def test_rows_that_are_acknowledged_before_they_are_synced_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_are_acknowledged_before_they_are_synced_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Segments, "sync", Segments.settle)
     with pytest.raises(DamagedError):
         many(0, "full")

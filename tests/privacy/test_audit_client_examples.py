@@ -75,9 +75,7 @@ def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
     client_examples = ClientExamples(settings, build.dataset(settings))
     for client in range(6):
         held, others = client_examples.own_and_others(client, 0, 1)
-        everybody_else = {
-            row for other in range(6) if other != client for row in rows(own(client_examples, other))
-        }
+        everybody_else = {row for other in range(6) if other != client for row in rows(own(client_examples, other))}
         assert len(others) == len(held)
         assert set(rows(others)) <= everybody_else
         assert not set(rows(others)) & set(rows(held))
@@ -86,9 +84,7 @@ def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
 def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) -> None:
     client_examples = ClientExamples(settings, build.dataset(settings))
     held, others = client_examples.own_and_others_of_its_classes(1, 0, 1)
-    total = np.bincount(
-        np.concatenate([own(client_examples, client).labels_n for client in range(6)]), minlength=10
-    )
+    total = np.bincount(np.concatenate([own(client_examples, client).labels_n for client in range(6)]), minlength=10)
     own_C = np.bincount(own(client_examples, 1).labels_n, minlength=10)
     expected = np.minimum(own_C, total - own_C).tolist()
     assert np.bincount(held.labels_n, minlength=10).tolist() == expected
@@ -158,10 +154,7 @@ def test_a_class_of_one_client_has_no_counterpart(tmp_path: Path) -> None:
 
 def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
     changing = Settings(
-        clients=3,
-        data=variant.small_and_large(tmp_path),
-        partition={"name": "iid"},
-        model={"name": "logreg"},
+        clients=3, data=variant.small_and_large(tmp_path), partition={"name": "iid"}, model={"name": "logreg"}
     )
     context = training_context(changing)
     client_examples = ClientExamples(changing, context.dataset)
@@ -169,8 +162,6 @@ def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
     for version in (0, 4, 9):
         inputs_nX, labels_n = context.trainer.examples(1, version)
         held, others = client_examples.own_and_others(1, version, 1)
-        assert rows(held) == rows(
-            Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy())
-        )
+        assert rows(held) == rows(Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy()))
         assert (rows(held) == rows(before)) == (version == 0)
         assert len(others) == len(held)

@@ -53,9 +53,7 @@ def test_ssim_equals_that_of_scikit_image() -> None:
     # structural_similarity of scikit-image 0.26, data_range=1, of channels where there are two.
     first, second = two_patterns()
     assert ssim(first[None, None], second[None, None]).item() == pytest.approx(0.20926679, abs=1e-6)
-    assert ssim(first[None, None], (0.5 * first + 0.2)[None, None]).item() == pytest.approx(
-        0.79694797, abs=1e-6
-    )
+    assert ssim(first[None, None], (0.5 * first + 0.2)[None, None]).item() == pytest.approx(0.79694797, abs=1e-6)
     two_channels = torch.stack([first, second])[None]
     others = torch.stack([second * 0.7 + 0.1, second * second])[None]
     assert ssim(two_channels, others).item() == pytest.approx(0.54861553, abs=1e-6)
@@ -139,9 +137,7 @@ def test_lpips_equals_that_of_its_package() -> None:
 
 def test_lpips_is_left_out_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lpips", None)
-    with pytest.raises(
-        perceptual.LeftOut, match=r"not installed; get it with: pip install 'unstale\[audit\]'"
-    ):
+    with pytest.raises(perceptual.LeftOut, match=r"not installed; get it with: pip install 'unstale\[audit\]'"):
         perceptual.measure((1, 28, 28))
 
 
@@ -153,9 +149,7 @@ def test_lpips_is_left_out_where_its_weights_are_missing_and_nothing_is_download
 
     monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=fail))  # type: ignore[arg-type]
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    with pytest.raises(
-        perceptual.LeftOut, match=r"alexnet-owt-7be5be79\.pth is not there; get it with: python"
-    ):
+    with pytest.raises(perceptual.LeftOut, match=r"alexnet-owt-7be5be79\.pth is not there; get it with: python"):
         perceptual.measure((1, 28, 28))
 
 

@@ -133,27 +133,15 @@ def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any
         ([0], {}, "--at is 0, expected 1 to 6, which is rounds"),
         ([6], {"clients": 1}, "clients is 1, but reconstructions are held against the data of others"),
         ([1], {}, "no update of round 1 was stale, so there was nothing to invert; name later rounds"),
-        (
-            [3, 2],
-            {"trigger": {"name": "sync"}},
-            "no update of rounds 2, 3 was stale, so there was nothing to invert",
-        ),
-        (
-            [6],
-            {"compensator": {"name": "first-order"}},
-            "compensator.name is 'first-order', which inverts nothing",
-        ),
+        ([3, 2], {"trigger": {"name": "sync"}}, "no update of rounds 2, 3 was stale, so there was nothing to invert"),
+        ([6], {"compensator": {"name": "first-order"}}, "compensator.name is 'first-order', which inverts nothing"),
         ([6], {"compensator": {"settings": {"iterations": 0}}}, "setting 'iterations' of compensator"),
         (
             [6],
             {"compensator": {"settings": {"seconds_total": 5}}},
             "seconds_total is 5, but a simulation has no seconds to count",
         ),
-        (
-            [6],
-            {"training": {"name": "moon"}, "policy": {"name": "moon"}},
-            "training.name is 'moon', whose updates",
-        ),
+        ([6], {"training": {"name": "moon"}, "policy": {"name": "moon"}}, "training.name is 'moon', whose updates"),
     ],
 )
 def test_an_impossible_audit_has_an_error_of_one_sentence(

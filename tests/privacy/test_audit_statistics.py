@@ -23,8 +23,7 @@ def matches(client_id: int, labels: list[int], **best: dict[str, list[float]]) -
         client_id=client_id,
         labels=labels,
         best={
-            measure: {pool: np.array(values) for pool, values in by_pool.items()}
-            for measure, by_pool in best.items()
+            measure: {pool: np.array(values) for pool, values in by_pool.items()} for measure, by_pool in best.items()
         },
         pool_examples=dict.fromkeys(pools, 10 * (client_id + 1)),
         label_distance=dict.fromkeys(pools, 0.25 * client_id),
@@ -77,11 +76,7 @@ def test_findings_are_over_all_updates_and_by_class() -> None:
                     "same_classes": [9.0, 9.0],
                 },
             ),
-            matches(
-                1,
-                [2],
-                psnr={"own": [12.0], "others": [12.0], "own_same_classes": [11.0], "same_classes": [20.0]},
-            ),
+            matches(1, [2], psnr={"own": [12.0], "others": [12.0], "own_same_classes": [11.0], "same_classes": [20.0]}),
         ],
         [PSNR],
         rng(),
@@ -107,12 +102,7 @@ def test_findings_are_over_all_updates_and_by_class() -> None:
 
 
 def test_where_smaller_is_closer_less_counts_as_closer() -> None:
-    pools: dict[str, Any] = {
-        "own": [0.25],
-        "others": [0.75],
-        "own_same_classes": [0.25],
-        "same_classes": [0.125],
-    }
+    pools: dict[str, Any] = {"own": [0.25], "others": [0.75], "own_same_classes": [0.25], "same_classes": [0.125]}
     found = findings([matches(0, [0], lpips=pools, ssim=pools)], [APART, SSIM], rng())
     assert [one.closer["others"].mean for one in found.measures] == [0.5, -0.5]
     assert [one.closer["same_classes"].mean for one in found.measures] == [-0.125, 0.125]
@@ -121,11 +111,7 @@ def test_where_smaller_is_closer_less_counts_as_closer() -> None:
 def test_a_pool_that_an_update_has_not_is_left_out() -> None:
     found = findings(
         [
-            matches(
-                0,
-                [1],
-                psnr={"own": [10.0], "others": [8.0], "own_same_classes": [10.0], "same_classes": [9.0]},
-            ),
+            matches(0, [1], psnr={"own": [10.0], "others": [8.0], "own_same_classes": [10.0], "same_classes": [9.0]}),
             matches(1, [2], psnr={"own": [12.0], "others": [12.0]}),
         ],
         [PSNR],

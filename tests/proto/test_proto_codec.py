@@ -38,12 +38,7 @@ from unstale_proto.messages import (
 VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
 HEADERS = [path.read_bytes() for path in sorted(VECTORS.rglob("*.bin"))]
 BEAT = {"protocol": 1, "type": "heartbeat", "number": 4, "version": 41}
-DECODING_REASONS = {
-    Reason.MALFORMED_HEADER,
-    Reason.HEADER_TOO_LARGE,
-    Reason.UNKNOWN_TYPE,
-    Reason.WRONG_PROTOCOL,
-}
+DECODING_REASONS = {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
 
 many = settings(deadline=None, max_examples=300)
 
@@ -66,9 +61,7 @@ tensors = st.builds(
     shape=st.lists(st.integers(1, limits.DIMENSION_MAX), max_size=limits.RANK_MAX).map(tuple),
     dtype=st.just("float32"),
 )
-variants = st.builds(
-    VariantPlan, name=names, rate=st.floats(limits.VARIANT_RATE_MIN, limits.VARIANT_RATE_MAX)
-)
+variants = st.builds(VariantPlan, name=names, rate=st.floats(limits.VARIANT_RATE_MIN, limits.VARIANT_RATE_MAX))
 partitions = st.builds(
     PartitionPlan,
     name=names,
@@ -88,9 +81,7 @@ trainings = st.builds(
     weight_decay=st.floats(0, 1),
     mu=st.floats(0, limits.LEARNING_RATE_MAX),
 )
-evaluations = st.builds(
-    OwnEvaluation, accuracy=st.floats(0, 1), loss=st.floats(0, limits.LOSS_MAX), examples=positives
-)
+evaluations = st.builds(OwnEvaluation, accuracy=st.floats(0, 1), loss=st.floats(0, limits.LOSS_MAX), examples=positives)
 
 
 @st.composite
@@ -112,9 +103,7 @@ def welcomes(draw: st.DrawFn) -> Welcome:
         heartbeat_s=heartbeat_s,
         lease_s=draw(st.floats(heartbeat_s, limits.SECONDS_MAX, exclude_min=True)),
         model_plan=draw(st.none() | st.builds(ModelPlan, norm=st.none() | names)),
-        data_plan=draw(
-            st.none() | st.builds(DataPlan, column=st.none() | names, variant=st.none() | variants)
-        ),
+        data_plan=draw(st.none() | st.builds(DataPlan, column=st.none() | names, variant=st.none() | variants)),
         buffers=draw(st.none() | st.lists(tensors, max_size=3).map(tuple)),
         extra=draw(st.none() | st.booleans()),
     )
@@ -167,11 +156,7 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "ack": acks(),
     "heartbeat": st.builds(
-        Heartbeat,
-        number=counts,
-        version=counts,
-        newest_task=st.none() | counts,
-        heard=st.none() | counts,
+        Heartbeat, number=counts, version=counts, newest_task=st.none() | counts, heard=st.none() | counts
     ),
     "chunk": st.builds(Chunk, task_id=positives, offset=offsets),
     "credit": st.builds(
@@ -249,9 +234,7 @@ values = st.recursive(
 @pytest.mark.parametrize("name", TYPES)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_any_values_in_the_fields_of_a_type_decode_or_raise_the_contract_error(
-    name: str, data: st.DataObject
-) -> None:
+def test_any_values_in_the_fields_of_a_type_decode_or_raise_the_contract_error(name: str, data: st.DataObject) -> None:
     fields = {"protocol": 1, "type": name} | {
         field: data.draw(values, label=field) for field in TYPES[name].model_fields
     }
@@ -294,9 +277,7 @@ def test_every_beginning_of_a_header_decodes_or_raises_the_contract_error(header
         check_noise(header[:length])
 
 
-@pytest.mark.parametrize(
-    "opening", [b"\x91", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\x81\xa1a", b"\xdc\x07\xd0"]
-)
+@pytest.mark.parametrize("opening", [b"\x91", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\x81\xa1a", b"\xdc\x07\xd0"])
 @pytest.mark.parametrize("depth", [17, 500, 2000, 9000])
 def test_deep_nesting_raises_the_contract_error(opening: bytes, depth: int) -> None:
     check_noise(opening * depth + b"\xc0")
@@ -360,8 +341,7 @@ def test_the_version_is_checked_before_the_type_and_the_type_before_the_fields()
     )
     assert refusal(msgpack.packb({"protocol": 1, "type": "salute", "number": -1})) == (
         Reason.UNKNOWN_TYPE,
-        "type 'salute', expected one of hello, welcome, task, update, ack, heartbeat, bye, stop, error, chunk, "
-        "credit",
+        "type 'salute', expected one of hello, welcome, task, update, ack, heartbeat, bye, stop, error, chunk, credit",
     )
 
 
@@ -394,9 +374,7 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
 @pytest.mark.parametrize("plan", ["partition", "training"])
 def test_a_setting_of_a_part_holds_only_finite_numbers(plan: str, value: Any) -> None:
     welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
-    assert decode(
-        msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": [0.5, "nan", {"low": -1.0}]}})
-    )
+    assert decode(msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": [0.5, "nan", {"low": -1.0}]}}))
     assert refusal(msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": value}})) == (
         Reason.MALFORMED_HEADER,
         f"welcome: field '{plan}': numbers should be finite: of_a_plug_in",
@@ -464,13 +442,7 @@ def test_absent_values_are_left_out_and_defaults_are_written() -> None:
 
 
 def test_an_integer_given_for_a_float_is_written_as_the_float() -> None:
-    fields: dict[str, Any] = {
-        "task_id": 1,
-        "number": 0,
-        "version": 0,
-        "signature": "0" * 64,
-        "payload_bytes": 4,
-    }
+    fields: dict[str, Any] = {"task_id": 1, "number": 0, "version": 0, "signature": "0" * 64, "payload_bytes": 4}
     assert encode(Task(learning_rate=1, **fields)) == encode(Task(learning_rate=1.0, **fields))
 
 

@@ -132,9 +132,7 @@ def test_the_table_of_a_plan_names_every_setting_of_its_section_with_its_bounds(
     for key, row in rows.items():
         assert all(bound in named(row["bound"]) for bound in bounds(properties[key])), key
     always = DESCRIBED[name](name="x").settings  # type: ignore[attr-defined]
-    defaults = {
-        key: row["default"] for key, row in rows.items() if row["default"] not in ("none", "required")
-    }
+    defaults = {key: row["default"] for key, row in rows.items() if row["default"] not in ("none", "required")}
     assert defaults == {key: f"`{value}`" for key, value in always.items()}
 
 

@@ -31,9 +31,7 @@ MAKE: dict[str, Callable[[int, int], Encoding]] = {
 }
 ALL = pytest.mark.parametrize("name", MAKE)
 FINITE = arrays.arrays(
-    np.float32,
-    st.integers(1, 40),
-    elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    np.float32, st.integers(1, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
 )
 ORDINARY = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-100, 100, width=32))
 
@@ -175,9 +173,7 @@ def test_what_came_out_goes_through_unchanged(name: str, vector_d: Vector) -> No
 
 @ALL
 @given(vector_d=ORDINARY, data=st.data())
-def test_a_payload_may_be_cut_anywhere_between_two_words(
-    name: str, vector_d: Vector, data: st.DataObject
-) -> None:
+def test_a_payload_may_be_cut_anywhere_between_two_words(name: str, vector_d: Vector, data: st.DataObject) -> None:
     encoding = MAKE[name](len(vector_d), 1)
     content = b"".join(encoding.frames([memoryview(vector_d.tobytes()), memoryview(b"\0\0\0\0")]))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(content) // 4 - 1)), max_size=5)))
@@ -317,11 +313,5 @@ def test_a_model_in_another_encoding_is_refused(agreed: EncodingPlan | None) -> 
 
 def task(encoding: Any) -> Task:
     return Task(
-        task_id=1,
-        number=0,
-        version=0,
-        learning_rate=0.1,
-        signature="0" * 64,
-        payload_bytes=8,
-        encoding=encoding,
+        task_id=1, number=0, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8, encoding=encoding
     )

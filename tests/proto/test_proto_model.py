@@ -17,9 +17,7 @@ def tensor(name: str, *shape: int) -> TensorSpec:
 
 def test_the_signature_is_taken_over_lengths_names_shapes_and_dtypes() -> None:
     # Two bytes of UTF-8 for one character, a name length of 2, rank 1, dimension 5 = 2 * 2 + 1.
-    by_hand = (
-        b"\x02\x00\x00\x00\xc3\xa9\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00float32"
-    )
+    by_hand = b"\x02\x00\x00\x00\xc3\xa9\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00float32"
     assert signature.digest([tensor("é", 5)]) == hashlib.sha256(by_hand).hexdigest()
     scalar = b"\x01\x00\x00\x00s" + b"\x00\x00\x00\x00" + b"\x07\x00\x00\x00float32"
     assert signature.digest([tensor("é", 5), tensor("s")]) == hashlib.sha256(by_hand + scalar).hexdigest()
@@ -83,9 +81,7 @@ def test_frames_put_together_are_the_payload_and_pass_the_check(numbers: int) ->
         ([], 4, "the payload is 0 bytes, the header says 4"),
     ],
 )
-def test_wrong_frames_are_refused_in_one_sentence(
-    frame_bytes: list[int], payload_bytes: int, sentence: str
-) -> None:
+def test_wrong_frames_are_refused_in_one_sentence(frame_bytes: list[int], payload_bytes: int, sentence: str) -> None:
     with pytest.raises(RemoteContractError) as caught:
         payload.check(frame_bytes, payload_bytes)
     assert (caught.value.reason, str(caught.value)) == (Reason.WRONG_SIZE, sentence)

@@ -29,16 +29,12 @@ def test_a_prepared_task_is_what_encode_makes_of_it(task: Task, task_id: int, nu
     prepared = Prepared(task)
     other = task.model_copy(update={"task_id": task_id, "number": number})
     assert prepared.header(task_id=task_id, number=number) == encode(other)
-    assert prepared.header(task_id=task.task_id, number=task.number) == encode(
-        task
-    )  # nothing of the other is left
+    assert prepared.header(task_id=task.task_id, number=task.number) == encode(task)  # nothing of the other is left
 
 
 @given(task_id=POSITIVES)
 def test_a_prepared_verdict_is_what_encode_makes_of_it(task_id: int) -> None:
-    assert Prepared(ACCEPTED).header(task_id=task_id) == encode(
-        ACCEPTED.model_copy(update={"task_id": task_id})
-    )
+    assert Prepared(ACCEPTED).header(task_id=task_id) == encode(ACCEPTED.model_copy(update={"task_id": task_id}))
 
 
 def test_no_field_is_taken_that_the_message_does_not_have() -> None:

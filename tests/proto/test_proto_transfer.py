@@ -34,9 +34,7 @@ def cut(payload: bytes, *sizes: int) -> list[memoryview]:
 
 
 def receiving(part: PlayedPart | None = None, payload: bytes = PAYLOAD, *, place: bool = True) -> Receiving:
-    made = Receiving(
-        TASK, len(payload), checksum([memoryview(payload)]), part or PlayedPart(), window_bytes=WINDOW
-    )
+    made = Receiving(TASK, len(payload), checksum([memoryview(payload)]), part or PlayedPart(), window_bytes=WINDOW)
     made.has_place = place
     return made
 
@@ -300,9 +298,7 @@ def test_a_payload_arrives_whole_however_the_network_behaves(
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
-def test_where_nothing_is_lost_every_byte_is_sent_once_and_no_heartbeat_is_needed(
-    size: int, sizes: list[int]
-) -> None:
+def test_where_nothing_is_lost_every_byte_is_sent_once_and_no_heartbeat_is_needed(size: int, sizes: list[int]) -> None:
     payload = bytes(range(size))
     receiver, sender = receiving(payload=payload), sending(payload, *sizes)
     said, sent = [receiver.ask()], 0

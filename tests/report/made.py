@@ -68,8 +68,7 @@ def round_of(version: int, *members: tuple[int, int, float], digest: str = "ab")
         overflowed=False,
         digest=digest * 32,
         members=tuple(
-            MemberRow(handle=handle, staleness=staleness, weight=weight)
-            for handle, staleness, weight in members
+            MemberRow(handle=handle, staleness=staleness, weight=weight) for handle, staleness, weight in members
         ),
     )
 
@@ -86,9 +85,7 @@ def small_run() -> Batch:
         rejected(7, "expired-task", client_id=2),
     ]
     return Batch(
-        tasks=[
-            task(number, client_id=client_id) for number, client_id in enumerate((0, 1, 1, 0, 2, 0, 2, 3))
-        ],
+        tasks=[task(number, client_id=client_id) for number, client_id in enumerate((0, 1, 1, 0, 2, 0, 2, 3))],
         updates=updates,
         rounds=[round_of(1, (1, 0, 0.75), (2, 0, -0.25)), round_of(2, (4, 1, 0.5), (5, 3, 0.5), digest="cd")],
         evaluations=[measured(0, 0.25, at_s=0.5), measured(2, 0.75, at_s=20.5)],
@@ -110,8 +107,6 @@ def compensated() -> Batch:
     batch = small_run()
     batch.rounds[0] = batch.rounds[0]._replace(compensation=row)
     batch.rounds[1] = batch.rounds[1]._replace(
-        compensation=row._replace(
-            errors=(MeasuredError(client_id=1, method="none", l1=2.0, cosine=0.25, staleness=4),)
-        )
+        compensation=row._replace(errors=(MeasuredError(client_id=1, method="none", l1=2.0, cosine=0.25, staleness=4),))
     )
     return batch

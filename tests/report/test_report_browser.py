@@ -11,10 +11,7 @@ from unstale.report.make import report
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
-COLOURS = {
-    "light": ("rgb(255, 255, 255)", "rgb(31, 35, 40)"),
-    "dark": ("rgb(15, 20, 25)", "rgb(230, 237, 243)"),
-}
+COLOURS = {"light": ("rgb(255, 255, 255)", "rgb(31, 35, 40)"), "dark": ("rgb(15, 20, 25)", "rgb(230, 237, 243)")}
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +30,7 @@ def test_the_page_loads_and_is_accessible(window: str, look: Look, file: Path) -
     opened = look(file.as_uri(), options)
     assert barriers(opened) == []
     paper, ink = opened.evaluate(
-        "[getComputedStyle(document.body).backgroundColor,"
-        " getComputedStyle(document.querySelector('svg text')).fill]"
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('svg text')).fill]"
     )
     assert (paper, ink) == COLOURS[options["color_scheme"]]
 

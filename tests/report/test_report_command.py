@@ -41,9 +41,7 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_page_tables_and_pictures_are_written(
-    one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_tables_and_pictures_are_written(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, tables, pictures = tmp_path / "out.html", tmp_path / "csv", tmp_path / "png"
     said = written(capsys, one, "--out", out, "--csv", tables, "--png", pictures, "--target", 0.5)
     assert said.splitlines()[-1] == f"{out}: written"
@@ -73,9 +71,7 @@ def test_groups_are_made_and_named_as_asked(tmp_path: Path, capsys: pytest.Captu
     assert "both (n = 2)" in out.read_text(encoding="utf-8")
 
 
-def test_a_directory_that_cannot_be_read_is_one_error_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_cannot_be_read_is_one_error_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not the directory of a run" in refusal(capsys, tmp_path, "--out", tmp_path.parent / "x.html")
     path = run(tmp_path / "run", curve(0.5))
     with sqlite3.connect(path / "run.db") as database:
@@ -94,21 +90,15 @@ def test_destinations_are_checked_before_runs_are_read(
     nowhere = tmp_path / "no/where"
     assert "--out is" in refusal(capsys, one, "--out", tmp_path)
     assert "--out is" in refusal(capsys, one, "--out", nowhere / "x.html")
-    assert "which is a file, expected a folder" in refusal(
-        capsys, one, "--out", tmp_path / "x.html", "--csv", a_file
-    )
-    assert f"make {nowhere} first" in refusal(
-        capsys, one, "--out", tmp_path / "x.html", "--png", nowhere / "png"
-    )
+    assert "which is a file, expected a folder" in refusal(capsys, one, "--out", tmp_path / "x.html", "--csv", a_file)
+    assert f"make {nowhere} first" in refusal(capsys, one, "--out", tmp_path / "x.html", "--png", nowhere / "png")
     assert not (tmp_path / "x.html").exists()
 
 
 def test_nothing_is_written_into_a_run(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(one)
     assert "runs are only read" in refusal(capsys, one, "--out", one / "config.yaml")
-    assert "runs are only read" in refusal(
-        capsys, one, "--out", one.parent / "x.html", "--csv", one / "segments"
-    )
+    assert "runs are only read" in refusal(capsys, one, "--out", one.parent / "x.html", "--csv", one / "segments")
     assert contents(one) == before
 
 
@@ -127,9 +117,7 @@ def test_a_full_disk_is_reported(one: Path, tmp_path: Path, capsys: pytest.Captu
     assert "the disk is full; make room" in refusal(capsys, one, "--out", tmp_path / "x.html")
 
 
-def test_every_table_and_column_is_in_the_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_table_and_column_is_in_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         run(tmp_path / "one", small_run()),
         run(tmp_path / "two", compensated(), policy={"name": "dynsgd"}, compensator={"name": "first-order"}),
@@ -137,8 +125,6 @@ def test_every_table_and_column_is_in_the_document(
     written(capsys, *runs, "--out", tmp_path / "x.html", "--csv", tmp_path / "csv", "--target", 0.5)
     text = DOCUMENT.read_text(encoding="utf-8")
     said = dict(re.findall(r"^\| `(\w+\.csv)` \| [^|]* \| ([^|]*) \|$", text, re.MULTILINE))
-    files = {
-        file.name: file.read_text(encoding="utf-8").splitlines()[0] for file in (tmp_path / "csv").iterdir()
-    }
+    files = {file.name: file.read_text(encoding="utf-8").splitlines()[0] for file in (tmp_path / "csv").iterdir()}
     documented = {name: ",".join(re.findall(r"`(\w+)`", columns)) for name, columns in said.items()}
     assert documented == files

@@ -28,11 +28,7 @@ FEDBUFF, DYNSGD = {"name": "fedbuff"}, {"name": "dynsgd"}
 
 
 def test_runs_that_differ_only_in_their_seed_form_a_group(make: Make) -> None:
-    runs = [
-        make("a", seed=0, policy=FEDBUFF),
-        make("b", seed=0, policy=DYNSGD),
-        make("c", seed=1, policy=FEDBUFF),
-    ]
+    runs = [make("a", seed=0, policy=FEDBUFF), make("b", seed=0, policy=DYNSGD), make("c", seed=1, policy=FEDBUFF)]
     groups = grouped(runs)
     assert [(group.label, [one.name for one in group.runs]) for group in groups] == [
         ("fedbuff", ["a", "c"]),
@@ -51,10 +47,7 @@ def test_groups_are_named_by_their_differences(make: Make) -> None:
         make("a", policy={"name": "fedasync", "settings": {"alpha": 0.5}}),
         make("b", policy=DYNSGD, scenario={"name": "lognormal"}),
     ]
-    assert [group.label for group in grouped(runs)] == [
-        "fedasync, alpha 0.5, no scenario",
-        "dynsgd, lognormal",
-    ]
+    assert [group.label for group in grouped(runs)] == ["fedasync, alpha 0.5, no scenario", "dynsgd, lognormal"]
 
 
 def test_by_pools_other_differences_and_lists_them(make: Make) -> None:

@@ -30,12 +30,7 @@ def sentences(of: Report) -> str:
 def repeated(path: Path, *last: float, **changes: Any) -> list[Path]:
     """Runs of seeds 0, 1, ... that end with these accuracies, measured at versions 0 and 1."""
     return [
-        run(
-            path / f"{changes.get('policy', {}).get('name', 'run')}{seed}",
-            curve(0.1, accuracy),
-            seed=seed,
-            **changes,
-        )
+        run(path / f"{changes.get('policy', {}).get('name', 'run')}{seed}", curve(0.1, accuracy), seed=seed, **changes)
         for seed, accuracy in enumerate(last)
     ]
 
@@ -109,8 +104,7 @@ def test_evaluations_that_some_runs_lack_are_left_out_with_a_sentence(tmp_path: 
 
 def test_values_that_are_not_finite_are_counted_in_the_caption(tmp_path: Path) -> None:
     paths = [
-        run(tmp_path / str(seed), curve(0.1, 0.2, 0.3, loss=loss), seed=seed)
-        for seed, loss in enumerate((1.0, inf))
+        run(tmp_path / str(seed), curve(0.1, 0.2, 0.3, loss=loss), seed=seed) for seed, loss in enumerate((1.0, inf))
     ]
     of = report(paths)
     captions = {picture.name: picture.caption for picture in of.pictures}
@@ -142,10 +136,7 @@ def test_notes_warn_of_incomplete_and_incomparable_runs(tmp_path: Path) -> None:
 
 def test_pooled_runs_are_noted(tmp_path: Path) -> None:
     paths = [run(tmp_path / "a", curve(0.1), rounds=2), run(tmp_path / "b", curve(0.2), rounds=3)]
-    assert (
-        "fedbuff pools runs that differ in more than their seed: rounds."
-        in report(paths, by=["policy"]).notes
-    )
+    assert "fedbuff pools runs that differ in more than their seed: rounds." in report(paths, by=["policy"]).notes
 
 
 @pytest.mark.parametrize("target", [0.0, 1.5, -1.0, float("nan")])
@@ -167,17 +158,11 @@ def test_clients_have_their_updates_and_their_share_of_the_weight(tmp_path: Path
     assert by_client[0]["staleness_mean_rounds"] == 0.5
     (fair,) = rows(of, "fairness")
     assert fair["updates_jain"] == pytest.approx(16 / (4 * 6))
-    assert (fair["without_update_mean"], fair["largest_share_ratio"], fair["even_share_ratio"]) == (
-        1,
-        0.625,
-        0.25,
-    )
+    assert (fair["without_update_mean"], fair["largest_share_ratio"], fair["even_share_ratio"]) == (1, 0.625, 0.25)
 
 
 def test_weights_are_multiples_of_the_even_share(tmp_path: Path) -> None:
-    by_staleness = {
-        row["staleness_rounds"]: row for row in rows(report([run(tmp_path / "r", small_run())]), "weights")
-    }
+    by_staleness = {row["staleness_rounds"]: row for row in rows(report([run(tmp_path / "r", small_run())]), "weights")}
     # Staleness 0: shares 3/4 and 1/4 of two updates, 1.5 and 0.5 times an even one. Weights 0.75 and -0.25.
     assert (by_staleness[0]["relative_weight_mean"], by_staleness[0]["weight_mean"]) == (1.0, 0.25)
     assert by_staleness[3]["relative_weight_mean"] == 1.0

@@ -44,12 +44,7 @@ def test_fairness_is_over_the_last_version_that_each_client_measured(tmp_path: P
 
 def test_a_group_has_the_mean_of_its_runs_with_the_interval_over_runs(tmp_path: Path) -> None:
     paths = [
-        run(
-            tmp_path / str(seed),
-            asked((0, 1, worst), (1, 1, worst + 0.5)),
-            seed=seed,
-            evaluate_clients_every=1,
-        )
+        run(tmp_path / str(seed), asked((0, 1, worst), (1, 1, worst + 0.5)), seed=seed, evaluate_clients_every=1)
         for seed, worst in enumerate((0.0, 0.25))
     ]
     (row,) = rows(report(paths), "own_accuracy")

@@ -84,9 +84,7 @@ def test_identifiers_are_the_only_ones_of_their_name_and_are_there(text: str) ->
 def test_pictures_and_tables_have_names_for_screen_readers(text: str) -> None:
     found = Page(text)
     pictures = found.all("svg")
-    assert pictures and all(
-        attributes["role"] == "img" and attributes["aria-label"] for attributes in pictures
-    )
+    assert pictures and all(attributes["role"] == "img" and attributes["aria-label"] for attributes in pictures)
     assert len(found.all("figcaption")) == len(pictures)
     assert len(found.all("caption")) == len(found.all("table"))
     assert all(attributes.get("scope") in ("col", "row") for attributes in found.all("th"))

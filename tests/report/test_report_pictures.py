@@ -42,9 +42,7 @@ def test_a_curve_is_drawn_of_few_and_of_many_points(values: tuple[float, ...]) -
     assert svg.inline(drawing.svg(picture(*values)), "some", "alt").startswith("<svg ")
 
 
-@pytest.mark.parametrize(
-    "label", ["$\\frac$", "_hidden", "<b>&", "名前", "x" * 200, "\N{REPLACEMENT CHARACTER}"]
-)
+@pytest.mark.parametrize("label", ["$\\frac$", "_hidden", "<b>&", "名前", "x" * 200, "\N{REPLACEMENT CHARACTER}"])
 def test_a_label_is_drawn_as_it_is(label: str) -> None:
     drawn = svg.inline(drawing.svg(picture(1.0, 2.0, label=label)), "some", "alt")
     expected = label if len(label) < 60 else "x" * 60
@@ -99,14 +97,7 @@ def weighted(*weights: float) -> Batch:
 
 @pytest.mark.parametrize(
     "batch",
-    [
-        small_run(),
-        curve(0.1, 0.9, loss=inf),
-        Batch(),
-        weighted(nan, nan),
-        weighted(inf, 0.5),
-        weighted(0.0, 0.0),
-    ],
+    [small_run(), curve(0.1, 0.9, loss=inf), Batch(), weighted(nan, nan), weighted(inf, 0.5), weighted(0.0, 0.0)],
 )
 def test_every_picture_of_a_report_is_drawn(batch: Batch, tmp_path: Path) -> None:
     paths = [run(tmp_path / f"{seed}", batch, seed=seed) for seed in range(3)]

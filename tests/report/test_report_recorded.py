@@ -41,8 +41,7 @@ def test_classes_that_no_example_has_are_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "ended", "state"),
-    [(2, False, State.FINISHED), (3, True, State.STOPPED), (3, False, State.BROKEN)],
+    ("rounds", "ended", "state"), [(2, False, State.FINISHED), (3, True, State.STOPPED), (3, False, State.BROKEN)]
 )
 def test_how_far_a_run_is(rounds: int, ended: bool, state: State, tmp_path: Path) -> None:
     path = run(tmp_path / "run", small_run(), run_id="r", rounds=rounds, ended=ended)
@@ -58,12 +57,7 @@ def test_a_run_that_a_server_has_open_still_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", Batch()), "run")
-    assert (found.version, found.elapsed_s, len(found.evaluations), found.is_compensated) == (
-        0,
-        0.0,
-        0,
-        False,
-    )
+    assert (found.version, found.elapsed_s, len(found.evaluations), found.is_compensated) == (0, 0.0, 0, False)
 
 
 def test_a_snapshot_is_of_one_instant(tmp_path: Path) -> None:

@@ -63,9 +63,7 @@ def test_curves_that_share_nothing_are_empty() -> None:
     assert len(over_time([series([0, 1], [0.0, 1.0]), series([2, 3], [0.0, 1.0])]).at_x) == 0
 
 
-@pytest.mark.parametrize(
-    ("shares", "evenness"), [([1, 1, 1, 1], 1.0), ([4, 0, 0, 0], 0.25), ([1, 3], 16 / 20)]
-)
+@pytest.mark.parametrize(("shares", "evenness"), [([1, 1, 1, 1], 1.0), ([4, 0, 0, 0], 0.25), ([1, 3], 16 / 20)])
 def test_evenness_is_jains_index(shares: list[float], evenness: float) -> None:
     assert jain(shares) == pytest.approx(evenness)
     assert isnan(jain([0.0, 0.0]))

@@ -15,9 +15,7 @@ def record(peer: object, at_s: float, text: str = "client %d: no") -> logging.Lo
 
 def test_a_peer_has_a_few_lines_at_once_and_then_one_in_ten_seconds() -> None:
     limit = PeerRateLimit()
-    assert [limit.filter(record(7, 1000.0)) for _ in range(PEER_LINES + 2)] == [True] * PEER_LINES + [
-        False
-    ] * 2
+    assert [limit.filter(record(7, 1000.0)) for _ in range(PEER_LINES + 2)] == [True] * PEER_LINES + [False] * 2
     assert not limit.filter(record(7, 1009.9))
     later = record(7, 1010.0)
     assert limit.filter(later)

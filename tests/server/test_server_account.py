@@ -35,10 +35,7 @@ class Kept:
         self.observed: list[Observation] = []
         self.progress: list[Progress] = []
         self.stats = ServerStats(
-            rounds=9,
-            record=self.observed.extend,
-            on_progress=self.progress.append,
-            evaluate_clients_every=1,
+            rounds=9, record=self.observed.extend, on_progress=self.progress.append, evaluate_clients_every=1
         )
         self.stats.tally.started(0.0)
 
@@ -57,13 +54,7 @@ class Kept:
 
 def test_the_rate_is_of_updates_accepted_since_the_evaluation_before() -> None:
     kept = Kept()
-    for outcome in (
-        Outcome.ACCEPTED,
-        Outcome.DUPLICATE,
-        Outcome.ACCEPTED,
-        Outcome.REJECTED,
-        Outcome.ACCEPTED,
-    ):
+    for outcome in (Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.ACCEPTED, Outcome.REJECTED, Outcome.ACCEPTED):
         kept.judged(outcome)
     assert kept.evaluated(2.0).updates_per_s == 3 / 2
     kept.judged(Outcome.ACCEPTED)
@@ -72,15 +63,11 @@ def test_the_rate_is_of_updates_accepted_since_the_evaluation_before() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "counts"), [(Outcome.ACCEPTED, True), (Outcome.DUPLICATE, False)])
-def test_what_a_client_measured_itself_counts_with_an_update_that_does(
-    outcome: Outcome, counts: bool
-) -> None:
+def test_what_a_client_measured_itself_counts_with_an_update_that_does(outcome: Outcome, counts: bool) -> None:
     kept = Kept()
     kept.judged(outcome, accuracy=0.25)
     means = [
-        one.value
-        for one in kept.observed
-        if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
+        one.value for one in kept.observed if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
     ]
     assert means == ([0.25] if counts else [])
     kept.stats.flush()
@@ -104,14 +91,7 @@ def test_a_note_of_compensation_is_logged_once(caplog: pytest.LogCaptureFixture)
             overflowed=False,
             compensation=told,
         )
-        applied = Applied(
-            result=result,
-            frames=[],
-            aggregate_s=0.0,
-            compensate_s=0.0,
-            device_memory_bytes=0,
-            digest="",
-        )
+        applied = Applied(result=result, frames=[], aggregate_s=0.0, compensate_s=0.0, device_memory_bytes=0, digest="")
         kept.stats.applied(applied, wait_s=0.0)
     assert caplog.messages == ["There is little memory."]
 

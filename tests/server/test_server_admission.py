@@ -90,9 +90,7 @@ def recorded(path: Path, query: str) -> list[Any]:
 
 
 def settings_in(path: Path, **changes: Any) -> Any:
-    return small(
-        rounds=100, run={"directory": str(path), "free_bytes_min": 0, "checkpoint_every": 4}, **changes
-    )
+    return small(rounds=100, run={"directory": str(path), "free_bytes_min": 0, "checkpoint_every": 4}, **changes)
 
 
 def of_norm(norm: float) -> "np.ndarray[Any, Any]":

@@ -36,9 +36,7 @@ def row(byte: int, size_bytes: int = LARGE_BYTES) -> memoryview:
     return memoryview(bytes([byte]) * size_bytes)
 
 
-def test_rows_of_every_size_are_read_back_once_they_are_settled(
-    tmp_path: Path, aside: BackgroundWriter
-) -> None:
+def test_rows_of_every_size_are_read_back_once_they_are_settled(tmp_path: Path, aside: BackgroundWriter) -> None:
     segments = Segments(tmp_path, segment_bytes=3 * LARGE_BYTES, writer=aside)
     sizes = [LARGE_BYTES, 10, 2 * LARGE_BYTES, LARGE_BYTES - 1, 5 * LARGE_BYTES, 1]
     rows = [row(number, size) for number, size in enumerate(sizes)]
@@ -153,9 +151,7 @@ def test_a_round_is_not_made_before_its_rows_are_written(
 
     def arrives(handle: int) -> list[actions.Action]:
         task = tasks[handle]
-        staged = StagedUpdate(
-            client_id=task.client_id, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.1
-        )
+        staged = StagedUpdate(client_id=task.client_id, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.1)
         event = events.UpdateArrived(
             client_id=task.client_id, task_id=task.task_id, base_version=0, handle=handle, at_s=1.0
         )

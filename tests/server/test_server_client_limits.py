@@ -26,9 +26,7 @@ NOT_TO_BLAME = {
 }
 
 
-def lets_in(
-    client_limits: ClientLimits, at_s: float, client_id: int | None = None, route: bytes = ROUTE
-) -> bool:
+def lets_in(client_limits: ClientLimits, at_s: float, client_id: int | None = None, route: bytes = ROUTE) -> bool:
     try:
         client_limits.check_rate(route, client_id, at_s)
     except RemoteContractError as error:
@@ -64,20 +62,13 @@ def test_twice_what_a_second_lets_in_may_come_at_once_and_then_what_a_second_let
     assert [lets_in(client_limits, 0.0, 7) for _ in range(9)] == [True] * 8 + [False]
     assert [lets_in(client_limits, 0.25, 7) for _ in range(2)] == [True, False]  # 0.25 s * 4 /s = 1
     assert [lets_in(client_limits, 1.0, 7) for _ in range(4)] == [True] * 3 + [False]  # 0.75 s * 4 /s = 3
-    assert [lets_in(client_limits, 99.0, 7) for _ in range(9)] == [True] * 8 + [
-        False
-    ]  # full again, and not fuller
+    assert [lets_in(client_limits, 99.0, 7) for _ in range(9)] == [True] * 8 + [False]  # full again, and not fuller
 
 
 def test_each_client_and_each_connection_pays_for_itself() -> None:
     client_limits = ClientLimits(client_messages_per_s_max=1, stranger_messages_per_s_max=1)
     assert [lets_in(client_limits, 0.0, client_id) for client_id in (1, 1, 1, 2)] == [True, True, False, True]
-    assert [lets_in(client_limits, 0.0, None, route) for route in (b"a", b"a", b"a", b"b")] == [
-        True,
-        True,
-        False,
-        True,
-    ]
+    assert [lets_in(client_limits, 0.0, None, route) for route in (b"a", b"a", b"a", b"b")] == [True, True, False, True]
 
 
 def test_a_hello_is_paid_by_its_connection_once_whoever_says_it() -> None:
@@ -99,9 +90,7 @@ def test_without_bounds_everything_is_let_in() -> None:
 
 def test_a_connection_is_told_once_a_second_that_it_says_too_much_and_of_all_else_always() -> None:
     client_limits = ClientLimits(stranger_messages_per_s_max=1)
-    answered = [
-        client_limits.may_answer(ROUTE, Reason.RATE_LIMITED, at_s) for at_s in (5.0, 5.5, 5.99, 6.0, 6.5)
-    ]
+    answered = [client_limits.may_answer(ROUTE, Reason.RATE_LIMITED, at_s) for at_s in (5.0, 5.5, 5.99, 6.0, 6.5)]
     assert answered == [True, False, False, True, False]
     assert client_limits.may_answer(b"another", Reason.RATE_LIMITED, 6.5)
     assert all(client_limits.may_answer(ROUTE, Reason.MALFORMED_HEADER, 6.5) for _ in range(3))
@@ -215,16 +204,12 @@ def test_in_quarantine_a_hello_is_refused_until_the_time_is_over_and_the_row_beg
 
 
 def test_the_settings_are_the_guards() -> None:
-    made = client_limits.configured(
-        ServerSettings(client_messages_per_s_max=3, quarantine_after=2, quarantine_s=9.0)
-    )
+    made = client_limits.configured(ServerSettings(client_messages_per_s_max=3, quarantine_after=2, quarantine_s=9.0))
     assert [lets_in(made, 0.0, 0) for _ in range(7)] == [True] * 6 + [False]
     assert [lets_in(made, 0.0) for _ in range(21)] == [True] * 20 + [False]
     assert [judged(made, Reason.NON_FINITE) for _ in range(2)] == [False, True]
     assert "9 s" in str(made.quarantine(0, 0.0))
-    unbounded = client_limits.configured(
-        ServerSettings(client_messages_per_s_max=None, quarantine_after=None)
-    )
+    unbounded = client_limits.configured(ServerSettings(client_messages_per_s_max=None, quarantine_after=None))
     assert all(lets_in(unbounded, 0.0, 0) for _ in range(5000))
     assert not any(judged(unbounded, Reason.NON_FINITE) for _ in range(100))
 
@@ -355,9 +340,7 @@ def test_hellos_are_bounded_for_a_client_as_for_a_stranger() -> None:
 
 
 def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
-    server = guarded(
-        ClientLimits(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2
-    )
+    server = guarded(ClientLimits(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2)
     thief = server.client(0)
     thief.join()
     thief.hears()

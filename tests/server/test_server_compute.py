@@ -37,9 +37,7 @@ def made(dimension: int, buffers: int, save: Save | None) -> Applied:
         buffers_b=torch.ones(buffers),
     )
     letters: list[ComputeResult] = []
-    compute = Compute(
-        learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save
-    )
+    compute = Compute(learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save)
     rows = torch.arange(dimension + buffers, dtype=torch.float32)[None]
     compute.submit(ApplyCommand(round=Round(rows, ()), updates=(of(0),)))
     compute.start()

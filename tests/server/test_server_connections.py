@@ -190,9 +190,7 @@ def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_ot
         limiter = server.server._limiter
         for peer in peers:
             peer.send(frame_start(60_000))
-        until(
-            lambda: sum(one.messages == one.seen == 1 for one in limiter.table) >= 3, "hellos count no more"
-        )
+        until(lambda: sum(one.messages == one.seen == 1 for one in limiter.table) >= 3, "hellos count no more")
         for number, peer in enumerate(peers):
             peer.send(bytes(15_000 * (number + 1)))
         until(lambda: limiter.table.held_bytes >= 90_000, "all of it was read")
@@ -206,10 +204,7 @@ def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_ot
 
 
 def test_over_the_bound_of_all_together_the_one_that_holds_most_is_cut() -> None:
-    with (
-        RunningServer(settings(clients=30, unread_bytes_max=2**20)) as server,
-        ExitStack() as stack,
-    ):
+    with RunningServer(settings(clients=30, unread_bytes_max=2**20)) as server, ExitStack() as stack:
         peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(29)]
         for client_id, peer in enumerate(peers):
             joined(peer, client_id)

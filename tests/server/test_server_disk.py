@@ -45,9 +45,7 @@ def test_a_full_disk_is_said_in_log_health_and_page_and_the_run_goes_on_by_itsel
 ) -> None:
     caplog.set_level("INFO")
     with small_disk(tmp_path / "disk") as disk:
-        settings = small(
-            clients=1, rounds=1000, run={"directory": str(disk / "run"), "free_bytes_min": 128 * 1024}
-        )
+        settings = small(clients=1, rounds=1000, run={"directory": str(disk / "run"), "free_bytes_min": 128 * 1024})
         with RunningServer(settings) as server, RawClient(server.address, 0) as client:
             client.join()
             task, _ = client.task()
@@ -111,8 +109,7 @@ def test_a_checkpoint_that_does_not_fit_is_left_out_and_written_later(
             for _ in range(4):  # versions 2 and 4 are to be written
                 make_version(client)
             until(
-                lambda: sample(server.http, "unstale_checkpoints_left_out_total") == 2,
-                "two checkpoints are left out",
+                lambda: sample(server.http, "unstale_checkpoints_left_out_total") == 2, "two checkpoints are left out"
             )
             assert lines_with("is left out", caplog) == 1
             assert list((folder / "checkpoints").iterdir()) == []

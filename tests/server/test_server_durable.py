@@ -136,10 +136,7 @@ def test_a_finished_run_is_told_again_and_does_not_go_on(tmp_path: Path) -> None
 
 def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> None:
     settings = kept_in(tmp_path)
-    with (
-        RunningServer(settings),
-        pytest.raises(UserError, match=r"run is in use by another process"),
-    ):
+    with RunningServer(settings), pytest.raises(UserError, match=r"run is in use by another process"):
         RunningServer(settings)
     with pytest.raises(UserError, match=r"training\.batch_size"):
         RunningServer(kept_in(tmp_path, training={"name": "gradient", "learning_rate": 0.5, "batch_size": 9}))
@@ -200,11 +197,7 @@ def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: 
             task, _ = a.task()
             assert a.answer(task, ONES).outcome == "accepted"
             other, _ = b.task()
-        with (
-            RunningServer(settings) as second,
-            client(second, 0) as a,
-            client(second, 1, (other.task_id,)) as b,
-        ):
+        with RunningServer(settings) as second, client(second, 0) as a, client(second, 1, (other.task_id,)) as b:
             assert b.answer(other, 3 * ONES).outcome == "accepted"
             task, model_d = a.task()
         assert task.version == 1
@@ -274,9 +267,7 @@ def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
     assert conserved(tmp_path / "after") == (3, 3, 0, 0)
 
 
-def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", durability="full")
     cut_last_row(tmp_path / "after")
     monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")

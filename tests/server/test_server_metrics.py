@@ -24,11 +24,7 @@ ONES = np.ones(650, dtype="<f4")
 MODEL_BYTES = 4 * 650
 
 ABOUT = (catalogue.BUILD_INFO, catalogue.RUN_INFO)
-OF_A_COMPENSATOR = (
-    catalogue.COMPENSATED_UPDATES,
-    catalogue.COMPENSATION_FALLBACKS,
-    catalogue.COMPENSATION_ERROR,
-)
+OF_A_COMPENSATOR = (catalogue.COMPENSATED_UPDATES, catalogue.COMPENSATION_FALLBACKS, catalogue.COMPENSATION_ERROR)
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
@@ -115,10 +111,7 @@ def test_every_number_of_a_run_under_way() -> None:
         assert 0 < total(weight, name + "_sum") <= 4
         duration, name = by_name["unstale_round_duration_seconds"], "unstale_round_duration_seconds"
         assert total(duration, name + "_count") == 2
-        phases, phase_name = (
-            by_name["unstale_round_phase_duration_seconds"],
-            "unstale_round_phase_duration_seconds",
-        )
+        phases, phase_name = (by_name["unstale_round_phase_duration_seconds"], "unstale_round_phase_duration_seconds")
         assert total(phases, phase_name + "_count", phase="aggregate") == 2
         assert total(phases, phase_name + "_count", phase="wait") == 2
         waited_and_aggregated = sum(

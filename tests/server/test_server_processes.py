@@ -145,9 +145,7 @@ def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("_signals_as_they_are")
-def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -162,9 +160,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(
 def test_a_server_that_never_answers_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     sentence = said_by(capsys, "client", "--server", address, "--client.patience-s", "0.1")
-    assert sentence == (
-        f"unstale: no server answered at {address} for 0.1 s; start it, or check client.server"
-    )
+    assert sentence == (f"unstale: no server answered at {address} for 0.1 s; start it, or check client.server")
 
 
 @pytest.mark.usefixtures("_signals_as_they_are")

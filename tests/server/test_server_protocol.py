@@ -44,9 +44,7 @@ def test_a_task_that_came_is_not_given_again_however_long_it_takes() -> None:
     client = PlayedServer().client(0)
     task = client.task()
     for number in range(5):
-        assert types(client.beat(newest_task=task.task_id, heard=number - 1 if number else None)) == [
-            "heartbeat"
-        ]
+        assert types(client.beat(newest_task=task.task_id, heard=number - 1 if number else None)) == ["heartbeat"]
 
 
 def test_a_heartbeat_that_left_before_its_answer_could_be_heard_proves_nothing() -> None:
@@ -259,17 +257,13 @@ def test_a_model_is_wrapped_once_a_version() -> None:
 
 def test_a_stale_client_is_sent_the_model_of_a_past_version_with_the_learning_rate_of_now() -> None:
     # T = 2: in epoch t the task has the model of version t - 2, and of t before that.
-    server = PlayedServer(
-        2, trigger=SYNC, selector=SelectorSettings(name="round-robin", size=2), stale_rounds={1: 2}
-    )
+    server = PlayedServer(2, trigger=SYNC, selector=SelectorSettings(name="round-robin", size=2), stale_rounds={1: 2})
     clients = [server.client(0), server.client(1)]
     for client in clients:
         client.join()
     for version in range(5):
         rates = []
-        for client, expected in zip(
-            clients, (version, version - 2 if version >= 2 else version), strict=True
-        ):
+        for client, expected in zip(clients, (version, version - 2 if version >= 2 else version), strict=True):
             task, frames = server.wire.sent[client.route][-1]
             assert isinstance(task, Task)
             assert task.version == expected

@@ -176,9 +176,7 @@ def test_a_run_without_its_log_is_refused_and_keeps_its_updates(tmp_path: Path) 
     assert version_in(run) == 2
 
 
-def test_a_restore_says_how_much_of_a_damaged_log_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_restore_says_how_much_of_a_damaged_log_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "killed"
     killed_after(settings_in(tmp_path / "run", checkpoint_every=1000), 5, run)
     log = run / "run.db-wal"

@@ -168,11 +168,7 @@ def test_a_version_that_cannot_be_had_is_refused_with_those_that_can(tmp_path: P
 def test_updates_that_waited_are_dropped_and_clients_gather_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = settings_in(run, clients=2, trigger={"name": "k-async", "k": 2})
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as a,
-        RawClient(server.address, 1) as b,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a, RawClient(server.address, 1) as b:
         a.join()
         b.join()
         for _ in range(2):
@@ -188,11 +184,7 @@ def test_updates_that_waited_are_dropped_and_clients_gather_again(tmp_path: Path
     database.close()
     assert (found.received, found.aggregated, found.pending, found.rejected) == (5, 4, 0, 1)
     assert reasons == ["rolled-back"]
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as a,
-        RawClient(server.address, 1) as b,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a, RawClient(server.address, 1) as b:
         assert server.state()["pending"] == 0
         a.join()
         b.join()
@@ -274,10 +266,7 @@ def test_a_rollback_that_is_killed_once_it_is_stored_is_ended_by_a_restore(
 
 
 def test_a_rollback_while_a_server_runs_is_refused(tmp_path: Path) -> None:
-    with (
-        RunningServer(settings_in(tmp_path / "run")),
-        pytest.raises(UserError, match="is in use by another process"),
-    ):
+    with RunningServer(settings_in(tmp_path / "run")), pytest.raises(UserError, match="is in use by another process"):
         roll_back(tmp_path / "run", 0)
 
 
@@ -287,20 +276,12 @@ def test_a_rollback_while_a_server_runs_is_refused(tmp_path: Path) -> None:
 def test_an_excluded_client_is_refused_until_it_is_admitted_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = settings_in(run, clients=2)
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as a,
-        RawClient(server.address, 1) as b,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a, RawClient(server.address, 1) as b:
         a.join()
         b.join()
         a.task()
     assert roll_back(run, 0, without=[1]).excluded == (1,)
-    with (
-        RunningServer(settings) as server,
-        RawClient(server.address, 0) as a,
-        RawClient(server.address, 1) as b,
-    ):
+    with RunningServer(settings) as server, RawClient(server.address, 0) as a, RawClient(server.address, 1) as b:
         b.say_hello()
         refused = b.hear(Error)
         assert refused.reason is Reason.UNKNOWN_CLIENT
@@ -317,10 +298,7 @@ def test_an_excluded_client_is_refused_until_it_is_admitted_again(tmp_path: Path
     [
         ([], "nothing to do, expected --to VERSION, --without CLIENT or --readmit CLIENT"),
         (["--without", "2"], "--without is 2, expected the id of a client, 0 to 1"),
-        (
-            ["--without", "0", "--readmit", "0"],
-            "client 0 is named by --without and --readmit, expected one of them",
-        ),
+        (["--without", "0", "--readmit", "0"], "client 0 is named by --without and --readmit, expected one of them"),
         (
             ["--without", "0", "--without", "1"],
             "--without excludes all 2 clients of the run, expected at least one that takes part",
@@ -360,9 +338,7 @@ def forget_that_it_was_given_up(folder: Path) -> None:
     database.close()
 
 
-def test_a_run_that_was_given_up_says_so_and_how_to_go_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_given_up_says_so_and_how_to_go_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     settings = settings_in(run, server={"retry_s": 0.001, "quarantine_after": None})
     versions_more(settings, 6)
@@ -383,18 +359,11 @@ def test_a_run_that_was_given_up_says_so_and_how_to_go_back(
 
 
 @pytest.mark.slow
-def test_a_poisoned_run_is_rolled_back_and_finishes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_poisoned_run_is_rolled_back_and_finishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One delta scaled by 1e16 ends the run; before it, and without its client, the run finishes."""
     run = tmp_path / "run"
     settings = settings_in(
-        run,
-        clients=3,
-        min_clients=1,
-        rounds=40,
-        evaluate_every=40,
-        server={"retry_s": 0.001, "norm_max": None},
+        run, clients=3, min_clients=1, rounds=40, evaluate_every=40, server={"retry_s": 0.001, "norm_max": None}
     )
     running = RunningServer(settings)
     with running, RawClient(running.address, 2) as attacker, RawClient(running.address, 1) as honest:

@@ -68,9 +68,7 @@ def give(sender: Sender, client_id: int, task_id: int, version: int, number: int
     return sender.send_task(SendTask(client_id=client_id, task_id=task_id, version=version, number=number))
 
 
-def task(
-    task_id: int, version: int, number: int = 0, rate: float = 0.5, evaluate: bool | None = None
-) -> bytes:
+def task(task_id: int, version: int, number: int = 0, rate: float = 0.5, evaluate: bool | None = None) -> bytes:
     return encode(
         Task(
             task_id=task_id,
@@ -134,9 +132,7 @@ def test_every_verdict_is_told_to_its_client(
     assert wire.sent == [(b"1", header, 0) for header in expected]
 
 
-@pytest.mark.parametrize(
-    ("delivery", "still_speaks"), [(Delivery.SENT, 1), (Delivery.GONE, 1), (Delivery.FULL, None)]
-)
+@pytest.mark.parametrize(("delivery", "still_speaks"), [(Delivery.SENT, 1), (Delivery.GONE, 1), (Delivery.FULL, None)])
 def test_who_cannot_be_told_of_a_verdict_is_sent_no_more(
     sender: Sender, wire: KeptWire, sessions: Sessions, delivery: Delivery, still_speaks: int | None
 ) -> None:

@@ -94,9 +94,7 @@ def by_client(client_id: int) -> Hashable:
 
 
 @pytest.mark.parametrize(("rest_s", "share"), [(0.5, 0.5), (3.5, 0.9)])
-def test_two_that_move_a_byte_every_four_seconds_leave_the_others_their_share(
-    rest_s: float, share: float
-) -> None:
+def test_two_that_move_a_byte_every_four_seconds_leave_the_others_their_share(rest_s: float, share: float) -> None:
     alone = honest(4, rest_s)
     Link(turns_of(by_client), alone).run(300.0)
     attacked = {**honest(4, rest_s), 8: Client(per_s=0.25), 9: Client(per_s=0.25)}

@@ -118,9 +118,7 @@ def test_a_port_is_free_again_after_a_start_that_failed(server_keys: dict[str, s
         pass
     address = f"tcp://127.0.0.1:{port}"
     with taken_port() as http_port:
-        message_of(
-            small(server={**server_keys, "address": address, "http_address": f"127.0.0.1:{http_port}"})
-        )
+        message_of(small(server={**server_keys, "address": address, "http_address": f"127.0.0.1:{http_port}"}))
     with RunningServer(small(server={**server_keys, "address": address})) as server:
         assert server.address == address
 
@@ -245,10 +243,7 @@ CONDITIONS: list[tuple[Callable[..., Any], str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("condition", "message"), CONDITIONS, ids=lambda one: getattr(one, "__name__", ""))
 def test_a_process_that_cannot_start_ends_with_one_message_and_code_2(
-    tmp_path: Path,
-    server_keys: dict[str, str],
-    condition: Callable[..., Any],
-    message: str,
+    tmp_path: Path, server_keys: dict[str, str], condition: Callable[..., Any], message: str
 ) -> None:
     with ExitStack() as stack:
         settings = stack.enter_context(condition(kept(tmp_path, server_keys)))

@@ -31,9 +31,7 @@ def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path)
     file, size_bytes = journal.write_checkpoint(
         command.version, command.seq, PlayedLearner().state_dict(), command.coordinator
     )
-    server.protocol.on_result(
-        Saved(version=0, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0)
-    )
+    server.protocol.on_result(Saved(version=0, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0))
     server.protocol.flush()
     assert server.protocol.is_over
     journal.close()
@@ -50,9 +48,7 @@ def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path)
     journal.close()
 
 
-def test_a_server_that_is_stopped_while_it_makes_a_version_writes_a_checkpoint_of_that(
-    tmp_path: Path,
-) -> None:
+def test_a_server_that_is_stopped_while_it_makes_a_version_writes_a_checkpoint_of_that(tmp_path: Path) -> None:
     journal = journal_in(tmp_path)
     server = PlayedServer(journal=journal)
     client = server.client(0)

@@ -243,9 +243,7 @@ def test_chunks_that_are_too_short_cost_a_message_each() -> None:
 # ------------------------------------------------------------------------------------------------------------- places
 
 
-def two_at_work(
-    bounds: TransferBounds = BOUNDS,
-) -> tuple[PlayedServer, PlayedClient, Task, PlayedClient, Task]:
+def two_at_work(bounds: TransferBounds = BOUNDS) -> tuple[PlayedServer, PlayedClient, Task, PlayedClient, Task]:
     """The first has the only place, and the second waits."""
     server = server_of(2, bounds)
     first, second = server.client(0), server.client(1)

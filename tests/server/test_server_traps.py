@@ -85,9 +85,7 @@ def test_what_a_client_said_before_its_connection_went_is_heard_after() -> None:
     with running as server, RawClient(server.address, 1) as other:
         with RawClient(server.address, 0) as hasty:
             hasty.join()
-            task, _ = (
-                hasty.task()
-            )  # version 0 is being evaluated: from now on the server protocol may be held up
+            task, _ = hasty.task()  # version 0 is being evaluated: from now on the server protocol may be held up
             hasty.say(update_of(task), [ONES.tobytes()])
             hasty.say(Bye())
             hasty.socket.close(linger=int(PATIENCE_S * 1000))

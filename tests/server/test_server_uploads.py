@@ -26,9 +26,7 @@ class Opened:
 
 
 def uploads_of(opened: Opened, *, parts_max: int, places: int = 1) -> Uploads:
-    scheduler = SlotScheduler(
-        lambda client: client, slots=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES
-    )
+    scheduler = SlotScheduler(lambda client: client, slots=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES)
     return Uploads(opened, window_bytes=BYTES, scheduler=scheduler, parts_max=parts_max)
 
 
@@ -69,13 +67,7 @@ def test_of_parts_without_a_place_those_of_which_most_has_come_are_kept() -> Non
 
 @pytest.mark.parametrize(
     ("parts_max", "held"),
-    [
-        (0, []),
-        (1, ["2-3"]),
-        (2, ["1-2", "2-3"]),
-        (3, ["0-1", "1-2", "2-3"]),
-        (9, ["0-1", "1-2", "2-3"]),
-    ],
+    [(0, []), (1, ["2-3"]), (2, ["1-2", "2-3"]), (3, ["0-1", "1-2", "2-3"]), (9, ["0-1", "1-2", "2-3"])],
 )
 def test_of_parts_without_a_place_those_announced_last_are_kept(parts_max: int, held: list[str]) -> None:
     opened = Opened()

@@ -11,22 +11,12 @@ from hypothesis import strategies as st
 from support.shown import ABOUT, GATHERING
 from unstale.compensators import Compensated, MeasuredError
 from unstale.coordinator.phase import Phase
-from unstale.server.status import (
-    ROUNDS_KEPT,
-    STALENESS_MAX,
-    UPDATES_SHOWN,
-    Curve,
-    Live,
-    Point,
-    Status,
-)
+from unstale.server.status import ROUNDS_KEPT, STALENESS_MAX, UPDATES_SHOWN, Curve, Live, Point, Status
 
 
 def applied(status: Status, version: int, staleness: tuple[int, ...], at_s: float = 0.0) -> None:
     weights = tuple(1 / len(staleness) for _ in staleness)
-    status.applied(
-        version, staleness, weights, wait_s=1, compensate_s=2, aggregate_s=3, overflowed=False, at_s=at_s
-    )
+    status.applied(version, staleness, weights, wait_s=1, compensate_s=2, aggregate_s=3, overflowed=False, at_s=at_s)
 
 
 def at(phase: Phase = Phase.OPEN, version: int = 0, at_s: float = 0.0) -> Live:
@@ -59,9 +49,7 @@ def test_before_anything_has_happened_nothing_is_made_up() -> None:
 def test_a_round_is_told_with_its_updates_and_what_was_measured_and_saved_behind_it() -> None:
     status = Status(clock=lambda: 12.5)
     status.started(10.0)
-    status.applied(
-        1, (0, 0, 4), (0.5, 0.25, 0.25), wait_s=1.0, compensate_s=0.5, aggregate_s=0.25, overflowed=True
-    )
+    status.applied(1, (0, 0, 4), (0.5, 0.25, 0.25), wait_s=1.0, compensate_s=0.5, aggregate_s=0.25, overflowed=True)
     status.evaluated(1, 0.5, 1.25, evaluate_s=0.125, at_s=13.0)
     status.saved(1, 0.0625)
     sections = status.sections(at(version=1))
@@ -75,13 +63,7 @@ def test_a_round_is_told_with_its_updates_and_what_was_measured_and_saved_behind
             "staleness_mean": 1.33333,
             "staleness_max": 4,
             "overflowed": True,
-            "phases_s": {
-                "wait": 1.0,
-                "compensate": 0.5,
-                "aggregate": 0.25,
-                "evaluate": 0.125,
-                "checkpoint": 0.0625,
-            },
+            "phases_s": {"wait": 1.0, "compensate": 0.5, "aggregate": 0.25, "evaluate": 0.125, "checkpoint": 0.0625},
             "errors": {},
         }
     ]
@@ -122,9 +104,7 @@ def test_time_goes_on_until_the_run_is_over() -> None:
     status.started(11.0)  # the first task was before
     assert status.elapsed_s(at(at_s=14.0)) == 4.0
     applied(status, 1, (0,), at_s=15.0)
-    assert (
-        status.elapsed_s(at(Phase.FINISHED, 1, at_s=99.0)) == 5.0
-    )  # taken up when it was over: to its last round
+    assert status.elapsed_s(at(Phase.FINISHED, 1, at_s=99.0)) == 5.0  # taken up when it was over: to its last round
     status.ended("0" * 64, 16.0)
     assert status.elapsed_s(at(Phase.FINISHED, 1, at_s=99.0)) == 6.0
 
@@ -178,11 +158,7 @@ def test_everything_is_bounded_however_long_the_run_and_large_its_rounds() -> No
     sections = status.sections(at(version=2000))
     assert [shown["version"] for shown in sections["rounds"]] == list(range(2001 - ROUNDS_KEPT, 2001))
     last = sections["rounds"][-1]
-    assert (last["updates"], len(last["staleness"]), len(last["weights"])) == (
-        60,
-        UPDATES_SHOWN,
-        UPDATES_SHOWN,
-    )
+    assert (last["updates"], len(last["staleness"]), len(last["weights"])) == (60, UPDATES_SHOWN, UPDATES_SHOWN)
     assert (last["staleness_mean"], last["staleness_max"]) == (2000, 2000)
     counts = sections["staleness"]["counts"]
     assert len(counts) == STALENESS_MAX + 1

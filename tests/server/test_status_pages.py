@@ -80,9 +80,7 @@ def test_the_page_is_one_file_under_a_policy_that_lets_it_ask_nobody_but_its_ser
     for element, directive in (("style", "style-src"), ("script", "script-src")):
         (text,) = re.findall(rf"<{element}[^>]*>(.*?)</{element}>", page, re.DOTALL)
         assert policy[directive] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) == {
-        "http://www.w3.org/2000/svg"
-    }  # a name, no address
+    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, no address
     assert not re.search(r"<[^>]*\s(on\w+|style)=", page.partition("<script")[0])
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", page)
 
@@ -122,10 +120,7 @@ def test_nothing_can_be_changed(method: str, path: str, allowed: str, site: Site
 
 def test_what_is_not_there_is_told_with_what_is(site: Site) -> None:
     page = get(f"{site.url}status")
-    assert (page.status, page.text) == (
-        404,
-        "there is /metrics, /healthz, /readyz, /, /events and /status.json\n",
-    )
+    assert (page.status, page.text) == (404, "there is /metrics, /healthz, /readyz, /, /events and /status.json\n")
 
 
 def test_programs_read_what_the_page_shows(site: Site) -> None:

@@ -21,8 +21,7 @@ def honest() -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "factor"),
-    [("scale", 1e3), ("scale", 1e16), ("sign-flip", None), ("noise", None), ("label-flip", None)],
+    ("name", "factor"), [("scale", 1e3), ("scale", 1e16), ("sign-flip", None), ("noise", None), ("label-flip", None)]
 )
 def test_one_attacker_among_twenty_clients_costs_little_accuracy(
     name: str, factor: float | None, honest: float

@@ -99,10 +99,7 @@ def test_the_loop_gives_what_the_trainer_gives_task_by_task() -> None:
 
 @pytest.mark.parametrize(
     ("training", "model"),
-    [
-        (SGD, "support.factories:with_buffers"),
-        ({"name": "scaffold", "steps": 2}, "support.factories:with_dropout"),
-    ],
+    [(SGD, "support.factories:with_buffers"), ({"name": "scaffold", "steps": 2}, "support.factories:with_dropout")],
     ids=["with buffers", "scaffold sends and keeps second vectors"],
 )
 def test_processes_give_the_bits_of_the_loop(training: dict[str, Any], model: str) -> None:
@@ -132,14 +129,10 @@ def test_the_vectors_belong_to_whoever_asked(backend_of_two: tuple[Processes, Se
     first = backend.compute(jobs_of(settings))
     before = [made.local.vector_d.clone() for made in first]
     backend.compute(jobs_of(settings, number=1))
-    assert all(
-        torch.equal(made.local.vector_d, vector_d) for made, vector_d in zip(first, before, strict=True)
-    )
+    assert all(torch.equal(made.local.vector_d, vector_d) for made, vector_d in zip(first, before, strict=True))
 
 
-def test_nobody_is_given_more_than_a_fair_share_of_the_steps(
-    backend_of_two: tuple[Processes, Settings],
-) -> None:
+def test_nobody_is_given_more_than_a_fair_share_of_the_steps(backend_of_two: tuple[Processes, Settings]) -> None:
     backend, settings = backend_of_two
     jobs = [job for job in jobs_of(settings) if job.client_id % 2 == 0] + jobs_of(settings)[1:2]
     here, there = backend._assigned(jobs, 2)  # clients 0, 2, 4 and 1
@@ -245,9 +238,7 @@ def test_auto_takes_processes_for_a_long_run_on_several_cores(
 
 
 def test_tasks_that_are_next_to_nothing_are_computed_in_this_process() -> None:
-    settings = settings_of(
-        {"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2}
-    )
+    settings = settings_of({"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2})
     assert type(choose(settings, training_context(settings))) is Loop
 
 

@@ -22,9 +22,7 @@ def test_what_a_scenario_did_is_told_where_it_did_anything(capsys: pytest.Captur
 
 
 def test_it_is_told_to_programs_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [
-        json.loads(line) for line in told(capsys, "--scenario", "availability-05", "--json").splitlines()
-    ]
+    lines = [json.loads(line) for line in told(capsys, "--scenario", "availability-05", "--json").splitlines()]
     assert [line["event"] for line in lines[-2:]] == ["traffic", "finished"]
     assert lines[-2]["declined"] > 0
     assert lines[-2]["lost"] == 0

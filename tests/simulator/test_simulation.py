@@ -23,9 +23,7 @@ from unstale.training.local import LocalUpdate
 
 
 def outcome_of(**changes: Any) -> Outcome:
-    run = simulation(
-        small(clients=4, trigger={"name": "k-async", "k": 2}, **changes), on_progress=lambda _: None
-    )
+    run = simulation(small(clients=4, trigger={"name": "k-async", "k": 2}, **changes), on_progress=lambda _: None)
     return run.run()
 
 
@@ -41,11 +39,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
     # K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
     run = one_number(
-        still,
-        drawn(clients, seed=3),
-        clients=clients,
-        rounds=4000 // k,
-        trigger=TriggerSettings(name="k-async", k=k),
+        still, drawn(clients, seed=3), clients=clients, rounds=4000 // k, trigger=TriggerSettings(name="k-async", k=k)
     )
     assert run.run().staleness_mean + 1 == pytest.approx(clients / k, rel=0.05)
 
@@ -96,9 +90,7 @@ def test_k_sync_drops_the_work_of_those_who_were_too_slow_and_of_those_only() ->
         computed.append(client_id)
         return update_of(-1.0)
 
-    run = one_number(
-        train, lambda c, n: 2.0 - c, clients=2, rounds=4, trigger=TriggerSettings(name="k-sync", k=1)
-    )
+    run = one_number(train, lambda c, n: 2.0 - c, clients=2, rounds=4, trigger=TriggerSettings(name="k-sync", k=1))
     outcome = run.run()
     assert computed == [1, 1, 1, 1]
     assert (outcome.seconds, outcome.staleness_mean) == (4.0, 0)
@@ -107,14 +99,10 @@ def test_k_sync_drops_the_work_of_those_who_were_too_slow_and_of_those_only() ->
 
 def test_an_update_of_a_task_that_was_taken_back_is_rejected_and_costs_nothing() -> None:
     # k-sync with a selector that draws 2 of 6: who is slow and not drawn again sends its update all the same.
-    settings = small(
-        clients=6, rounds=30, trigger={"name": "k-sync", "k": 1}, selector={"name": "random", "size": 2}
-    )
+    settings = small(clients=6, rounds=30, trigger={"name": "k-sync", "k": 1}, selector={"name": "random", "size": 2})
     trace = Trace()
     outcome = simulation(settings, on_progress=lambda _: None, observe=trace).run()
-    reasons = {
-        action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)
-    }
+    reasons = {action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)}
     assert reasons == {None, actions.Reason.EXPIRED_TASK}
     assert outcome.updates["accepted"] == 30
     assert outcome.updates["rejected"] > 0
@@ -177,17 +165,10 @@ def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refu
 
     trace = Trace()
     run = one_number(
-        train,
-        lambda c, n: 1.0 + c,
-        clients=2,
-        rounds=3,
-        trigger=TriggerSettings(name="async"),
-        observe=trace,
+        train, lambda c, n: 1.0 + c, clients=2, rounds=3, trigger=TriggerSettings(name="async"), observe=trace
     )
     assert run.run().updates["accepted"] == 3
-    reasons = {
-        action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)
-    }
+    reasons = {action.reason for _, acts in trace.told for action in acts if isinstance(action, actions.Acknowledge)}
     assert reasons == {None, "zero-update" if refused == 0 else "non-finite"}
 
 
@@ -233,9 +214,7 @@ def test_an_update_that_comes_too_late_is_dropped_by_its_client() -> None:
     assert all(client_id == 1 for client_id, _, accepted in trainer.settled if accepted)
 
 
-def test_clients_are_asked_for_their_own_evaluation_when_they_have_not_answered_since_the_last_multiple() -> (
-    None
-):
+def test_clients_are_asked_for_their_own_evaluation_when_they_have_not_answered_since_the_last_multiple() -> None:
     # sync, gradient -1, rate 1: version v is the number v, and every client has a task on each of 0 to 5.
     trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(-1.0))
     run = one_number(
@@ -295,16 +274,12 @@ def test_a_run_in_which_every_task_diverges_ends_with_a_sentence(trigger: str, d
         rounds=1000,
         trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
     )
-    with pytest.raises(
-        UserError, match=r"^training diverges: .* at version \d+; lower training\.learning_rate"
-    ):
+    with pytest.raises(UserError, match=r"^training diverges: .* at version \d+; lower training\.learning_rate"):
         run.run()
 
 
 def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence() -> None:
-    settings = small(
-        model={"name": "digits_cnn"}, training={"learning_rate": 1e6, "steps": 20, "batch_size": 8}
-    )
+    settings = small(model={"name": "digits_cnn"}, training={"learning_rate": 1e6, "steps": 20, "batch_size": 8})
     with pytest.raises(UserError, match=r"lower training\.learning_rate"):
         simulation(settings, on_progress=lambda _: None).run()
 

@@ -59,9 +59,7 @@ def test_clients_train_from_the_model_as_it_comes_out_and_the_server_keeps_its_o
 def scenario(folder: Path, *toxics: str) -> dict[str, Any]:
     """Those of every client."""
     file = folder / "scenario.yaml"
-    file.write_text(
-        "groups:\n  - name: everyone\n    toxics:\n" + "".join(f"      - {one}\n" for one in toxics)
-    )
+    file.write_text("groups:\n  - name: everyone\n    toxics:\n" + "".join(f"      - {one}\n" for one in toxics))
     return {"scenario": {"name": str(file)}}
 
 

@@ -63,12 +63,7 @@ def test_a_run_from_a_cold_start_sees_a_little_less_staleness() -> None:
     # 4.1: over 20 N/K rounds from the start, about 5 % less than N/K.
     trace = Trace()
     one_number(
-        still,
-        drawn(100, seed=3),
-        clients=100,
-        rounds=200,
-        trigger=TriggerSettings(name="k-async", k=10),
-        observe=trace,
+        still, drawn(100, seed=3), clients=100, rounds=200, trigger=TriggerSettings(name="k-async", k=10), observe=trace
     ).run()
     assert sum(trace.staleness) / len(trace.staleness) + 1 == pytest.approx(0.95 * 10, rel=0.02)
 
@@ -206,11 +201,7 @@ def test_epochs_in_round_robin_come_round() -> None:
         observe=trace,
     ).run()
     made = trace.done(actions.ApplyRound)
-    assert [[one.client_id for one in action.contributions] for action in made] == [
-        [0, 1],
-        [2, 3],
-        [4, 5],
-    ] * 3
+    assert [[one.client_id for one in action.contributions] for action in made] == [[0, 1], [2, 3], [4, 5]] * 3
     late = [one.staleness for action in made for one in action.contributions if one.client_id == 0]
     assert late == [0, 0, 4]
 
@@ -227,9 +218,7 @@ def test_epochs_in_round_robin_come_round() -> None:
         ("deadline", None, None),
     ],
 )
-def test_every_update_counts_once_whatever_goes_wrong(
-    trigger: str, k: int | None, selector: int | None
-) -> None:
+def test_every_update_counts_once_whatever_goes_wrong(trigger: str, k: int | None, selector: int | None) -> None:
     applied_tasks: list[int] = []
     accepted: list[int] = []
 
@@ -308,11 +297,7 @@ def test_no_more_is_computed_with_faults_than_is_accepted_or_refused() -> None:
 def test_a_scenario_repeats_to_the_bit_and_another_seed_does_not(scenario: str) -> None:
     def digest(seed: int) -> tuple[str, float]:
         settings = small(
-            clients=6,
-            rounds=15,
-            seed=seed,
-            trigger={"name": "k-async", "k": 2},
-            scenario={"name": scenario},
+            clients=6, rounds=15, seed=seed, trigger={"name": "k-async", "k": 2}, scenario={"name": scenario}
         )
         outcome = simulation(settings, on_progress=lambda _: None).run()
         return outcome.model_digest, outcome.seconds

@@ -14,9 +14,7 @@ def latency(client_id: int, _number: int) -> float:
 def played(task_timeout_s: float | None) -> Trace:
     trace = Trace()
     train = OneNumber(lambda *_: update_of(-1.0, kind="delta"))
-    one_number(
-        train, latency, clients=2, rounds=4, trigger=SYNC, observe=trace, task_timeout_s=task_timeout_s
-    ).run()
+    one_number(train, latency, clients=2, rounds=4, trigger=SYNC, observe=trace, task_timeout_s=task_timeout_s).run()
     return trace
 
 

@@ -33,9 +33,7 @@ def toxic(clients: frozenset[int] | None = None, **settings: Any) -> Applied:
 def played(*toxics: Applied, rounds: int = 3, clients: int = 1, **changes: Any) -> tuple[Trace, Simulation]:
     trace = Trace()
     given: dict[str, Any] = {"trigger": TriggerSettings(name="async"), "observe": trace, **changes}
-    run = one_number(
-        given.pop("train", still), always(1.0), clients=clients, rounds=rounds, toxics=toxics, **given
-    )
+    run = one_number(given.pop("train", still), always(1.0), clients=clients, rounds=rounds, toxics=toxics, **given)
     run.run()
     return trace, run
 
@@ -145,14 +143,8 @@ def test_a_heartbeat_that_is_lost_proves_nothing() -> None:
 
 def test_a_declined_task_goes_back_at_once_and_the_round_passes_without_the_client() -> None:
     # p = 0: client 0 is never there.
-    trace, run = played(
-        toxic(frozenset({0}), type="dropout", p=0.0), clients=2, trigger=TriggerSettings(name="sync")
-    )
-    assert [(event.client_id, event.at_s) for event in trace.of(events.TaskDeclined)] == [
-        (0, 0.0),
-        (0, 1.0),
-        (0, 2.0),
-    ]
+    trace, run = played(toxic(frozenset({0}), type="dropout", p=0.0), clients=2, trigger=TriggerSettings(name="sync"))
+    assert [(event.client_id, event.at_s) for event in trace.of(events.TaskDeclined)] == [(0, 0.0), (0, 1.0), (0, 2.0)]
     assert trace.arrivals == [(1.0, 1), (2.0, 1), (3.0, 1)]
     assert run.traffic.declined == 3
 
@@ -168,10 +160,7 @@ def test_a_client_in_a_blackout_is_lost_and_comes_back_with_what_it_holds() -> N
     # update again, of a task that is not its any more, and works on the one that it is given.
     trace, _ = played(toxic(type="blackout", start_s=0.5, end_s=6.5), rounds=1, lease_s=5.0)
     assert [event.at_s for event in trace.of(events.TimerFired)] == [5.0]
-    assert [(event.at_s, event.holding) for event in trace.of(events.ClientJoined)] == [
-        (0.0, ()),
-        (11.0, (1,)),
-    ]
+    assert [(event.at_s, event.holding) for event in trace.of(events.ClientJoined)] == [(0.0, ()), (11.0, (1,))]
     assert times(trace) == [11.0, 12.0]
     assert outcomes(trace) == ["expired-task", "accepted"]
 
@@ -271,9 +260,7 @@ def test_a_client_keeps_what_it_made_when_it_hears_the_verdict() -> None:
 
 def test_a_run_in_which_nothing_comes_through_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstale.simulator.network.STALLED_MESSAGES_MAX", 50)
-    with pytest.raises(
-        UserError, match=r"^nothing comes through: .* at version 0; the scenario loses too much$"
-    ):
+    with pytest.raises(UserError, match=r"^nothing comes through: .* at version 0; the scenario loses too much$"):
         played(toxic(type="drop", messages=["update"]), lease_s=5.0)
 
 

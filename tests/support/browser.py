@@ -44,9 +44,7 @@ def barriers(page: Page) -> list[str]:
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=1000 * PATIENCE_S)
     with sync_playwright() as driver:
-        launched = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S
-        )
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S)
         yield launched
         launched.close()
 

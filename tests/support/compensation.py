@@ -52,9 +52,7 @@ def certain(labels_n: Tensor, classes: int = CLASSES) -> Tensor:
 
 
 def reconstruction(count: int = 4, *, seed: int = 0) -> Reconstruction:
-    return Reconstruction(
-        inputs_rX=images(count, seed=seed), labels_rC=numbers(count, CLASSES, seed=seed + 500)
-    )
+    return Reconstruction(inputs_rX=images(count, seed=seed), labels_rC=numbers(count, CLASSES, seed=seed + 500))
 
 
 def context(

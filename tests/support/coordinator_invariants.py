@@ -197,9 +197,7 @@ def _has_stalled(coordinator: Coordinator) -> bool:
 
 def _check_open_round(coordinator: Coordinator) -> None:
     took = coordinator.trigger.take(
-        pending=coordinator.pending.ready,
-        outstanding=_awaited(coordinator),
-        due=coordinator.round.deadline_passed,
+        pending=coordinator.pending.ready, outstanding=_awaited(coordinator), due=coordinator.round.deadline_passed
     )
     assert took is None, "a round that could close is open"
     under_way = coordinator.membership.outstanding > 0 or DEADLINE in coordinator.timers

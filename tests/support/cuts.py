@@ -19,9 +19,7 @@ class Link:
     until `go_on`. passed: bytes so far.
     """
 
-    def __init__(
-        self, server: str, *, every_bytes: int = 0, cuts: int = 0, hold_bytes: int | None = None
-    ) -> None:
+    def __init__(self, server: str, *, every_bytes: int = 0, cuts: int = 0, hold_bytes: int | None = None) -> None:
         parts = urlsplit(server)
         assert parts.hostname is not None and parts.port is not None
         self._server = parts.hostname, parts.port

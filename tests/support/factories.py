@@ -9,11 +9,7 @@ from torch import nn
 def with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """A BatchNorm, whose running averages are float buffers."""
     return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(input_shape), 8),
-        nn.BatchNorm1d(8),
-        nn.ReLU(),
-        nn.Linear(8, classes),
+        nn.Flatten(), nn.Linear(math.prod(input_shape), 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)
     )
 
 

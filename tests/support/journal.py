@@ -37,13 +37,7 @@ def rejected(seq: int, reason: str = "non-finite", *, client_id: int = 0) -> Upd
 
 
 def _update(
-    seq: int,
-    client_id: int,
-    outcome: str,
-    reason: str | None,
-    handle: int | None,
-    place: Location | None,
-    loss: float,
+    seq: int, client_id: int, outcome: str, reason: str | None, handle: int | None, place: Location | None, loss: float
 ) -> UpdateRow:
     return UpdateRow(
         seq=seq,
@@ -76,8 +70,7 @@ def round_of(version: int, *handles: int, weight: float = 0.5, rate_factor: floa
         overflowed=False,
         digest="ab" * 32,
         members=tuple(
-            MemberRow(handle=handle, staleness=staleness, weight=weight)
-            for staleness, handle in enumerate(handles)
+            MemberRow(handle=handle, staleness=staleness, weight=weight) for staleness, handle in enumerate(handles)
         ),
     )
 
@@ -93,9 +86,7 @@ def own_evaluation(seq: int, client_id: int = 0, accuracy: float = 0.25) -> OwnE
 
 
 def checkpoint(version: int, seq: int) -> CheckpointRow:
-    return CheckpointRow(
-        version=version, seq=seq, file=f"{version:08d}.safetensors", size_bytes=100, at_s=3.0
-    )
+    return CheckpointRow(version=version, seq=seq, file=f"{version:08d}.safetensors", size_bytes=100, at_s=3.0)
 
 
 def turn(seq: int, handle: int, place: Location | None = None) -> Batch:

@@ -10,9 +10,7 @@ from unstale.net.keys import Identity
 class KeyedClient(RawClient):
     """A client with a key, or without one. routing_id: that it chooses for itself."""
 
-    def __init__(
-        self, address: str, client_id: int, identity: Identity | None, routing_id: bytes = b""
-    ) -> None:
+    def __init__(self, address: str, client_id: int, identity: Identity | None, routing_id: bytes = b"") -> None:
         self.client_id = client_id
         self.session = f"{client_id:032x}"
         self.address = address

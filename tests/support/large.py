@@ -15,9 +15,7 @@ MODEL_BYTES = 4 * (2 * 1024 * 1024 + 650)
 WIDE = {"name": "support.factories:wide"}
 
 
-def wide(
-    rounds: int = 1, clients: int = 1, *, server: dict[str, Any] | None = None, **changes: Any
-) -> Settings:
+def wide(rounds: int = 1, clients: int = 1, *, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
     told = {"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0, **(server or {})}
     return small(clients=clients, rounds=rounds, model=WIDE, server=told, **changes)
 

@@ -151,18 +151,12 @@ class PlayedServer:
                 partial_files=partial_files or PartialFiles(),
             ),
             settings=ProtocolSettings(
-                linger_s=3.0,
-                transfers=transfers or TransferBounds(),
-                stays=stays,
-                task_timeout_s=task_timeout_s,
+                linger_s=3.0, transfers=transfers or TransferBounds(), stays=stays, task_timeout_s=task_timeout_s
             ),
             access=Access(client_limits=client_limits or ClientLimits(), may_speak=may_speak),
             compute=self.commands.append,
             stats=ServerStats(
-                rounds=rounds,
-                record=self.observed.extend,
-                on_progress=lambda _: None,
-                evaluate_clients_every=None,
+                rounds=rounds, record=self.observed.extend, on_progress=lambda _: None, evaluate_clients_every=None
             ),
         )
 

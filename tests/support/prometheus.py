@@ -35,9 +35,7 @@ def faster(rules: str, times: int) -> str:
     for group in read["groups"]:
         for rule in group["rules"]:
             rule["expr"] = re.sub(
-                r"(\[|\boffset )(\d+[smhd])\b",
-                lambda found: found[1] + _divided(found[2], times),
-                rule["expr"],
+                r"(\[|\boffset )(\d+[smhd])\b", lambda found: found[1] + _divided(found[2], times), rule["expr"]
             )
             rule["expr"] = re.sub(r"(?<=\* )3600\b", f"{3600 / times:g}", rule["expr"])
             if "for" in rule:
@@ -61,12 +59,7 @@ class Prometheus:
     scrapes, which is every `scrape`."""
 
     def __init__(
-        self,
-        folder: Path,
-        targets: Mapping[str, Sequence[str]],
-        *,
-        rules: Sequence[Path] = (),
-        scrape: str = SCRAPE,
+        self, folder: Path, targets: Mapping[str, Sequence[str]], *, rules: Sequence[Path] = (), scrape: str = SCRAPE
     ) -> None:
         assert PROMETHEUS is not None
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -127,11 +120,7 @@ class Prometheus:
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""
-        return {
-            alert["labels"]["alertname"]
-            for alert in self.get("alerts")["alerts"]
-            if alert["state"] == "firing"
-        }
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds, while Prometheus runs: longer than elsewhere, since it takes several scrapes."""

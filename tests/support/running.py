@@ -55,10 +55,7 @@ class RunningServer:
     """A server that runs while the context lasts. Left, it is stopped, and what it died of is raised."""
 
     def __init__(
-        self,
-        settings: Settings,
-        on_progress: Callable[[Progress], None] | None = None,
-        observe: Observer | None = None,
+        self, settings: Settings, on_progress: Callable[[Progress], None] | None = None, observe: Observer | None = None
     ) -> None:
         self.progress: list[Progress] = []
         self._threads_before = torch.get_num_threads()  # a server sets it for the whole process

@@ -116,17 +116,11 @@ def outside_of_its_limits_it_does_nothing(toxic_class: ToxicClass) -> None:
     leaves_alone(through(late), flights)
     early = made(toxic_class, start_s=0.0, end_s=0.005)
     leaves_alone(through(early), flights[1:])
-    leaves_alone(
-        through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN]
-    )
-    leaves_alone(
-        through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP]
-    )
+    leaves_alone(through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN])
+    leaves_alone(through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP])
     of_two_types = made(toxic_class, messages=("update", "hello"))
     leaves_alone(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
-    leaves_alone(
-        through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)]
-    )
+    leaves_alone(through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)])
 
 
 def twice_the_time_is_the_same_twice_as_slow(toxic_class: ToxicClass) -> None:

@@ -183,9 +183,7 @@ def one_number(
             clients=Clients(
                 backend=train if isinstance(train, OneNumber) else OneNumber(train),
                 steps_of=lambda client_id: 1,
-                conditions=Conditions(
-                    toxics=tuple(toxics), devices=Takes(tasks_take), stale_rounds=stale_rounds or {}
-                ),
+                conditions=Conditions(toxics=tuple(toxics), devices=Takes(tasks_take), stale_rounds=stale_rounds or {}),
                 encoding=encoding,
                 evaluate_every=evaluate_clients_every,
             ),

@@ -44,9 +44,7 @@ def welcome(
         partition=PartitionPlan(name="iid"),
         training=TrainingPlan(name="sgd", batch_size=8, steps=1),
         tensors=(TensorSpec(name="w", shape=(2,), dtype="float32"),),
-        buffers=tuple(
-            TensorSpec(name=name, shape=(buffers,), dtype="float32") for name in ("m", "v") if buffers
-        )
+        buffers=tuple(TensorSpec(name=name, shape=(buffers,), dtype="float32") for name in ("m", "v") if buffers)
         or None,
         signature="0" * 64,
         heartbeat_s=2.0,
@@ -61,9 +59,7 @@ class RawClient:
     session: 16 bytes in hex; made from the client id unless given. receive_queue: messages that it takes in unread.
     """
 
-    def __init__(
-        self, address: str, client_id: int = 0, session: str | None = None, receive_queue: int = 1000
-    ) -> None:
+    def __init__(self, address: str, client_id: int = 0, session: str | None = None, receive_queue: int = 1000) -> None:
         self.client_id = client_id
         self.session = session or f"{client_id:032x}"
         self.address = address

@@ -38,9 +38,7 @@ class ZmtpPeer:
 
     def __init__(self, address: str, *, source: str = "127.0.0.1") -> None:
         host, port = address.removeprefix("tcp://").split(":")
-        self.socket = socket.create_connection(
-            (host, int(port)), timeout=PATIENCE_S, source_address=(source, 0)
-        )
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
 
     def close(self) -> None:
         self.socket.close()

@@ -212,10 +212,7 @@ class Process:
     def _train(self, train: Train) -> None:
         self._watcher.client_trains(self, train)
         seconds = self._up_to(self._manners.training_s)
-        fails, is_finite = (
-            self._rng.random() >= self._manners.failing,
-            self._rng.random() >= self._manners.non_finite,
-        )
+        fails, is_finite = (self._rng.random() >= self._manners.failing, self._rng.random() >= self._manners.non_finite)
         self._world.after(seconds, lambda: self._trained(train, fails=not fails, is_finite=is_finite))
 
     def _trained(self, train: Train, *, fails: bool, is_finite: bool) -> None:

@@ -67,9 +67,7 @@ class Ledger:
         self._durable = 0
         self._models = {0: model(0, 0)}
         self._chains = {0: 0}
-        self._makings: dict[
-            int, tuple[tuple[actions.Contribution, ...], int]
-        ] = {}  # rounds, and their chains
+        self._makings: dict[int, tuple[tuple[actions.Contribution, ...], int]] = {}  # rounds, and their chains
         self._told: dict[int, Ack] = {}  # the first that was said of a task
         self._given_s: dict[int, float] = {}
         self._held: dict[int, Process] = {}  # tasks that came, and were not given back
@@ -78,9 +76,7 @@ class Ledger:
         self._client_of: dict[bytes, int] = {}
         self._newest_sent: Counter[int] = Counter()
         self._out_until_s: dict[int, float] = {}  # clients in quarantine
-        self._bad: Counter[int] = (
-            Counter()
-        )  # updates of hostile clients that were refused, since they were taken out
+        self._bad: Counter[int] = Counter()  # updates of hostile clients that were refused, since they were taken out
 
     def given_s(self, task_id: int) -> float:
         """When a task was given; long ago, if it was not."""
@@ -151,9 +147,7 @@ class Ledger:
         self._out_until_s.clear()
         self._bad.clear()
 
-    def taken_up(
-        self, coordinator: Coordinator, learner: PlayedLearner, database: Database, at_s: float
-    ) -> None:
+    def taken_up(self, coordinator: Coordinator, learner: PlayedLearner, database: Database, at_s: float) -> None:
         """A server has come back, and goes on at this time of the run. It must know all that was durable, and nothing
         else."""
         while self._history and self._history[-1][0].at_s > at_s:
@@ -293,9 +287,7 @@ class Ledger:
         """A client begins to work on a task."""
         came = b"".join(bytes(frame) for frame in train.parcel)
         same = came == self._models.get(train.task.version)
-        assert same or self._may_damage, (
-            f"task {train.task.task_id} comes with another model than its version's"
-        )
+        assert same or self._may_damage, f"task {train.task.task_id} comes with another model than its version's"
 
     def failed(self, task_id: int) -> None:
         """A client gives a task back, or says so."""
@@ -347,8 +339,6 @@ class Order:
 
 def _short(event: events.Event) -> str:
     fields = " ".join(
-        f"{name}={getattr(event, name)}"
-        for name in event.__dataclass_fields__
-        if name not in ("at_s", "handle")
+        f"{name}={getattr(event, name)}" for name in event.__dataclass_fields__ if name not in ("at_s", "handle")
     )
     return f"{type(event).__name__} {fields}"

@@ -99,13 +99,7 @@ class PlayedJournal(Journal):
     """The real one. committed: told of every commit, as soon as it is one. is_full: there is no room for updates."""
 
     def __init__(
-        self,
-        path: Path,
-        keeping: Keeping,
-        *,
-        clock: Callable[[], float],
-        doom: Doom,
-        committed: Callable[[], None],
+        self, path: Path, keeping: Keeping, *, clock: Callable[[], float], doom: Doom, committed: Callable[[], None]
     ) -> None:
         settings = keeping.settings
         super().__init__(RunDirectory.open(path, settings), settings.run, clock=clock)

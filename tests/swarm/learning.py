@@ -75,9 +75,7 @@ class PlayedLearner:
     def base(self, version: int) -> Version:
         return version_of(version, self.chains[version])
 
-    def apply_round(
-        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: None = None
-    ) -> RoundResult:
+    def apply_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: None = None) -> RoundResult:
         assert made is None, "there is no compensator"
         assert tuple(rows.shape) == (len(updates), NUMBERS)
         for update in updates:
@@ -160,9 +158,7 @@ class PlayedCompute:
                 assert version == self._learner.version, "an older version than the newest is saved"
                 self._world.seen["checkpoints"] += 1
                 file, size_bytes = self._save(command, self._learner.state_dict())
-                self._post(
-                    Saved(version=version, seq=seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0)
-                )
+                self._post(Saved(version=version, seq=seq, file=file, size_bytes=size_bytes, checkpoint_s=0.0))
 
     def _applied(self, command: ApplyCommand) -> Applied:
         result = self._learner.apply_round(command.round.rows, command.updates)

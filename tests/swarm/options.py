@@ -16,9 +16,7 @@ from unstale.toxics.in_flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 
 ENDLESS = 10**6  # rounds of a run that is stopped once everybody was served
-OUT_OF_ORDER = frozenset(
-    {"reorder", "duplicate", "corrupt"}
-)  # messages may overtake, or be others than were sent
+OUT_OF_ORDER = frozenset({"reorder", "duplicate", "corrupt"})  # messages may overtake, or be others than were sent
 UNTIL_STOPPED = 0.7  # share of such runs
 
 
@@ -97,8 +95,7 @@ class Options:
     def keeps_order_down(self) -> bool:
         """Whether no toxic lets what goes to a client overtake, or come again."""
         return not any(
-            applied.toxic.type in OUT_OF_ORDER and applied.toxic.direction != "up"
-            for applied in self.conditions.toxics
+            applied.toxic.type in OUT_OF_ORDER and applied.toxic.direction != "up" for applied in self.conditions.toxics
         )
 
 
@@ -234,13 +231,8 @@ def _coordinator(
             return CoordinatorSettings(
                 clients=clients,
                 rounds=ENDLESS if rng.random() < UNTIL_STOPPED else int(rng.integers(1, 41)),
-                trigger=TriggerSettings(
-                    name=name, k=k, wait_s=_between(rng, 0.1, 5) if name == "deadline" else None
-                ),
-                selector=SelectorSettings(
-                    name=selector,
-                    size=size,
-                ),
+                trigger=TriggerSettings(name=name, k=k, wait_s=_between(rng, 0.1, 5) if name == "deadline" else None),
+                selector=SelectorSettings(name=selector, size=size),
                 availability=conditions.availability,
                 seed=seed,
                 lease_s=lease_s,
@@ -259,9 +251,7 @@ def _coordinator(
 
 def _scenario(rng: Generator, clients: int, fault_s: float) -> Mapping[str, Any]:
     """One or two groups with up to four toxics each; in half of the seeds none that breaks the order of messages."""
-    kinds = (
-        [kind for kind in _SETTINGS if kind not in OUT_OF_ORDER] if rng.random() < 0.5 else list(_SETTINGS)
-    )
+    kinds = [kind for kind in _SETTINGS if kind not in OUT_OF_ORDER] if rng.random() < 0.5 else list(_SETTINGS)
     groups = []
     for place in range(int(rng.integers(1, 3))):
         toxics = [_toxic(rng, kinds, fault_s) for _ in range(int(rng.integers(0, 5)))]

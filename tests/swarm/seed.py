@@ -70,9 +70,7 @@ class Swarm:
     def __init__(self, world: World, options: Options, disk: Disk) -> None:
         self.world = world
         self.options = options
-        self.network = Network(
-            world, delay_s=options.delay_s, notice_s=options.notice_s, queue_max=options.queue_max
-        )
+        self.network = Network(world, delay_s=options.delay_s, notice_s=options.notice_s, queue_max=options.queue_max)
         self.link = ToxicLink(options.conditions.toxics, world.seed)
         self._order = Order(options.toxic_types)
         self._may_damage = "corrupt" in options.toxic_types or (
@@ -92,12 +90,7 @@ class Swarm:
         self.server = self._start_server()
         self._chaos = Chaos(self)
         self.injector = Injector(
-            Core(
-                self.link,
-                clients=options.coordinator.clients,
-                started_s=0.0,
-                bytes_max=options.bytes_max,
-            ),
+            Core(self.link, clients=options.coordinator.clients, started_s=0.0, bytes_max=options.bytes_max),
             world=world,
             network=self.network,
             dial=self._dial_server,
@@ -284,14 +277,7 @@ class Swarm:
         return ledger
 
     def _start_server(self) -> Server:
-        return Server(
-            self.ledger,
-            self.options,
-            world=self.world,
-            network=self.network,
-            disk=self._disk,
-            ended=self,
-        )
+        return Server(self.ledger, self.options, world=self.world, network=self.network, disk=self._disk, ended=self)
 
     def pause_server(self) -> None:
         """The operator ends the process of a run that goes on, and starts it again."""
@@ -311,10 +297,7 @@ class Swarm:
         self._reachable = [
             one
             for one in self._processes
-            if one.alive
-            and one.link is not None
-            and not one.link.broken
-            and not self.ledger.is_out(one.client_id)
+            if one.alive and one.link is not None and not one.link.broken and not self.ledger.is_out(one.client_id)
         ]
         self.ledger.server_died()
         if server.protocol.outcome.reason == "finished":

@@ -95,14 +95,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        options: Options,
-        *,
-        world: World,
-        network: Network,
-        disk: Disk | None,
-        ended: Ended,
+        self, ledger: Ledger, options: Options, *, world: World, network: Network, disk: Disk | None, ended: Ended
     ) -> None:
         self._world = world
         self._network = network
@@ -135,11 +128,7 @@ class Server:
     def _opened(self, disk: Disk, options: Options) -> PlayedJournal:
         assert options.keeping is not None
         return PlayedJournal(
-            disk.path,
-            options.keeping,
-            clock=self._world.clock,
-            doom=self.doom,
-            committed=self._ledger.committed,
+            disk.path, options.keeping, clock=self._world.clock, doom=self.doom, committed=self._ledger.committed
         )
 
     def _exchange(
@@ -147,10 +136,7 @@ class Server:
     ) -> ServerProtocol:
         settings, journal = options.coordinator, self.journal
         stats = ServerStats(
-            rounds=settings.rounds,
-            record=lambda _: None,
-            on_progress=lambda _: None,
-            evaluate_clients_every=None,
+            rounds=settings.rounds, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
         )
         run_id = self._ledger.run_id
         if journal is not None:
@@ -185,9 +171,7 @@ class Server:
                 partial_files=PartialFiles(None if journal is None else journal.directory.transfers),
             ),
             settings=ProtocolSettings(
-                linger_s=options.linger_s,
-                return_s=options.return_s,
-                transfers=options.transfers or TransferBounds(),
+                linger_s=options.linger_s, return_s=options.return_s, transfers=options.transfers or TransferBounds()
             ),
             access=Access(
                 client_limits=WatchedGuard(
@@ -328,11 +312,7 @@ def _staging(options: Options, journal: PlayedJournal | None) -> Staging:
 def _recover(journal: PlayedJournal, coordinator: Watched, learner: PlayedLearner, staging: Staging) -> float:
     """Take the run up; the time of its last record."""
     recovery = Recovery(
-        journal,
-        coordinator=coordinator,
-        learner=cast("Learner", learner),
-        staging=staging,
-        evaluate=evaluation,
+        journal, coordinator=coordinator, learner=cast("Learner", learner), staging=staging, evaluate=evaluation
     )
     return recovery.run().at_s
 

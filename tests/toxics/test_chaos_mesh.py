@@ -26,9 +26,7 @@ class Ten:
 
 
 def translation(*toxics: dict[str, Any], pods: Pods = PODS, **group: Any) -> Translation:
-    scenario = Scenario.parsed(
-        {"groups": [{"name": "everyone", "toxics": [*toxics], **group}]}, "the scenario"
-    )
+    scenario = Scenario.parsed({"groups": [{"name": "everyone", "toxics": [*toxics], **group}]}, "the scenario")
     return translated(scenario.settled(Ten(), 0), pods)
 
 
@@ -75,10 +73,7 @@ def test_a_delay_down_is_one_of_what_the_server_sends_to_the_pods_that_are_meant
 
 def test_both_ways_are_two_objects_with_names_of_their_own() -> None:
     made = translation({"type": "latency", "delay": 1}, {"type": "latency", "delay": 2})
-    assert [fault.manifest["spec"]["selector"] for fault in made.faults] == [
-        labels("client"),
-        labels("server"),
-    ] * 2
+    assert [fault.manifest["spec"]["selector"] for fault in made.faults] == [labels("client"), labels("server")] * 2
     names = [fault.manifest["metadata"]["name"] for fault in made.faults]
     assert names == [
         "unstale-everyone-latency-up",
@@ -121,9 +116,7 @@ def test_a_line_of_each_client_becomes_one_of_each_pod() -> None:
         ["2", "3"],
     )
     assert [indices(one["target"]["selector"]) for one in down] == [["2"], ["3"]]
-    assert {fault.remark for fault in made.faults} == {
-        "the 2 clients of a pod share a channel of 2 times the rate"
-    }
+    assert {fault.remark for fault in made.faults} == {"the 2 clients of a pod share a channel of 2 times the rate"}
 
 
 def test_a_blackout_of_the_tcp_layer_is_a_partition_for_as_long() -> None:
@@ -180,8 +173,7 @@ def test_clients_that_come_and_go_are_pods_that_fail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (1.5, "1500ms"), (0.0005, "0.5ms"), (86400, "86400s"), (1e9, "1000000000s")],
+    ("seconds", "text"), [(0, "0s"), (1.5, "1500ms"), (0.0005, "0.5ms"), (86400, "86400s"), (1e9, "1000000000s")]
 )
 def test_durations_are_as_go_reads_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -221,9 +213,7 @@ def test_devices_and_staleness_are_left_to_those_who_play_them() -> None:
 
 def test_the_last_pod_may_have_fewer_clients() -> None:
     pods = Pods(clients=10, clients_each=4, namespace="here")
-    _, spec, _ = only(
-        translation({"type": "latency", "delay": 1, "direction": "up", "clients": [8, 9]}, pods=pods)
-    )
+    _, spec, _ = only(translation({"type": "latency", "delay": 1, "direction": "up", "clients": [8, 9]}, pods=pods))
     assert pods.count == 3
     assert indices(spec["selector"]) == ["2"]
 

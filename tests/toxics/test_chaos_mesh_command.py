@@ -16,9 +16,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list
 
 
 @pytest.mark.parametrize("name", ready_names())
-def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, errors = said(capsys, name)
     objects = [one for one in yaml.safe_load_all(out) if one]
     assert objects or errors
@@ -29,9 +27,7 @@ def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(
         assert f"# Not in here: {error.removeprefix('not in Chaos Mesh: ')}" in out.splitlines()
 
 
-def test_a_scenario_of_ones_own_for_pods_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scenario_of_ones_own_for_pods_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("""
 groups:
@@ -40,16 +36,7 @@ groups:
     toxics:
       - {type: latency, direction: up, delay: 10}
 """)
-    arguments = [
-        "--clients",
-        "9",
-        "--clients-each",
-        "3",
-        "--namespace",
-        "lab",
-        "--scenario.time-scale",
-        "0.1",
-    ]
+    arguments = ["--clients", "9", "--clients-each", "3", "--namespace", "lab", "--scenario.time-scale", "0.1"]
     out, errors = said(capsys, str(file), *arguments)
     (made,) = yaml.safe_load_all(out)
     assert errors == []

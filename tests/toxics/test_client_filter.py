@@ -100,9 +100,7 @@ def test_within_a_group_there_are_only_its_clients_to_choose_from() -> None:
         ({"smallest_class": 2}, None, "clients is {smallest_class: 2}, which matches nobody; name others"),
     ],
 )
-def test_clients_that_do_not_exist_are_one_sentence(
-    data: Any, among: frozenset[int] | None, sentence: str
-) -> None:
+def test_clients_that_do_not_exist_are_one_sentence(data: Any, among: frozenset[int] | None, sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         resolved(data, among=among)
     assert str(raised.value) == sentence
@@ -140,9 +138,7 @@ def test_what_describes_no_clients_is_refused_with_what_would(data: Any) -> None
     assert error["msg"] == EXPECTED
 
 
-@pytest.mark.parametrize(
-    "data", ["all", [0, "3-5"], {"share": 0.25}, {"holding": 5, "top": 10}, {"smallest_class": 1}]
-)
+@pytest.mark.parametrize("data", ["all", [0, "3-5"], {"share": 0.25}, {"holding": 5, "top": 10}, {"smallest_class": 1}])
 def test_as_plain_data_it_makes_the_same_again(data: Any) -> None:
     audience = ClientFilter.model_validate(data)
     assert ClientFilter.model_validate(audience.model_dump()) == audience

@@ -93,9 +93,7 @@ def test_the_order_of_different_lines_does_not_matter() -> None:
         {"type": "reorder", "toxicity": 0.3, "delay": 0.5},
     ]
     flights = [flight for _, flight in zip(range(300), traffic(clients=6), strict=False)]
-    by_line = sorted(
-        flights, key=lambda one: (-one.client_id, one.direction)
-    )  # stable: a line keeps its order
+    by_line = sorted(flights, key=lambda one: (-one.client_id, one.direction))  # stable: a line keeps its order
     in_turn, line_by_line = passage(*toxics), passage(*toxics)
     expected = {flight.number: in_turn.send(flight) for flight in flights}
     assert {flight.number: line_by_line.send(flight) for flight in by_line} == expected
@@ -113,9 +111,7 @@ def test_the_order_of_different_lines_does_not_matter() -> None:
         ({"start_s": 5.0, "end_s": 6.0}, message(sent_s=6.0), False),
     ],
 )
-def test_a_toxic_concerns_what_it_says(
-    settings: dict[str, object], flight: InFlightMessage, is_touched: bool
-) -> None:
+def test_a_toxic_concerns_what_it_says(settings: dict[str, object], flight: InFlightMessage, is_touched: bool) -> None:
     way = passage({"type": "drop", **settings})
     assert (way.send(flight) == ()) is is_touched
 

@@ -29,10 +29,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"groups": ["g"]}, "here, group 1 is 'g', expected a mapping with a name"),
     ({"groups": [{}]}, "here, group 1: name is missing"),
     ({"groups": [{"name": 5}]}, "here, group 1: name is 5, expected a text"),
-    (
-        {"groups": [{"name": "a\nb"}]},
-        "here, group 1: name is 'a\\nb', expected printable characters on one line",
-    ),
+    ({"groups": [{"name": "a\nb"}]}, "here, group 1: name is 'a\\nb', expected printable characters on one line"),
     ({**group(), True: 1}, "here: True is not the name of a setting"),
     ({**group(), "grups": 1}, "here: unknown setting 'grups'; did you mean 'groups'?"),
     (group(divice={}), "here, group g: unknown setting 'divice'; did you mean 'device'?"),
@@ -63,14 +60,8 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (group(device=[1]), "here, group g, device is [1], expected a mapping"),
     (group(device={"step_s": -1}), "here, group g, device: step_s is -1, expected at least 0"),
-    (
-        group(device={"stepp_s": 1}),
-        "here, group g, device: unknown setting 'stepp_s'; did you mean 'step_s'?",
-    ),
-    (
-        group(device={}),
-        "here, group g, device: no time is given, expected task, step_s or both",
-    ),
+    (group(device={"stepp_s": 1}), "here, group g, device: unknown setting 'stepp_s'; did you mean 'step_s'?"),
+    (group(device={}), "here, group g, device: no time is given, expected task, step_s or both"),
     (
         group(device={"task": 1, "jitter": [2, 1]}),
         "here, group g, device: jitter is [2, 1], expected two factors >= 0, the lower one first",
@@ -79,10 +70,7 @@ WRONG: list[tuple[Any, str]] = [
         group(device={"task": {"distribution": "exponential", "mean_s": -1}}),
         "here, group g, device: task.mean_s is -1, expected at least 0",
     ),
-    (
-        {"groups": [{"name": "a"}, {"name": "a"}]},
-        "here: two groups have the name 'a'; rename one of them",
-    ),
+    ({"groups": [{"name": "a"}, {"name": "a"}]}, "here: two groups have the name 'a'; rename one of them"),
     (
         group(toxics=[{"type": "drop", "name": "a"}, {"type": "latency", "delay": 1, "name": "a"}]),
         "here: two toxics have the name 'a'; rename one of them",

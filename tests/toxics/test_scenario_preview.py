@@ -13,13 +13,7 @@ def played(*groups: dict[str, Any], clients: int = 4, seconds: float = 100.0) ->
     scenario = Scenario.parsed({"groups": list(groups)}, "here")
     population = Written([(0,)] * clients)
     return preview(
-        scenario,
-        scenario.settled(population, 0),
-        population,
-        seed=0,
-        payload_bytes=800,
-        steps=10,
-        seconds=seconds,
+        scenario, scenario.settled(population, 0), population, seed=0, payload_bytes=800, steps=10, seconds=seconds
     )
 
 

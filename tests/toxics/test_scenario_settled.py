@@ -28,11 +28,7 @@ def test_a_group_of_everybody_names_nobody() -> None:
 
 def test_a_toxic_narrows_its_group() -> None:
     made = settled(
-        {
-            "name": "g",
-            "clients": ["0-4"],
-            "toxics": [{"type": "drop"}, {"type": "drop", "clients": [3, "4-9"]}],
-        }
+        {"name": "g", "clients": ["0-4"], "toxics": [{"type": "drop"}, {"type": "drop", "clients": [3, "4-9"]}]}
     )
     assert [one.clients for one in made.toxics] == [{0, 1, 2, 3, 4}, {3, 4}]
 
@@ -124,10 +120,7 @@ def test_times_are_scaled_and_rates_the_other_way_and_nothing_else() -> None:
                 {"type": "latency", "toxicity": 0.5, "delay": 0.4},
                 {"type": "latency", "delay": {"distribution": "trace", "steps_s": [[0, 1], [10, 2]]}},
                 {"type": "latency", "delay": {"distribution": "trace", "values_s": [1, 2]}},
-                {
-                    "type": "dropout",
-                    "present": [{"client": one, "intervals_s": [[0, 4]]} for one in range(10)],
-                },
+                {"type": "dropout", "present": [{"client": one, "intervals_s": [[0, 4]]} for one in range(10)]},
             ],
         }
     ).scaled(0.5)
@@ -148,10 +141,7 @@ def test_times_are_scaled_and_rates_the_other_way_and_nothing_else() -> None:
                 {"type": "latency", "toxicity": 0.5, "delay": 0.2},
                 {"type": "latency", "delay": {"distribution": "trace", "steps_s": [[0, 0.5], [5, 1]]}},
                 {"type": "latency", "delay": {"distribution": "trace", "values_s": [0.5, 1]}},
-                {
-                    "type": "dropout",
-                    "present": [{"client": one, "intervals_s": [[0, 2]]} for one in range(10)],
-                },
+                {"type": "dropout", "present": [{"client": one, "intervals_s": [[0, 2]]} for one in range(10)]},
             ],
         }
     )
@@ -209,10 +199,7 @@ def test_settling_leaves_the_scenario_as_it_was() -> None:
             "group g, toxic 1 (drop): clients is [7], which matches nobody; name others",
         ),
         (
-            {
-                "name": "g",
-                "toxics": [{"type": "dropout", "present": [{"client": 0, "intervals_s": [[0, 1]]}]}],
-            },
+            {"name": "g", "toxics": [{"type": "dropout", "present": [{"client": 0, "intervals_s": [[0, 1]]}]}]},
             "group g, toxic 1 (dropout): trace has no row for client 1; add one, or set clients to those in the trace",
         ),
         (

@@ -51,11 +51,7 @@ def test_on_tcp_what_enters_begins_its_way_at_the_end() -> None:
 def test_on_tcp_what_would_come_out_is_held_until_the_end() -> None:
     way = passage(FROZEN, latency(1.0))
     # What is sent behind it comes out behind it.
-    assert dues_s(way, [message(sent_s=9.5), message(sent_s=19.5), message(sent_s=19.75)]) == [
-        [20.0],
-        [21.0],
-        [21.0],
-    ]
+    assert dues_s(way, [message(sent_s=9.5), message(sent_s=19.5), message(sent_s=19.75)]) == [[20.0], [21.0], [21.0]]
 
 
 def test_on_tcp_bytes_that_stood_still_take_their_time_afterwards() -> None:

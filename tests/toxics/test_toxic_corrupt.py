@@ -25,9 +25,7 @@ def test_a_short_message_has_no_more_bits_than_it_has() -> None:
     assert damage({"bits": 20}, size_bytes=0) == ()
 
 
-@pytest.mark.parametrize(
-    ("where", "low", "high"), [("header", 0, 24), ("payload", 24, 80), ("anywhere", 0, 80)]
-)
+@pytest.mark.parametrize(("where", "low", "high"), [("header", 0, 24), ("payload", 24, 80), ("anywhere", 0, 80)])
 def test_the_damage_is_where_it_is_wanted(where: str, low: int, high: int) -> None:
     every_bit = damage({"where": where, "bits": 80}, size_bytes=10, header_bytes=3)
     assert every_bit == tuple(range(low, high))
@@ -40,10 +38,7 @@ def test_a_message_without_a_payload_is_left_alone() -> None:
 def test_every_bit_is_as_likely_as_another() -> None:
     way = passage({"type": "corrupt"})
     flipped = Counter(
-        bit
-        for number in range(4000)
-        for out in way.send(message(number=number, size_bytes=1))
-        for bit in out.damage
+        bit for number in range(4000) for out in way.send(message(number=number, size_bytes=1)) for bit in out.damage
     )
     deviation = sqrt(4000 * 1 / 8 * 7 / 8)
     assert sorted(flipped) == list(range(8))

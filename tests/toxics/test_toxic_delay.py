@@ -127,10 +127,7 @@ def sentence(settings: object) -> str:
         ({"distribution": "exponential"}, "delay.mean_s is missing"),
         ({"distribution": "exponential", "mean_s": "1 s"}, "delay.mean_s is '1 s', expected a number"),
         ({"distribution": "exponential", "mean_s": -2}, "delay.mean_s is -2, expected at least 0"),
-        (
-            {"distribution": "exponential", "means": 2},
-            "unknown setting 'delay.means'; did you mean 'mean_s'?",
-        ),
+        ({"distribution": "exponential", "means": 2}, "unknown setting 'delay.means'; did you mean 'mean_s'?"),
         (
             {"distribution": "uniform", "low_s": 3, "high_s": 1},
             "delay: low_s is 3, expected at most high_s, which is 1",
@@ -165,9 +162,7 @@ def test_a_mistake_is_told_in_a_sentence(settings: object, expected: str) -> Non
         ("", " does not begin with the line time_s,delay_s"),
     ],
 )
-def test_a_trace_file_with_gaps_or_unsorted_times_is_refused(
-    tmp_path: Path, text: str, expected: str
-) -> None:
+def test_a_trace_file_with_gaps_or_unsorted_times_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     file = tmp_path / "delays.csv"
     file.write_text(text, encoding="utf-8")
     assert sentence({"distribution": "trace", "file": str(file)}) == f"here: delay: trace {file}{expected}"
@@ -182,6 +177,4 @@ def test_a_trace_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 def test_a_trace_file_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "delays.csv"
     file.write_bytes(b"\xff\xfe\x00")
-    assert f"here: delay: trace {file} cannot be read: " in sentence(
-        {"distribution": "trace", "file": str(file)}
-    )
+    assert f"here: delay: trace {file} cannot be read: " in sentence({"distribution": "trace", "file": str(file)})

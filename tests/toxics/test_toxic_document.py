@@ -15,9 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/adding-a-toxic.md"
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(
-        rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return str(found)
 
 

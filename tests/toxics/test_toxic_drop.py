@@ -23,8 +23,4 @@ def test_a_message_that_is_sent_again_has_another_chance() -> None:
 
 def test_only_the_messages_that_are_named_are_lost() -> None:
     way = passage({"type": "drop", "messages": ["task", "ack"], "direction": "down"})
-    assert dues_s(way, [message(), message(type="ack", direction="down"), message(type="heartbeat")]) == [
-        [0],
-        [],
-        [0],
-    ]
+    assert dues_s(way, [message(), message(type="ack", direction="down"), message(type="heartbeat")]) == [[0], [], [0]]

@@ -97,9 +97,7 @@ def test_policies_are_told_how_likely_a_client_is_there_in_later_rounds() -> Non
 
 
 def test_of_two_dropouts_the_one_without_first_rounds_still_decides() -> None:
-    way = passage(
-        {"type": "dropout", "p": 0.5, "everyone_before": 9}, {"type": "dropout", "name": "b", "p": 0.0}
-    )
+    way = passage({"type": "dropout", "p": 0.5, "everyone_before": 9}, {"type": "dropout", "name": "b", "p": 0.0})
     assert way.send(task(version=0))[0].declined
 
 
@@ -117,9 +115,7 @@ def test_adversarial_means_that_who_holds_low_classes_is_rarely_there() -> None:
     # p_i = 0.1 + 0.9 c_i / 9
     population = Written([[0, 5], [9], [4, 7], [1, 2]])
     settled = dropout(p_min=0.1, by="adversarial").settled(population)
-    assert [settled.probability(client_id, SEED) for client_id in range(4)] == pytest.approx(
-        [0.1, 1.0, 0.5, 0.2]
-    )
+    assert [settled.probability(client_id, SEED) for client_id in range(4)] == pytest.approx([0.1, 1.0, 0.5, 0.2])
 
 
 def test_adversarial_with_other_numbers_of_classes() -> None:
@@ -205,10 +201,7 @@ def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
 
 def test_clients_come_and_go_on_their_own() -> None:
     in_time, its_draws = dropout(on_s=5.0, off_s=5.0), draws()
-    seen = {
-        tuple(in_time.is_there(client_id, float(at_s), its_draws) for at_s in range(50))
-        for client_id in range(20)
-    }
+    seen = {tuple(in_time.is_there(client_id, float(at_s), its_draws) for at_s in range(50)) for client_id in range(20)}
     assert len(seen) == 20
 
 
@@ -250,9 +243,7 @@ def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
     in_time = dropout(trace=recorded(tmp_path, "0,0,4", "2,0,9"))
     population = Written([[0], [1], [2]])
     assert in_time.settled(population, (0, 2)) == in_time
-    with pytest.raises(
-        UserError, match="trace has no row for client 1; add one, or set clients to those in the trace"
-    ):
+    with pytest.raises(UserError, match="trace has no row for client 1; add one, or set clients to those in the trace"):
         in_time.settled(population)
 
 
@@ -260,14 +251,8 @@ def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
     ("rows", "sentence"),
     [
         (["0,4,2"], "client 0 is available from 4 s to 2 s, expected an end after the start"),
-        (
-            ["0,0,5", "0,4,6"],
-            "client 0 is available from 4 s, expected at least 5 s, sorted and without overlap",
-        ),
-        (
-            ["0,10,12", "0,4,6"],
-            "client 0 is available from 4 s, expected at least 12 s, sorted and without overlap",
-        ),
+        (["0,0,5", "0,4,6"], "client 0 is available from 4 s, expected at least 5 s, sorted and without overlap"),
+        (["0,10,12", "0,4,6"], "client 0 is available from 4 s, expected at least 12 s, sorted and without overlap"),
         (["0,-1,2"], "client 0 is available from -1 s, expected at least 0 s, sorted and without overlap"),
         (["0.5,1,2"], "line 2: client is 0.5, expected a whole number"),
         (["0,1,2", "-1,1,2"], "client is -1, expected at least 0"),

@@ -36,9 +36,7 @@ def test_a_random_delay_is_the_running_maximum_of_what_is_drawn() -> None:
 def test_delays_differ_between_messages_and_seeds() -> None:
     settings = {"type": "latency", "delay": {"distribution": "uniform", "high_s": 1.0}}
     drawn = {
-        passage(settings, seed=seed)
-        .send(message(number=number, attempt=attempt, client_id=client_id))[0]
-        .due_s
+        passage(settings, seed=seed).send(message(number=number, attempt=attempt, client_id=client_id))[0].due_s
         for seed in (1, 2)
         for number in (1, 2)
         for attempt in (0, 1)

@@ -96,9 +96,7 @@ class Tosses(Wrong):
         (Tosses, a_toxicity_is_the_share_that_it_touches),
     ],
 )
-def test_a_law_finds_a_wrong_toxic(
-    toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_law_finds_a_wrong_toxic(toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.TOXICS, "wrong", toxic_class)
     with pytest.raises(AssertionError):
         law(toxic_class)

@@ -50,9 +50,7 @@ def test_these_toxics_are_there() -> None:
 
 
 def test_a_toxic_is_made_from_plain_data() -> None:
-    toxic = create(
-        {"type": "latency", "delay": 0.5, "toxicity": 0.1, "direction": "up", "messages": ["update"]}, WHERE
-    )
+    toxic = create({"type": "latency", "delay": 0.5, "toxicity": 0.1, "direction": "up", "messages": ["update"]}, WHERE)
     assert isinstance(toxic, Latency)
     assert (toxic.toxicity, toxic.direction, toxic.messages) == (0.1, "up", ("update",))
 
@@ -72,17 +70,11 @@ def test_a_toxic_is_made_from_plain_data() -> None:
         ({"type": "drop", "toxicity": -0.1}, " (drop): toxicity is -0.1, expected at least 0"),
         ({"type": "drop", "toxicity": float("nan")}, " (drop): toxicity is nan, expected a finite number"),
         ({"type": "drop", "toxicity": "often"}, " (drop): toxicity is 'often', expected a number"),
-        (
-            {"type": "drop", "direction": "left"},
-            " (drop): direction is 'left', expected 'up', 'down' or 'both'",
-        ),
+        ({"type": "drop", "direction": "left"}, " (drop): direction is 'left', expected 'up', 'down' or 'both'"),
         ({"type": "drop", "messages": "task"}, " (drop): messages is 'task', expected a list"),
         ({"type": "drop", "messages": []}, " (drop): messages is [], expected at least one entry"),
         ({"type": "drop", "start_s": -1}, " (drop): start_s is -1, expected at least 0"),
-        (
-            {"type": "drop", "start_s": 5, "end_s": 5},
-            " (drop): end_s is 5, expected more than start_s, which is 5",
-        ),
+        ({"type": "drop", "start_s": 5, "end_s": 5}, " (drop): end_s is 5, expected more than start_s, which is 5"),
         ({"type": "bandwidth", "bytes_per_s": 0}, " (bandwidth): bytes_per_s is 0, expected at least 0.001"),
         (
             {"type": "bandwidth", "bytes_per_s": 1, "layer": "ip"},
@@ -98,21 +90,12 @@ def test_a_toxic_is_made_from_plain_data() -> None:
         ({"type": "disconnect", "down_s": -1}, " (disconnect): down_s is -1, expected at least 0"),
         ({"type": "duplicate", "copies": 0}, " (duplicate): copies is 0, expected at least 1"),
         ({"type": "slow", "factor": 1}, " (slow): factor is 1, expected more than 1"),
-        (
-            {"type": "dropout"},
-            " (dropout): expected exactly one of p, p_by_client, p_min, on_s with off_s, and trace",
-        ),
+        ({"type": "dropout"}, " (dropout): expected exactly one of p, p_by_client, p_min, on_s with off_s, and trace"),
         ({"type": "dropout", "p": 1.1}, " (dropout): p is 1.1, expected at most 1"),
         ({"type": "dropout", "p_by_client": [0.1, 2]}, " (dropout): p_by_client.1 is 2, expected at most 1"),
-        (
-            {"type": "dropout", "on_s": 5},
-            " (dropout): on_s and off_s go together, expected both or none of them",
-        ),
+        ({"type": "dropout", "on_s": 5}, " (dropout): on_s and off_s go together, expected both or none of them"),
         ({"type": "dropout", "on_s": -5, "off_s": 1}, " (dropout): on_s is -5, expected at least 0.001"),
-        (
-            {"type": "dropout", "on_s": 1e10, "off_s": 1},
-            " (dropout): on_s is 10000000000.0, expected at most 1e+09",
-        ),
+        ({"type": "dropout", "on_s": 1e10, "off_s": 1}, " (dropout): on_s is 10000000000.0, expected at most 1e+09"),
         (
             {"type": "dropout", "p": 0.5, "by": "adversarial"},
             " (dropout): by is 'adversarial', which goes with p_min only; leave it out or give p_min",
@@ -132,15 +115,9 @@ def test_a_toxic_is_made_from_plain_data() -> None:
             )
             for window in ({"start_s": 1}, {"end_s": 5})
         ),
-        (
-            {"type": "drop", "name": "a\nb"},
-            " (drop): name is 'a\\nb', expected printable characters on one line",
-        ),
+        ({"type": "drop", "name": "a\nb"}, " (drop): name is 'a\\nb', expected printable characters on one line"),
         ({"type": "drop", True: 1}, " (drop): True is not the name of a setting"),
-        (
-            {"type": "dropout", "trace": "a\0"},
-            " (dropout): trace is 'a\\x00', expected a path of printable characters",
-        ),
+        ({"type": "dropout", "trace": "a\0"}, " (dropout): trace is 'a\\x00', expected a path of printable characters"),
     ],
     ids=str,
 )
@@ -166,10 +143,7 @@ def test_a_plug_in_is_a_toxic_like_any_other(monkeypatch: pytest.MonkeyPatch) ->
     [
         ([entry_point("no_module:Toxic")], "toxic 'nothing' cannot be imported from no_module:Toxic"),
         ([entry_point("math:pi")], "toxic 'nothing' is math:pi, expected a class derived from"),
-        (
-            [entry_point("math:pi"), entry_point("math:e")],
-            "toxic 'nothing' is registered by several packages",
-        ),
+        ([entry_point("math:pi"), entry_point("math:e")], "toxic 'nothing' is registered by several packages"),
     ],
 )
 def test_a_plug_in_that_is_none_is_told(

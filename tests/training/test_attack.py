@@ -85,11 +85,7 @@ def test_noise_has_the_stated_ratio_to_the_update() -> None:
 
 def test_noise_is_another_for_each_client_and_task_and_the_same_again() -> None:
     def sent(client_id: int, number: int, seed: int = 0) -> list[float]:
-        return (
-            attack_of("noise", [0, 1], seed=seed)
-            .update(client_id, number, made([1.0, 2.0]))
-            .vector_d.tolist()
-        )
+        return attack_of("noise", [0, 1], seed=seed).update(client_id, number, made([1.0, 2.0])).vector_d.tolist()
 
     assert sent(0, 0) == sent(0, 0)
     assert len({tuple(sent(*key)) for key in [(0, 0), (0, 1), (1, 0), (0, 0, 1)]}) == 4
@@ -122,8 +118,7 @@ def test_the_description_names_a_few_attackers() -> None:
 def of_everybody(backend: Backend, base_d: torch.Tensor, clients: int) -> list[LocalUpdate]:
     base = Version(model_d=base_d, buffers_b=torch.zeros(0))
     jobs = [
-        Job(client_id=client_id, number=0, base=base, learning_rate=0.1, evaluate=False)
-        for client_id in range(clients)
+        Job(client_id=client_id, number=0, base=base, learning_rate=0.1, evaluate=False) for client_id in range(clients)
     ]
     return [computed.local for computed in backend.compute(jobs)]
 
@@ -149,8 +144,7 @@ def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batc
 
 def test_clients_hold_the_same_examples_with_an_attack_and_without() -> None:
     honest, attacked = (
-        training_context(small(clients=3, attack={"name": name, "clients": 3})).trainer
-        for name in (None, "label-flip")
+        training_context(small(clients=3, attack={"name": name, "clients": 3})).trainer for name in (None, "label-flip")
     )
     for client_id in range(3):
         assert torch.equal(honest.examples(client_id)[0], attacked.examples(client_id)[0])

@@ -63,9 +63,7 @@ def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_ow
     dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
     assert dataset.input_shape == (3, 1, 2)
     assert dataset.train.stored_NX.is_contiguous()
-    np.testing.assert_allclose(
-        dataset.test_examples()[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6
-    )
+    np.testing.assert_allclose(dataset.test_examples()[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6)
 
 
 def test_floats_are_kept_as_they_are(tmp_path):
@@ -115,9 +113,7 @@ def test_floats_have_no_unit(tmp_path):
 
 
 def test_a_column_of_numbers_contains_the_groups(tmp_path):
-    dataset = load(
-        "npz", saved(tmp_path, writer_train=np.array([70, -3]), writer_test=np.array([70])), column="writer"
-    )
+    dataset = load("npz", saved(tmp_path, writer_train=np.array([70, -3]), writer_test=np.array([70])), column="writer")
     assert dataset.train.groups_N.tolist() == [70, -3]
     assert dataset.test.groups_N.tolist() == [70]
     assert dataset.train.groups_N.dtype == torch.int64
@@ -126,9 +122,7 @@ def test_a_column_of_numbers_contains_the_groups(tmp_path):
 def test_a_column_of_strings_is_numbered_in_sorted_order_over_both_parts(tmp_path):
     # Sorted: ann 0, bob 1, eve 2.
     dataset = load(
-        "npz",
-        saved(tmp_path, site_train=np.array(["eve", "ann"]), site_test=np.array(["bob"])),
-        column="site",
+        "npz", saved(tmp_path, site_train=np.array(["eve", "ann"]), site_test=np.array(["bob"])), column="site"
     )
     assert dataset.train.groups_N.tolist() == [2, 0]
     assert dataset.test.groups_N.tolist() == [1]
@@ -144,10 +138,7 @@ def test_a_column_may_be_of_the_training_part_alone_and_is_not_read_unasked(tmp_
 
 BAD_COLUMNS = [
     ({}, "has no writer_train, which data.column asks for; expected one of x, y"),
-    (
-        {"writers_train": np.zeros(2, int)},
-        "has no writer_train, which data.column asks for; did you mean 'writers'?",
-    ),
+    ({"writers_train": np.zeros(2, int)}, "has no writer_train, which data.column asks for; did you mean 'writers'?"),
     (
         {"writer_train": np.zeros(3, int)},
         "writer_train holds int64 [3], expected 2 integers or strings, one for each example",
@@ -188,27 +179,12 @@ BAD = [
         "x_train holds int64 [2, 2, 2], expected uint8 images or floats [N, ...]",
     ),
     ({"x_train": np.zeros(2)}, "x_train holds float64 [2], expected uint8 images or floats [N, ...]"),
-    (
-        {"x_test": np.array([[0.0, np.nan]])},
-        "x_test holds NaN, infinity or a number that float32 cannot hold",
-    ),
-    (
-        {"x_test": np.array([[0.0, -np.inf]])},
-        "x_test holds NaN, infinity or a number that float32 cannot hold",
-    ),
+    ({"x_test": np.array([[0.0, np.nan]])}, "x_test holds NaN, infinity or a number that float32 cannot hold"),
+    ({"x_test": np.array([[0.0, -np.inf]])}, "x_test holds NaN, infinity or a number that float32 cannot hold"),
     ({"x_train": np.array([[1e39]] * 2)}, "x_train holds NaN, infinity or a number that float32 cannot hold"),
-    (
-        {"x_test": np.zeros((0, 2, 2), dtype=np.uint8)},
-        "x_test holds uint8 [0, 2, 2], expected at least one example",
-    ),
-    (
-        {"y_train": np.array([0.0, 1.0])},
-        "y_train holds float64 [2], expected 2 integers, one for each example",
-    ),
-    (
-        {"y_train": np.array([[0], [1]])},
-        "y_train holds int64 [2, 1], expected 2 integers, one for each example",
-    ),
+    ({"x_test": np.zeros((0, 2, 2), dtype=np.uint8)}, "x_test holds uint8 [0, 2, 2], expected at least one example"),
+    ({"y_train": np.array([0.0, 1.0])}, "y_train holds float64 [2], expected 2 integers, one for each example"),
+    ({"y_train": np.array([[0], [1]])}, "y_train holds int64 [2, 1], expected 2 integers, one for each example"),
     ({"y_test": np.array([0, 1])}, "y_test holds int64 [2], expected 1 integers, one for each example"),
     (
         {"y_train": np.array([-1, 0])},
@@ -295,13 +271,9 @@ def test_an_unknown_data_set_is_answered_with_the_nearest_name():
 def test_a_path_too_few_or_too_many_is_refused():
     with pytest.raises(UserError, match=r"^data set 'npz' needs a path to a file with x_train"):
         load("npz")
-    with pytest.raises(
-        UserError, match=r"^data set 'digits' is built in and reads no file, got path 'a.npz'"
-    ):
+    with pytest.raises(UserError, match=r"^data set 'digits' is built in and reads no file, got path 'a.npz'"):
         load("digits", "a.npz")
-    with pytest.raises(
-        UserError, match=r"^data set 'mnist' lies in the cache and takes no path, got path 'a.npz'"
-    ):
+    with pytest.raises(UserError, match=r"^data set 'mnist' lies in the cache and takes no path, got path 'a.npz'"):
         load("mnist", "a.npz")
 
 

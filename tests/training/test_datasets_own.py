@@ -89,9 +89,7 @@ def test_an_image_that_does_not_fit_is_named(cats_and_dogs):
         load("folder", cats_and_dogs)
 
 
-@pytest.mark.skipif(
-    not CIFAR.is_file(), reason="needs cifar10-jpeg.tar.xz in ../shared/data beside the checkout"
-)
+@pytest.mark.skipif(not CIFAR.is_file(), reason="needs cifar10-jpeg.tar.xz in ../shared/data beside the checkout")
 def test_some_of_cifar10_as_a_folder(tmp_path):
     wanted = {("test", "airplane"): 20, ("test", "automobile"): 20, ("train", "airplane"): 30}
     wanted["train", "automobile"] = 30
@@ -237,9 +235,7 @@ def test_an_invalid_factory_is_refused_with_one_sentence(module, name, sentence)
 
 def test_arguments_that_a_factory_does_not_take_are_refused(module):
     for given in ({"path": "a"}, {"normalise": "raw"}, {"column": "writer"}):
-        with pytest.raises(
-            UserError, match=rf"^data set 'my_data:plain' takes no {next(iter(given))}, got '"
-        ):
+        with pytest.raises(UserError, match=rf"^data set 'my_data:plain' takes no {next(iter(given))}, got '"):
             load("my_data:plain", **given)
 
 

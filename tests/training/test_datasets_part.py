@@ -12,26 +12,17 @@ TRAIN = [2, 0, 1, 0, 0, 1, 2, 0, 0, 2]  # five of class 0, two of 1, three of 2
 
 def data_of(train: list[int], test: list[int]) -> Dataset:
     """Example i of the training set is (i,), and of the test set (100 + i,); every one has its own group."""
-    return Dataset(
-        name="counted",
-        classes=3,
-        train=split_of(train),
-        test=split_of(test, first=100),
-    )
+    return Dataset(name="counted", classes=3, train=split_of(train), test=split_of(test, first=100))
 
 
 def split_of(labels: list[int], first: int = 0) -> Split:
     numbers_N = torch.arange(len(labels))
-    return Split(
-        stored_NX=first + numbers_N.float().unsqueeze(1), labels_N=torch.tensor(labels), groups_N=numbers_N
-    )
+    return Split(stored_NX=first + numbers_N.float().unsqueeze(1), labels_N=torch.tensor(labels), groups_N=numbers_N)
 
 
 def held(data: Dataset) -> tuple[list[int], list[int]]:
     """The remaining examples of both splits, by stored value; labels and groups must match."""
-    train, test = (
-        [int(x) for x in stored.flatten()] for stored in (data.train.stored_NX, data.test.stored_NX)
-    )
+    train, test = ([int(x) for x in stored.flatten()] for stored in (data.train.stored_NX, data.test.stored_NX))
     assert data.train.labels_N.tolist() == [TRAIN[i] for i in train]
     assert data.train.groups_N is not None
     assert data.train.groups_N.tolist() == train
@@ -45,10 +36,7 @@ def test_the_whole_is_the_data_set_itself() -> None:
 
 def test_the_first_of_each_class_are_taken_in_their_order_and_no_class_is_lost() -> None:
     half = part(data_of(TRAIN, [2, 1, 1, 0]), share=0.5)
-    assert held(half) == (
-        [0, 1, 2, 3, 4, 6],
-        [100, 101, 103],
-    )  # 3 of 5, 1 of 2, 2 of 3; 1 of 1, 1 of 2, 1 of 1
+    assert held(half) == ([0, 1, 2, 3, 4, 6], [100, 101, 103])  # 3 of 5, 1 of 2, 2 of 3; 1 of 1, 1 of 2, 1 of 1
     assert half.test.labels_N.tolist() == [2, 1, 0]
     assert held(part(data_of(TRAIN, [2, 1, 0]), share=0.01))[0] == [0, 1, 2]
 

@@ -225,9 +225,7 @@ def test_a_batch_with_another_digest_than_the_published_one_is_not_unpickled(tmp
     for name in ("data_batch_2", "test_batch", "batches.meta"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(pickle.dumps(Evil(), protocol=2))
-        with pytest.raises(
-            UserError, match=r"^data set 'cifar10' is not whole in .*; delete cifar-10-batche"
-        ):
+        with pytest.raises(UserError, match=r"^data set 'cifar10' is not whole in .*; delete cifar-10-batche"):
             load("cifar10", cache=str(tmp_path))
         assert "unpickled" not in capsys.readouterr().out
         (folder / name).write_bytes(whole)
@@ -260,9 +258,7 @@ def test_a_truncated_file_of_svhn_is_not_reported_as_missing(tmp_path, monkeypat
     whole = path.read_bytes()
     for kept in (0, 100, len(whole) - 1):
         path.write_bytes(whole[:kept])
-        with pytest.raises(
-            UserError, match=r"^data set 'svhn' is not whole in .*; delete \*_32x32\.mat there"
-        ):
+        with pytest.raises(UserError, match=r"^data set 'svhn' is not whole in .*; delete \*_32x32\.mat there"):
             load("svhn", cache=str(tmp_path))
 
 
@@ -322,9 +318,7 @@ def test_a_truncated_file_is_not_reported_as_missing(tmp_path):
     path = tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
     for kept in (0, 3, 10, 1000):
         path.write_bytes(path.read_bytes()[:kept])
-        with pytest.raises(
-            UserError, match=r"^data set 'mnist' is not whole in .*; delete MNIST/raw/\* there"
-        ):
+        with pytest.raises(UserError, match=r"^data set 'mnist' is not whole in .*; delete MNIST/raw/\* there"):
             load("mnist", cache=str(tmp_path))
     with pytest.raises(UserError, match=r"cannot be downloaded .* delete MNIST/raw/\* there and try again"):
         load("mnist", cache=str(tmp_path), download=True)
@@ -333,9 +327,7 @@ def test_a_truncated_file_is_not_reported_as_missing(tmp_path):
 def test_labels_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(LABELS, "train", [3, 0, 10, 1])
     write_idx(tmp_path / "MNIST" / "raw", MNIST_FILES, upright())
-    with pytest.raises(
-        UserError, match=r"^data set 'mnist' has training labels from 0 to 10, expected 0 to 9"
-    ):
+    with pytest.raises(UserError, match=r"^data set 'mnist' has training labels from 0 to 10, expected 0 to 9"):
         load("mnist", cache=str(tmp_path))
 
 
@@ -352,9 +344,7 @@ def test_compressed_files_are_unpacked_by_a_download_and_then_read_without(tmp_p
     with pytest.raises(UserError, match=r"^data set 'mnist' is not whole"):
         load("mnist", cache=str(tmp_path))
     load("mnist", cache=str(tmp_path), download=True)
-    assert np.array_equal(
-        load("mnist", cache=str(tmp_path)).test.stored_NX.numpy(), upright()["test"][:, None]
-    )
+    assert np.array_equal(load("mnist", cache=str(tmp_path)).test.stored_NX.numpy(), upright()["test"][:, None])
     assert requests == []
 
 

@@ -125,12 +125,7 @@ def test_data_sets_that_do_not_fit_are_refused_with_one_sentence(first, second, 
 def test_the_digest_of_the_labels_covers_the_later_ones_and_their_rate():
     first, second = data_of(bytes_of(1, 2, 2)), data_of(bytes_of(1, 2, 2))
     swapped = replace(second, train=replace(second.train, labels_N=torch.tensor([1, 0])))
-    made = [
-        first,
-        both(first, second),
-        both(first, swapped),
-        varied(first, second, rate=1.5, normalise="raw"),
-    ]
+    made = [first, both(first, second), both(first, swapped), varied(first, second, rate=1.5, normalise="raw")]
     assert len({one.labels_digest for one in made}) == 4
     assert both(first, second).labels_digest == both(first, second, "unit").labels_digest
 
@@ -138,9 +133,7 @@ def test_the_digest_of_the_labels_covers_the_later_ones_and_their_rate():
 def test_later_examples_of_another_shape_are_refused():
     made = both(data_of(bytes_of(1, 2, 2)), data_of(bytes_of(1, 2, 2)))
     assert made.later is not None
-    with pytest.raises(
-        UserError, match=r"has training examples of uint8 \[1, 2, 2\], but later examples of uint8"
-    ):
+    with pytest.raises(UserError, match=r"has training examples of uint8 \[1, 2, 2\], but later examples of uint8"):
         replace(made, later=replace(made.later, stored_LX=bytes_of(1, 3, 3)))
     with pytest.raises(UserError, match="has later labels from 0 to 2, expected 0 to 1"):
         replace(made, later=replace(made.later, labels_L=torch.tensor([0, 2])))

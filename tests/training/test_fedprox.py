@@ -38,9 +38,7 @@ def test_two_steps_by_hand():
     # Step 2: p_1 = 1 / (1 + e^(1/2)), gradient (-p_1, p_1) + 1/10 (1/4, -1/4):
     # w = (1/4 + p_1 / 2 - 1/80, -(1/4 + p_1 / 2 - 1/80)).
     module = nn.Linear(1, 2, bias=False)
-    update = trained(
-        fedprox(steps=2, mu=0.1), FlatModel(module), torch.ones(1, 1), torch.tensor([0]), torch.zeros(2)
-    )
+    update = trained(fedprox(steps=2, mu=0.1), FlatModel(module), torch.ones(1, 1), torch.tensor([0]), torch.zeros(2))
     moved = 0.25 + 0.5 / (1 + exp(0.5)) - 1 / 80
     assert update.vector_d.tolist() == pytest.approx([-moved, moved])
 
@@ -48,10 +46,7 @@ def test_two_steps_by_hand():
 @pytest.mark.parametrize(
     ("fedprox", "sgd"),
     [
-        (
-            fedprox(steps=1, mu=5, momentum=0.9, weight_decay=0.1),
-            sgd(steps=1, momentum=0.9, weight_decay=0.1),
-        ),
+        (fedprox(steps=1, mu=5, momentum=0.9, weight_decay=0.1), sgd(steps=1, momentum=0.9, weight_decay=0.1)),
         (fedprox(batch_size=4, epochs=2, mu=0), sgd(batch_size=4, epochs=2)),
     ],
     ids=["one step", "mu = 0"],

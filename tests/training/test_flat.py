@@ -7,15 +7,7 @@ import torch
 from torch import nn
 
 from unstale import flat
-from unstale.flat import (
-    FlatModel,
-    describe,
-    describe_buffers,
-    digest,
-    digest_of_frames,
-    from_bytes,
-    to_bytes,
-)
+from unstale.flat import FlatModel, describe, describe_buffers, digest, digest_of_frames, from_bytes, to_bytes
 
 
 def test_parameters_and_gradients_are_views_in_the_order_of_their_names():
@@ -134,10 +126,7 @@ def test_a_released_model_holds_nothing_and_keeps_its_description():
 
 
 def test_float_buffers_alone_are_described():
-    assert describe_buffers(nn.BatchNorm1d(2)) == (
-        ("running_mean", (2,), "float32"),
-        ("running_var", (2,), "float32"),
-    )
+    assert describe_buffers(nn.BatchNorm1d(2)) == (("running_mean", (2,), "float32"), ("running_var", (2,), "float32"))
     assert describe_buffers(nn.Linear(2, 1)) == ()
     assert FlatModel(nn.Linear(2, 1)).buffers_b.shape == (0,)
 

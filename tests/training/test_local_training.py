@@ -51,9 +51,7 @@ def digits_examples(examples: int = 10):
     return examples_for(build("digits_cnn", (1, 8, 8), 10, seed=1), (1, 8, 8), examples)
 
 
-def compute(
-    training, model, base_d, inputs_nX, labels_n, draws=None, *, learning_rate=0.1, seed=0, buffers_b=None
-):
+def compute(training, model, base_d, inputs_nX, labels_n, draws=None, *, learning_rate=0.1, seed=0, buffers_b=None):
     """One task of a client that has kept something, where its training keeps something."""
     task = LocalTask(
         base_d=base_d,
@@ -105,12 +103,8 @@ def test_two_steps_of_sgd_by_hand():
     assert (update.kind, update.num_examples, update.steps, update.learning_rate) == ("delta", 1, 2, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 0.01), (0.9, 0.0), (0.9, 0.01)], ids=str
-)
-@pytest.mark.parametrize(
-    ("length", "steps"), [({"steps": 7}, 7), ({"epochs": 2}, 6)], ids=["steps", "epochs"]
-)
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 0.01), (0.9, 0.0), (0.9, 0.01)], ids=str)
+@pytest.mark.parametrize(("length", "steps"), [({"steps": 7}, 7), ({"epochs": 2}, 6)], ids=["steps", "epochs"])
 def test_sgd_is_torch_optim_sgd_on_the_same_batches(momentum, weight_decay, length, steps):
     model, base_d, inputs_nX, labels_n = digits_examples()
     training = sgd(batch_size=4, momentum=momentum, weight_decay=weight_decay, **length)
@@ -290,22 +284,10 @@ def test_trainings_are_made_by_name_with_the_defaults_of_the_method():
 @pytest.mark.parametrize(
     ("name", "given_settings", "sentence"),
     [
-        (
-            "sgd",
-            {"steps": None},
-            "training.steps and training.epochs are null, expected a number of one of them",
-        ),
-        (
-            "scaffold",
-            {"momentum": 0.9},
-            "training 'scaffold' takes no training.momentum, got 0.9; leave it out",
-        ),
+        ("sgd", {"steps": None}, "training.steps and training.epochs are null, expected a number of one of them"),
+        ("scaffold", {"momentum": 0.9}, "training 'scaffold' takes no training.momentum, got 0.9; leave it out"),
         ("sgd", {"mu": 1}, "training 'sgd' takes no training.mu, got 1.0; leave it out"),
-        (
-            "fedprox",
-            {"temperature": 1},
-            "training 'fedprox' takes no training.temperature, got 1.0; leave it out",
-        ),
+        ("fedprox", {"temperature": 1}, "training 'fedprox' takes no training.temperature, got 1.0; leave it out"),
         ("gradient", {"steps": 1}, "training 'gradient' takes no training.steps, got 1; leave it out"),
         ("gradient", {"epochs": 2}, "training 'gradient' takes no training.epochs, got 2; leave it out"),
     ],

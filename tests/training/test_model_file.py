@@ -41,19 +41,14 @@ def test_a_run_leaves_its_last_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "missing/model.safetensors", "/dev/null"])
 def test_an_invalid_path_is_refused_before_the_run(path: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"^save_model is .*, expected the name of a file in a folder that exists$"
-    ):
+    with pytest.raises(UserError, match=r"^save_model is .*, expected the name of a file in a folder that exists$"):
         model_file.check_writable(tmp_path / path)
 
 
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        (
-            "/proc/model.safetensors",
-            "no such file or directory",
-        ),  # a folder that takes no files, not even root's
+        ("/proc/model.safetensors", "no such file or directory"),  # a folder that takes no files, not even root's
         ("m" * 256, "file name too long"),
         ("m\0", "embedded null byte"),
     ],

@@ -133,9 +133,7 @@ def test_an_unknown_model_is_answered_with_the_nearest_name():
         build("lenet28", (1, 28, 28), 10, seed=0)
     with pytest.raises(UserError, match=r"^unknown model 'mobilenetv2'; did you mean 'mobilenet_v2'\?$"):
         build("mobilenetv2", (3, 32, 32), 10, seed=0)
-    with pytest.raises(
-        UserError, match=r"^unknown model 'x'; expected one of celeba_cnn, .*torchvision\.NAME$"
-    ):
+    with pytest.raises(UserError, match=r"^unknown model 'x'; expected one of celeba_cnn, .*torchvision\.NAME$"):
         build("x", (3, 32, 32), 10, seed=0)
 
 
@@ -143,8 +141,7 @@ def test_a_norm_is_chosen_for_our_resnets_alone():
     with pytest.raises(UserError, match=r"^unknown model.norm 'bach'; did you mean 'batch'\?$"):
         build("resnet8", (3, 32, 32), 10, seed=0, norm="bach")
     with pytest.raises(
-        UserError,
-        match=r"^model.norm is 'batch', but model 'logreg' leaves no choice; expected resnet8 or resnet18$",
+        UserError, match=r"^model.norm is 'batch', but model 'logreg' leaves no choice; expected resnet8 or resnet18$"
     ):
         build("logreg", (3, 32, 32), 10, seed=0, norm="batch")
 

@@ -70,9 +70,7 @@ def test_torchvisions_models_take_three_channels() -> None:
 
 def test_images_too_small_for_a_model_are_refused_with_its_own_words() -> None:
     message = refused(lambda: build("alexnet", (3, 32, 32), 10, seed=0))
-    assert message.startswith(
-        "model 'alexnet' does not take the data set's inputs of shape 3x32x32 (Given input"
-    )
+    assert message.startswith("model 'alexnet' does not take the data set's inputs of shape 3x32x32 (Given input")
     assert message.endswith("choose one that fits: lenet_cifar, logreg, resnet18, resnet8")
     assert "\n" not in message
 
@@ -92,9 +90,7 @@ def test_an_unknown_name_of_torchvision_is_answered_with_the_nearest() -> None:
 
 def test_batch_norm_takes_a_lone_example_as_in_evaluation(make) -> None:
     # running mean 0 and variance 1, so the norm divides by sqrt(1 + 1e-5); weight and bias are 1 and 0.
-    module = make(
-        lambda input_shape, classes: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, classes))
-    )
+    module = make(lambda input_shape, classes: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, classes)))
     module.train()
     inputs = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     torch.testing.assert_close(module[1](inputs), inputs / (1 + 1e-5) ** 0.5)
@@ -131,9 +127,7 @@ def test_a_factory_is_not_imported_where_it_is_not_allowed(monkeypatch: pytest.M
 
 def test_a_factory_that_is_not_there_is_refused() -> None:
     assert refused(lambda: find("mine:")).startswith("model 'mine:' is no name of a factory")
-    assert refused(lambda: find("not_there:factory")).startswith(
-        "model 'not_there:factory' cannot be imported"
-    )
+    assert refused(lambda: find("not_there:factory")).startswith("model 'not_there:factory' cannot be imported")
 
 
 class Twice(nn.Linear):
@@ -164,10 +158,7 @@ EXPECTED = "for two inputs of shape 4, expected float32 logits of shape 2x3"
     [
         (nn.Linear(4, 2), f"gives float32 values of shape 2x2 {EXPECTED}"),
         (Twice(4, 3), f"gives a value of type tuple {EXPECTED}"),
-        (
-            Choosy(4, 3),
-            "does not take the data set's inputs of shape 4 (five numbers); choose one that fits: logreg",
-        ),
+        (Choosy(4, 3), "does not take the data set's inputs of shape 4 (five numbers); choose one that fits: logreg"),
         (nn.Linear(4, 3).double(), "holds 'weight' in float64, expected float32 throughout"),
         (nn.Flatten(), "has no parameters, expected some to train"),
         (Reassigns(4, 3), "puts a new tensor in place of its buffer 'mean'; expected it to be written to"),
@@ -175,9 +166,7 @@ EXPECTED = "for two inputs of shape 4, expected float32 logits of shape 2x3"
     ],
 )
 def test_the_result_of_a_factory_is_checked(make, module: object, message: str) -> None:
-    assert (
-        refused(lambda: make(lambda input_shape, classes: module, (4,))) == f"model 'mine:factory' {message}"
-    )
+    assert refused(lambda: make(lambda input_shape, classes: module, (4,))) == f"model 'mine:factory' {message}"
 
 
 def test_a_norm_that_would_depend_on_all_batches_seen_before_is_refused(make) -> None:

@@ -23,9 +23,7 @@ NO_LINEAR = (
         ("mobilenet_v3_small", (3, 32, 32), 1024),
     ],
 )
-def test_the_logits_are_the_last_layer_of_the_features(
-    name: str, input_shape: tuple[int, ...], width: int
-) -> None:
+def test_the_logits_are_the_last_layer_of_the_features(name: str, input_shape: tuple[int, ...], width: int) -> None:
     module = build(name, input_shape, 10, seed=0).eval()
     inputs = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(1))
     logits_bC, features_bf = features(module)(inputs)
@@ -79,9 +77,7 @@ def test_a_projection_head_takes_the_place_of_the_last_layer() -> None:
     plain = build("lenet_cifar", (3, 32, 32), 10, seed=0)
     module = build("lenet_cifar", (3, 32, 32), 10, seed=0, projection_head=256)
     assert sum(p.numel() for p in module.parameters()) == 62006 - 850 + 84 * 85 + 256 * 85 + 10 * 257
-    assert all(
-        torch.equal(a, b) for a, b in zip(plain[:-1].parameters(), module[:-1].parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(plain[:-1].parameters(), module[:-1].parameters(), strict=True))
     inputs = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     logits_bC, features_bf = features(module)(inputs)
     first, second, third = (part for part in module[-1] if isinstance(part, nn.Linear))
@@ -95,9 +91,7 @@ def test_torchvisions_models_take_a_head_too(name: str, width: int) -> None:
     module = build(name, (3, 32, 32), 10, seed=0, projection_head=7).eval()
     logits_bC, features_bf = features(module)(torch.zeros(2, 3, 32, 32))
     assert (logits_bC.shape, features_bf.shape) == ((2, 10), (2, 7))
-    assert (
-        sum(linear.in_features == width for linear in module.modules() if isinstance(linear, nn.Linear)) >= 2
-    )
+    assert sum(linear.in_features == width for linear in module.modules() if isinstance(linear, nn.Linear)) >= 2
 
 
 def test_a_head_on_a_model_that_ends_in_no_linear_layer_is_refused() -> None:

@@ -70,8 +70,7 @@ def test_its_gradient_is_that_of_the_equation_by_finite_differences():
         step_d = np.zeros(24)
         step_d[place] = 1e-6
         up, down = (
-            loss_in_float64(w_d, base_d, prev_d, inputs_n3, labels_n)
-            for w_d in (base_d + step_d, base_d - step_d)
+            loss_in_float64(w_d, base_d, prev_d, inputs_n3, labels_n) for w_d in (base_d + step_d, base_d - step_d)
         )
         expected_d[place] = (up - down) / 2e-6
     update = compute(
@@ -233,11 +232,4 @@ def test_a_model_without_a_last_linear_layer_is_refused_in_one_sentence():
     model = FlatModel(nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()))
     base_d = model.parameters_d.clone()
     with pytest.raises(UserError, match="does not end in a linear layer"):
-        compute(
-            moon(steps=1),
-            model,
-            torch.ones(1, 1, 8, 8),
-            torch.tensor([0]),
-            base_d,
-            {"trained_d": base_d + 1},
-        )
+        compute(moon(steps=1), model, torch.ones(1, 1, 8, 8), torch.tensor([0]), base_d, {"trained_d": base_d + 1})

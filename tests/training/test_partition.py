@@ -141,12 +141,7 @@ def test_the_published_partitions_of_mnist_have_the_published_sizes():
 REFUSED = [
     ("dirichle", 2, {}, "unknown partition 'dirichle'; did you mean 'dirichlet'?"),
     ("iid", 2, {"alpha": 0.5}, "partition 'iid' takes no partition.alpha, got 0.5; leave it out"),
-    (
-        "iid",
-        13,
-        {},
-        "100 examples cannot give 13 clients 8 each; take at most 12 clients or lower min_examples",
-    ),
+    ("iid", 13, {}, "100 examples cannot give 13 clients 8 each; take at most 12 clients or lower min_examples"),
     ("iid", 0, {}, "clients is 0, expected 1 or more"),
     (
         "dirichlet-client",
@@ -155,18 +150,8 @@ REFUSED = [
         "partition.budget is 51, but 100 examples cannot give 2 clients so many each; lower it to at most 50, or take "
         "fewer clients",
     ),
-    (
-        "dirichlet-client",
-        2,
-        {"budget": 5},
-        "partition.min_examples is 8, expected at most partition.budget, 5",
-    ),
-    (
-        "label-count",
-        2,
-        {"classes": 11},
-        "partition.classes is 11, but the data has 10 classes; expected 1 to 10",
-    ),
+    ("dirichlet-client", 2, {"budget": 5}, "partition.min_examples is 8, expected at most partition.budget, 5"),
+    ("label-count", 2, {"classes": 11}, "partition.classes is 11, but the data has 10 classes; expected 1 to 10"),
     (
         "label-count",
         2,
@@ -181,18 +166,8 @@ REFUSED = [
         "partition.largest is 9, but only 8 examples of class 0 can be drawn from, and a client may need so many of "
         "one class; expected at most 8",
     ),
-    (
-        "label-count",
-        2,
-        {"smallest": 50},
-        "partition.smallest is 50, expected at most partition.largest, 49",
-    ),
-    (
-        "classes",
-        10,
-        {"classes": 11},
-        "partition.classes is 11, but the data has 10 classes; expected 1 to 10",
-    ),
+    ("label-count", 2, {"smallest": 50}, "partition.smallest is 50, expected at most partition.largest, 49"),
+    ("classes", 10, {"classes": 11}, "partition.classes is 11, but the data has 10 classes; expected 1 to 10"),
     (
         "classes",
         7,
@@ -221,18 +196,8 @@ REFUSED = [
         "partition 'column' needs a column of the data that names each example's client, and none is there; set "
         "data.column",
     ),
-    (
-        "slow-class",
-        2,
-        {"slow_class": 10},
-        "partition.slow_class is 10, but the data has 10 classes; expected 0 to 9",
-    ),
-    (
-        "slow-class",
-        12,
-        {},
-        "90 examples cannot give 12 clients 8 each; take at most 11 clients or lower min_examples",
-    ),
+    ("slow-class", 2, {"slow_class": 10}, "partition.slow_class is 10, but the data has 10 classes; expected 0 to 9"),
+    ("slow-class", 12, {}, "90 examples cannot give 12 clients 8 each; take at most 11 clients or lower min_examples"),
 ]
 
 
@@ -257,11 +222,7 @@ def test_data_without_an_example_is_refused():
             "2 groups of the data have 8 or more examples, expected one for each of the 3 clients; take at most 2 "
             "clients or lower min_examples",
         ),
-        (
-            "column",
-            2,
-            "clients is 2, but the column that names the client has 3 values; expected clients 3",
-        ),
+        ("column", 2, "clients is 2, but the column that names the client has 3 values; expected clients 3"),
     ],
 )
 def test_too_few_or_too_many_groups_are_refused(name, clients, sentence):
@@ -275,9 +236,7 @@ def test_a_setting_that_is_null_was_not_given():
     assert partition_of("classes", classes=None, budget=None) == partition_of("classes")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"alhpa": 0.5}, {"alpha": 0.0}, {"alpha": float("nan")}, {"min_examples": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"alhpa": 0.5}, {"alpha": 0.0}, {"alpha": float("nan")}, {"min_examples": 0}])
 def test_values_out_of_bounds_are_refused(wrong):
     with pytest.raises(ValidationError):
         PartitionSettings(**wrong)

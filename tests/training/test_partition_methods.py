@@ -90,11 +90,7 @@ def test_a_small_alpha_makes_clients_less_alike_than_a_large_one():
         parts = split(partition_of("dirichlet", alpha=alpha), labels_n, 10, rng())
         return float(np.mean([np.bincount(labels_n[part]).max() / len(part) for part in parts]))
 
-    assert (
-        share_of_the_commonest_class(0.1)
-        > share_of_the_commonest_class(1)
-        > share_of_the_commonest_class(100)
-    )
+    assert share_of_the_commonest_class(0.1) > share_of_the_commonest_class(1) > share_of_the_commonest_class(100)
 
 
 # --- 3.3 ---
@@ -136,9 +132,7 @@ def test_the_mixtures_of_the_clients_have_mean_and_variance_of_a_dirichlet():
 # --- 3.4 ---
 
 
-@given(
-    parts=st.lists(st.floats(1e-6, 1, exclude_min=False), min_size=1, max_size=12), total=st.integers(1, 100)
-)
+@given(parts=st.lists(st.floats(1e-6, 1, exclude_min=False), min_size=1, max_size=12), total=st.integers(1, 100))
 def test_rounding_keeps_the_sum_and_moves_no_part_by_one(parts, total):
     parts_L = total * np.array(parts) / np.sum(parts)
     counts_L = rounded(parts_L, total)
@@ -219,10 +213,7 @@ def test_shards_are_dealt_to_the_classes_with_the_most_left():
     ]
     # In the order 1, 0, client 1 comes first, and class 1 is the first of the equal ones.
     scripted = Scripted(order=[1, 0])
-    assert by_hand(partition_of("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, scripted) == [
-        [0, 1],
-        [3, 4],
-    ]
+    assert by_hand(partition_of("classes", classes=1, min_examples=1), [0, 0, 0, 1, 1], 2, scripted) == [[0, 1], [3, 4]]
 
 
 # --- 3.6, column ---
@@ -235,19 +226,14 @@ def test_natural_takes_the_first_groups_that_are_large_enough():
 
 
 def test_column_numbers_the_clients_by_ascending_value():
-    assert by_hand(partition_of("column"), [0] * 5, 3, Scripted(), groups=[8, -1, 8, 2, 8]) == [
-        [1],
-        [3],
-        [0, 2, 4],
-    ]
+    assert by_hand(partition_of("column"), [0] * 5, 3, Scripted(), groups=[8, -1, 8, 2, 8]) == [[1], [3], [0, 2, 4]]
 
 
 # --- 3.7 ---
 
 
 @pytest.mark.parametrize(
-    ("clients", "share", "slow"),
-    [(100, 0.1, 10), (30, 0.1, 3), (100, 0.07, 7), (15, 0.1, 2), (3, 1, 3), (1, 0.1, 1)],
+    ("clients", "share", "slow"), [(100, 0.1, 10), (30, 0.1, 3), (100, 0.07, 7), (15, 0.1, 2), (3, 1, 3), (1, 0.1, 1)]
 )
 def test_the_slow_clients_are_the_last_ones_and_their_number_is_not_rounded_twice(clients, share, slow):
     # In floats 0.1 * 30 is above 3 and 0.07 * 100 is above 7.
@@ -269,12 +255,7 @@ def test_slow_class_cuts_as_dirichlet_does_over_those_who_hold_the_class():
     # Classes 0 and 2 over all four: floors of 0.25, 0.5, 0.75 times 4. Class 1 over clients 2 and 3, half and half.
     partition = partition_of("slow-class", alpha=0.3, slow_share=0.5, slow_class=1, min_examples=1)
     scripted = Scripted([0.25] * 4, [0.25] * 4, [0.5, 0.5])
-    assert by_hand(partition, [0, 0, 0, 0, 1, 1, 2, 2, 2, 2], 4, scripted) == [
-        [0, 6],
-        [1, 7],
-        [2, 8, 4],
-        [3, 9, 5],
-    ]
+    assert by_hand(partition, [0, 0, 0, 0, 1, 1, 2, 2, 2, 2], 4, scripted) == [[0, 6], [1, 7], [2, 8, 4], [3, 9, 5]]
     assert scripted.alphas == [[0.3] * 4, [0.3] * 4, [0.3] * 2]
 
 

@@ -50,9 +50,7 @@ def test_a_summary_by_hand():
 def test_the_distance_of_one_class_a_client_is_the_most_there_is():
     labels_n = np.repeat(np.arange(10), 10)
     assert summary(split(partition_of("iid"), labels_n, 1, rng()), labels_n, 10).distance == pytest.approx(0)
-    assert summary(
-        split(partition_of("blocks"), labels_n, 10, rng()), labels_n, 10
-    ).distance == pytest.approx(0.9)
+    assert summary(split(partition_of("blocks"), labels_n, 10, rng()), labels_n, 10).distance == pytest.approx(0.9)
 
 
 def test_the_top_holders_hold_the_most_and_of_equal_ones_the_higher_id_comes_first():
@@ -86,11 +84,7 @@ def test_test_examples_are_cut_by_the_shares_of_the_training_data():
 def test_overlapping_clients_still_have_test_examples_of_their_own():
     # Both hold the same example: of 3 test examples floor(3 * 1/2) = 1 and 2.
     own = split_test_set(
-        partition_of("label-count"),
-        arrays([0], [0]),
-        Examples(np.array([0])),
-        Examples(np.array([0] * 3)),
-        InOrder(),
+        partition_of("label-count"), arrays([0], [0]), Examples(np.array([0])), Examples(np.array([0] * 3)), InOrder()
     )
     assert [part.tolist() for part in own] == [[0], [1, 2]]
 
@@ -109,10 +103,7 @@ def test_an_even_partition_has_even_test_sets():
     test = Examples(np.repeat(np.arange(5), [12, 9, 20, 15, 11]))
     shares = split(partition_of("classes"), train.labels_n, 10, rng())
     own = split_test_set(partition_of("classes"), shares, train, test, rng(1))
-    held_NC, own_NC = (
-        label_counts(shares, train.labels_n, 5),
-        label_counts(own, test.labels_n, 5),
-    )
+    held_NC, own_NC = (label_counts(shares, train.labels_n, 5), label_counts(own, test.labels_n, 5))
     assert np.array_equal(own_NC, 2 * (held_NC > 0))
 
 

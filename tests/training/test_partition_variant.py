@@ -24,11 +24,7 @@ def a_stream(rate=0.5, *, seed: int = 0, new_labels_m=NEW_LABELS) -> VariantStre
 
 @pytest.mark.parametrize(
     ("rate", "replaced"),
-    [
-        (1 / 4, [0, 0, 0, 0, 1, 1, 1, 1, 2]),
-        (1 / 3, [0, 0, 0, 1, 1, 1, 2, 2, 2]),
-        (0.5, [0, 0, 1, 1, 2, 2, 3, 3, 4]),
-    ],
+    [(1 / 4, [0, 0, 0, 0, 1, 1, 1, 1, 2]), (1 / 3, [0, 0, 0, 1, 1, 1, 2, 2, 2]), (0.5, [0, 0, 1, 1, 2, 2, 3, 3, 4])],
 )
 def test_at_epoch_t_the_floor_of_q_t_examples_are_replaced(rate, replaced):
     changing = a_stream(rate)

@@ -65,9 +65,7 @@ def test_two_clients_and_two_rounds_against_the_equations_in_float64():
             update = training.compute(logreg(), inputs_n2, labels_n, task, states[i])
             np.testing.assert_allclose(update.vector_d.numpy(), u_N6[i], atol=1e-6)
             np.testing.assert_allclose(update.extra_d.numpy(), dc_N6[i], atol=1e-6)
-            states[i] = {
-                key: change + states[i].get(key, torch.zeros(6)) for key, change in update.state.items()
-            }
+            states[i] = {key: change + states[i].get(key, torch.zeros(6)) for key, change in update.state.items()}
         c_N6 += dc_N6
         w_6 = w_6 - u_N6.mean(axis=0)
         c_6 = c_6 + dc_N6.sum(axis=0) / CLIENTS
@@ -115,9 +113,7 @@ def a_trainer() -> Trainer:
 
 
 @given(
-    tasks=st.lists(
-        st.tuples(st.integers(0, CLIENTS - 1), st.booleans(), st.integers(1, 3)), min_size=1, max_size=12
-    )
+    tasks=st.lists(st.tuples(st.integers(0, CLIENTS - 1), st.booleans(), st.integers(1, 3)), min_size=1, max_size=12)
 )
 @settings(deadline=None)
 def test_accepted_changes_add_up_to_the_servers_control(tasks):

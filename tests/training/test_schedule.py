@@ -53,11 +53,7 @@ def test_a_warm_up_as_long_as_the_run_is_only_a_warm_up(name):
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        (
-            "constant",
-            {"factor": 0.5},
-            "schedule 'constant' takes no training.schedule.factor, got 0.5; leave it out",
-        ),
+        ("constant", {"factor": 0.5}, "schedule 'constant' takes no training.schedule.factor, got 0.5; leave it out"),
         ("cosine", {"every": 5}, "schedule 'cosine' takes no training.schedule.every, got 5; leave it out"),
     ],
 )
@@ -69,15 +65,7 @@ def test_a_setting_of_another_schedule_is_refused_in_one_sentence(name, settings
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"name": "cosin"},
-        {"factor": 2},
-        {"every": 0},
-        {"period": 0},
-        {"final": -0.1},
-        {"warmup": -1},
-        {"steps": 1},
-    ],
+    [{"name": "cosin"}, {"factor": 2}, {"every": 0}, {"period": 0}, {"final": -0.1}, {"warmup": -1}, {"steps": 1}],
 )
 def test_values_out_of_bounds_are_refused(wrong):
     with pytest.raises(ValidationError):

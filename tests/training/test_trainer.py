@@ -30,13 +30,7 @@ def a_trainer(digits, training, test_partitions=None) -> tuple[Trainer, torch.Te
     return trainer, model.parameters_d.clone()
 
 
-TRAININGS = [
-    gradient(),
-    sgd(steps=3, momentum=0.9),
-    fedprox(steps=3, mu=0.1),
-    moon(steps=3),
-    scaffold(steps=3),
-]
+TRAININGS = [gradient(), sgd(steps=3, momentum=0.9), fedprox(steps=3, mu=0.1), moon(steps=3), scaffold(steps=3)]
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda training: training.name)
@@ -132,9 +126,7 @@ def test_a_trainer_continues_bit_identically_from_the_state_of_another(digits, t
     other.load_state_dict(trainer.state_dict())
     other.keep(4, 9)  # pending when the state was loaded: forgotten
     for client_id in (0, 4):
-        ours, theirs = (
-            one.train(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d) for one in (trainer, other)
-        )
+        ours, theirs = (one.train(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d) for one in (trainer, other))
         assert torch.equal(ours.vector_d, theirs.vector_d)
 
 
@@ -156,9 +148,7 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     before = trainer.train(1, 0, base_d, 0.1).vector_d
     found = trainer.evaluate_own(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    assert found == evaluate(
-        model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes
-    )
+    assert found == evaluate(model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes)
     assert found.examples == 4
     assert trainer.evaluate_own(0, base_d) is None
     assert torch.equal(trainer.train(1, 0, base_d, 0.1).vector_d, before)

@@ -92,12 +92,8 @@ def test_the_process_ends_with_the_socket_during_a_task() -> None:
         future.result(PATIENCE_S)
 
 
-def test_it_imports_the_modules_that_this_process_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def begin(settings):\n    return lambda content, on_progress: b'mine'\n"
-    )
+def test_it_imports_the_modules_that_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def begin(settings):\n    return lambda content, on_progress: b'mine'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     workers = pool.local("mine:begin", {})
     assert workers.submit(b"").result(PATIENCE_S) == b"mine"

@@ -14,9 +14,7 @@ from unstale.workers.channel import Kind, receive, send
 from unstale.workers.channel import Pipe as Side
 from unstale.workers.ray_pool import RayStart
 
-module = pytest.importorskip(
-    "unstale.workers.ray_driver", reason="Ray is not installed", exc_type=ImportError
-)
+module = pytest.importorskip("unstale.workers.ray_driver", reason="Ray is not installed", exc_type=ImportError)
 exceptions = pytest.importorskip("ray.exceptions")
 
 ONE, TWO, THREE = (digit * 56 for digit in "123")
@@ -70,10 +68,7 @@ class SimulatedRay:
         self.ended.append((reference, force))
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [
-            {"NodeID": name, "Alive": True, "Resources": {"CPU": cpus}}
-            for name, cpus in self.machines.items()
-        ]
+        return [{"NodeID": name, "Alive": True, "Resources": {"CPU": cpus}} for name, cpus in self.machines.items()]
 
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(get_node_id=lambda: ONE)
@@ -170,10 +165,7 @@ def test_a_cluster_without_the_needs_of_a_task_is_refused(ray, pipe):
     ("error", "why"),
     [
         (exceptions.WorkerCrashedError(), LOST),
-        (
-            exceptions.TaskCancelledError(error_message="Somebody else cancelled it"),
-            "Somebody else cancelled it",
-        ),
+        (exceptions.TaskCancelledError(error_message="Somebody else cancelled it"), "Somebody else cancelled it"),
         (failed(RuntimeError("no kernel. Try another")), "RuntimeError: no kernel"),
         (failed(UserError("a worker has torch 1.0")), "a worker has torch 1.0"),
     ],
@@ -186,10 +178,7 @@ def test_a_second_failure_loses_the_task_and_says_why(ray, pipe, error, why):
 
 def test_what_hangs_is_ended_with_its_worker_tried_again_and_lost(ray, pipe):
     ray.tasks = [None, None]
-    assert answer_to_a_task(pipe, task_s=-1.0) == (
-        Kind.LOST,
-        "nothing came of it in -1 s; it was tried 2 times",
-    )
+    assert answer_to_a_task(pipe, task_s=-1.0) == (Kind.LOST, "nothing came of it in -1 s; it was tried 2 times")
     assert ray.ended == [(2, True), (3, True)]
 
 

@@ -27,9 +27,7 @@ def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExe
     made: list[InversionExecutor] = []
 
     def connect(address: str) -> InversionExecutor:
-        start = RayStart(
-            address=address, key="compensator.ray", program="", cpus=1, gpus=0.0, advice="lower threads"
-        )
+        start = RayStart(address=address, key="compensator.ray", program="", cpus=1, gpus=0.0, advice="lower threads")
         made.append(InversionExecutor(start))
         return made[-1]
 
@@ -52,9 +50,7 @@ def assert_comes_back(there: InversionExecutor) -> None:
 def test_each_group_has_its_own_result(to):
     there = to("anywhere")
     futures = [there.submit(save({"values": torch.full((2,), float(value))})) for value in range(3)]
-    assert [load(future.result())["values"].tolist() for future in futures] == [
-        [value] * 2 for value in range(3)
-    ]
+    assert [load(future.result())["values"].tolist() for future in futures] == [[value] * 2 for value in range(3)]
 
 
 def test_a_cancelled_group_is_forgotten(to):
@@ -71,9 +67,7 @@ def test_a_refusal_is_the_users_sentence(to):
 def test_a_crash_before_it_is_ready_is_said(to):
     with pytest.raises(UserError) as caught:
         to("crashes")
-    assert str(caught.value) == (
-        "compensator.ray is 'crashes', but what connects to it ended; see what it printed"
-    )
+    assert str(caught.value) == ("compensator.ray is 'crashes', but what connects to it ended; see what it printed")
 
 
 def test_a_crash_loses_what_is_under_way_and_it_comes_back_by_itself(to):

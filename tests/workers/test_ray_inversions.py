@@ -274,6 +274,4 @@ def test_machines_that_leave_cost_no_round(nodes, connected, gate):  # the last:
     result = subject.make(stale_round(FIRST[0]))
     assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1})
     result = subject.make(stale_round(FIRST[1]))
-    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1}), (
-        "nor does the next one wait"
-    )
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1}), "nor does the next one wait"

@@ -107,11 +107,7 @@ def assert_same_bits(here: dict, there: dict) -> None:
         assert (one["iterations"], one["disparity"]) == (other["iterations"], other["disparity"])
 
 
-@pytest.mark.parametrize(
-    ("batch_clients", "given"),
-    [(1, {}), (4, {}), (8, {}), (8, {"adapt": True})],
-    ids=str,
-)
+@pytest.mark.parametrize(("batch_clients", "given"), [(1, {}), (4, {}), (8, {}), (8, {"adapt": True})], ids=str)
 def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
     given = {"batch_clients": batch_clients, **given}
     elsewhere = SimulatedMachines(**given)

@@ -26,9 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [*NAMES, "index"])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_page_asks_for_nothing_and_everybody_can_read_it(
-    name: str, window: str, folder: Path, look: Look
-) -> None:
+def test_a_page_asks_for_nothing_and_everybody_can_read_it(name: str, window: str, folder: Path, look: Look) -> None:
     page = look((folder / f"{name}.html").as_uri(), WINDOWS[window])
     assert page.evaluate("document.documentElement.scrollWidth") <= WINDOWS[window]["viewport"]["width"]
     assert barriers(page) == []

@@ -17,9 +17,7 @@ MODULE = "helpers.hill"
 BEST = {"one": 0.01, "other": 0.1}
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """Counts its calls in a file `calls` of options["folder"]; one of a rate over 1 fails."""
     rate = settings.training.learning_rate
     with (Path(options["folder"]) / "calls").open("a", encoding="utf-8") as opened:

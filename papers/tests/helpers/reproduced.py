@@ -13,9 +13,7 @@ from unstale_papers.record import Record
 EVALUATIONS = 40
 
 
-def comparison(
-    name: str, seeds: Iterable[int] = range(3), *, left_out: Iterable[tuple[str, int]] = ()
-) -> Comparison:
+def comparison(name: str, seeds: Iterable[int] = range(3), *, left_out: Iterable[tuple[str, int]] = ()) -> Comparison:
     """Of a preset, with records of all its cells. left_out: cells and seeds without one."""
     preset = make(name)
     absent = set(left_out)
@@ -39,17 +37,14 @@ def record(preset: Preset, cell: Cell, number: int, seed: int) -> Record:
     rounds = cell.settings.rounds
     versions = [round(rounds * place / EVALUATIONS) for place in range(EVALUATIONS + 1)]
     accuracies = [
-        max(0.01, end * (1 - exp(-4 * version / rounds)) / (1 - exp(-4)) + 0.01 * rng.normal())
-        for version in versions
+        max(0.01, end * (1 - exp(-4 * version / rounds)) / (1 - exp(-4)) + 0.01 * rng.normal()) for version in versions
     ]
     return Record(
         version_E=versions,
         time_E=[float(version) for version in versions],
         accuracy_E=accuracies,
         loss_E=[2.3 - 2 * accuracy for accuracy in accuracies],
-        class_accuracy_EC=[
-            [max(0.0, accuracy - 0.02 * label) for label in range(10)] for accuracy in accuracies
-        ],
+        class_accuracy_EC=[[max(0.0, accuracy - 0.02 * label) for label in range(10)] for accuracy in accuracies],
         training_loss_R=[2.3 - 1.5 * end * place / 50 for place in range(50)],
         staleness_R=[float(cell.settings.trigger.k or 1) / 8 + abs(rng.normal()) for _ in range(50)],
         counted_R=[max(1, round((cell.settings.trigger.k or 4) / 4 + rng.normal())) for _ in range(50)],
@@ -79,17 +74,12 @@ def ends_at(cell: Cell, rng: Generator) -> float:
 def found(preset: Preset, cell: Cell, rng: Generator) -> dict[str, Any]:
     """What a measurement other than a run would leave."""
     numbers: dict[str, Any] = {
-        name: cell.published[name].value * (1 + 0.05 * rng.normal())
-        if name in cell.published
-        else rng.random()
+        name: cell.published[name].value * (1 + 0.05 * rng.normal()) if name in cell.published else rng.random()
         for name in preset.measures
     }
     step = 10 * rng.random() + 1
     numbers["curves"] = {
-        curve.shows: {
-            "x": "iteration",
-            "points": [(place, step * exp(-place / 20) + 0.1) for place in range(0, 61, 5)],
-        }
+        curve.shows: {"x": "iteration", "points": [(place, step * exp(-place / 20) + 0.1) for place in range(0, 61, 5)]}
         for curve in preset.curves
     }
     if cell.measurement == "loss surface":

@@ -18,9 +18,7 @@ METHODS = ("alpha", "beta", "gamma")
 CALLS = "calls"
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """The accuracy says which job it was. options: folder: of `calls`. does: fails, refuses, dies, dies once, waits for
     a file `go` of the folder."""
     folder = Path(options["folder"])

@@ -60,10 +60,7 @@ ScaleData = Annotated[
 ScaleIterations = Annotated[
     float | None,
     typer.Option(
-        "--scale-iterations",
-        metavar="NUMBER",
-        help="Make an inversion's iterations fewer by this.",
-        show_default=False,
+        "--scale-iterations", metavar="NUMBER", help="Make an inversion's iterations fewer by this.", show_default=False
     ),
 ]
 Data = Annotated[
@@ -77,9 +74,7 @@ Data = Annotated[
     ),
 ]
 Cache = Annotated[str, typer.Option("--cache", metavar="FOLDER", help="The folder of downloaded data.")]
-Device = Annotated[
-    str, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")
-]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")]
 Processes = Annotated[
     int | None,
     typer.Option(
@@ -106,12 +101,7 @@ StoreFolder = Annotated[
 
 
 def scale(
-    every: float,
-    *,
-    rounds: float | None,
-    clients: float | None,
-    data: float | None,
-    iterations: float | None,
+    every: float, *, rounds: float | None, clients: float | None, data: float | None, iterations: float | None
 ) -> "Scale":
     """Of the five options. Raises UserError."""
     from unstale_papers.scale import Scale
@@ -166,9 +156,7 @@ def _device(name: str, ray: str | None) -> str:
 
     load(options={"compensator.ray": Given(value=ray, origin="--ray")})
     if name not in ("auto", "cpu", "cuda"):
-        raise UserError(
-            f"--device is {name!r} with --ray, expected cpu or cuda: Ray says which GPU a job has"
-        )
+        raise UserError(f"--device is {name!r} with --ray, expected cpu or cuda: Ray says which GPU a job has")
     return "cpu" if name == "auto" else name
 
 
@@ -198,18 +186,14 @@ def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...
         if not sign or not file:
             raise UserError(f"--data is {text!r}, expected NAME=FILE.npz, such as {used[0]}=mine.npz")
         if name not in used:
-            raise UserError(
-                f"--data has {name!r}, which none of these presets is measured on{nearest(name, used)}"
-            )
+            raise UserError(f"--data has {name!r}, which none of these presets is measured on{nearest(name, used)}")
         files[name] = file_of(str(Path(file).expanduser().absolute()))
     return files
 
 
 def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Place") -> None:
     """Raise UserError for a data set that is not there: every job would."""
-    named = [
-        (preset, name) for preset, cells in wanted for name in data_sets(cells) if name not in place.files
-    ]
+    named = [(preset, name) for preset, cells in wanted for name in data_sets(cells) if name not in place.files]
     if not named:
         return
     from unstale.training.datasets import DATASETS, Source, is_there  # imports torch
@@ -248,12 +232,7 @@ def compute(
     stopped_by: list[int] = []
     with Store.open(store) as kept:
         engine = Engine(
-            kept,
-            printer,
-            processes=at_a_time,
-            first=first,
-            ray=ray,
-            gpus=float(place.device.startswith("cuda")),
+            kept, printer, processes=at_a_time, first=first, ray=ray, gpus=float(place.device.startswith("cuda"))
         )
 
         def stop(number: int) -> None:

@@ -44,9 +44,7 @@ app = App(help="Compute the tables and figures of the papers again.")
 
 Names = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PRESET...", help="Names that `unstale reproduce list` prints.", show_default=False
-    ),
+    typer.Argument(metavar="PRESET...", help="Names that `unstale reproduce list` prints.", show_default=False),
 ]
 
 
@@ -84,9 +82,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         lines=False,
     )
     if is_known:
-        print(
-            f"A seed takes so long at full size on one core, by what jobs like its own took that {store} keeps."
-        )
+        print(f"A seed takes so long at full size on one core, by what jobs like its own took that {store} keeps.")
     print("One with its settings and published numbers: unstale reproduce show fh-t2")
     print("A quick look at it: unstale reproduce run fh-t2 --seeds 1 --scale 0.01")
 
@@ -154,10 +150,7 @@ def run(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
     place = job_options.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
-    whole = [
-        (preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place))
-        for preset, _ in wanted
-    ]
+    whole = [(preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place)) for preset, _ in wanted]
     here = {(preset.name, cell.name) for preset, some in wanted for cell in some}
     code = job_options.compute(
         [job for _, own in whole for job in own if (job.preset, job.cell) in here],
@@ -178,9 +171,7 @@ def run(
 
 @app.command(name="export")
 def export_results(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE.jsonl", help="It is written anew.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="It is written anew.", show_default=False)],
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -213,9 +204,7 @@ def export_results(
 def import_results(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE.jsonl...", help="That `unstale reproduce export` wrote.", show_default=False
-        ),
+        typer.Argument(metavar="FILE.jsonl...", help="That `unstale reproduce export` wrote.", show_default=False),
     ],
     store: StoreFolder = STORE,
     as_json: AsJson = False,

@@ -102,8 +102,7 @@ def _facts(preset: Preset) -> dict[str, Any]:
                 "scenario": cell.scenario,
                 "settings": values(cell.settings),
                 "published": {
-                    measure: {"value": number.value, "text": number.text}
-                    for measure, number in cell.published.items()
+                    measure: {"value": number.value, "text": number.text} for measure, number in cell.published.items()
                 },
             }
             for cell in preset.cells

@@ -65,9 +65,7 @@ Random = Annotated[
         show_default=False,
     ),
 ]
-RandomSeed = Annotated[
-    int, typer.Option("--random-seed", min=0, metavar="NUMBER", help="What --random draws with.")
-]
+RandomSeed = Annotated[int, typer.Option("--random-seed", min=0, metavar="NUMBER", help="What --random draws with.")]
 MeasureName = Annotated[str, typer.Option("--measure", metavar="NAME", help="What candidates are judged by.")]
 Toward = Annotated[
     str | None,
@@ -80,19 +78,12 @@ Toward = Annotated[
     ),
 ]
 Validation = Annotated[
-    float,
-    typer.Option(
-        "--validation", metavar="SHARE", help="Share of the training set that is kept to measure on."
-    ),
+    float, typer.Option("--validation", metavar="SHARE", help="Share of the training set that is kept to measure on.")
 ]
-Together = Annotated[
-    bool, typer.Option("--together", help="One candidate for all cells, by the mean over them.")
-]
+Together = Annotated[bool, typer.Option("--together", help="One candidate for all cells, by the mean over them.")]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", metavar="FILE.md", help="Write what was found here, as Markdown.", show_default=False
-    ),
+    typer.Option("--out", metavar="FILE.md", help="Write what was found here, as Markdown.", show_default=False),
 ]
 
 

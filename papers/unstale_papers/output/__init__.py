@@ -27,12 +27,7 @@ def write(
     cell and seed. The folder is made. Gives the files. Raises UserError for what the disk can do.
     """
     context = ReportContext(
-        comparison=comparison,
-        scale=scale,
-        about=about,
-        files=data or {},
-        seeds=seeds,
-        failures=failures or {},
+        comparison=comparison, scale=scale, about=about, files=data or {}, seeds=seeds, failures=failures or {}
     )
     made = document.document(context)
     written = _pages(made, folder)

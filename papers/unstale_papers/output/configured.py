@@ -36,7 +36,7 @@ def section(context: ReportContext) -> Section:
         title="Settings",
         sentences=[
             'What the paper does not say is ours: it is marked "ours" with a tag that says what it is from. A setting '
-            "without a mark in the second table is said in words in the first, or follows from what is.",
+            "without a mark in the second table is said in words in the first, or follows from what is."
         ],
         tables=[
             Table(
@@ -77,11 +77,7 @@ def _differences(context: ReportContext) -> Table:
         caption=f"In what cells differ. {context.size}".strip(),
         columns=_DIFFERENCES,
         rows=[
-            (
-                labels,
-                values or "nothing of its own",
-                None if full.get(labels, values) == values else full[labels],
-            )
+            (labels, values or "nothing of its own", None if full.get(labels, values) == values else full[labels])
             for labels, values in here.items()
         ],
     )

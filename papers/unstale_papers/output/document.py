@@ -74,9 +74,7 @@ _INDEX = (
 )
 
 
-def index(
-    comparisons: Sequence[Comparison], scales: Mapping[str, Scale], seeds: Sequence[int] = ()
-) -> Document:
+def index(comparisons: Sequence[Comparison], scales: Mapping[str, Scale], seeds: Sequence[int] = ()) -> Document:
     """A row for each preset. scales: by name; of one that is not named it is not said. seeds: that were asked for."""
     rows: list[tuple[Cell, ...]] = []
     for comparison in comparisons:
@@ -101,9 +99,7 @@ def index(
             title="Published tables and figures, computed again",
             subtitle=f"{count(len(comparisons), 'preset')} of "
             f"{listed(list(dict.fromkeys(one.preset.paper for one in comparisons))) or 'no paper'}",
-            notes=[
-                "What is not at full size says so; each page says what was run, on what data and how long."
-            ],
+            notes=["What is not at full size says so; each page says what was run, on what data and how long."],
             sections=[listing, findings.rules()],
             kind=KIND,
             made_from=MADE_FROM,

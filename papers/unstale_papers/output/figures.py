@@ -56,9 +56,7 @@ def figures(context: ReportContext) -> list[Figure]:
     every += [(title, _OVER, panels) for title, panels in _over_axes(context)]
     every += [(title, _AGAINST, panels) for title, panels in _against(context)]
     made = []
-    for number, (title, caption, panels) in enumerate(
-        ((one[0], one[1], one[2]) for one in every if one[2]), 1
-    ):
+    for number, (title, caption, panels) in enumerate(((one[0], one[1], one[2]) for one in every if one[2]), 1):
         said = " ".join(filter(None, (caption, context.size)))
         name = f"{preset.name}-{number}"
         made.append(
@@ -80,9 +78,7 @@ def section(context: ReportContext, made: Sequence[Figure]) -> Section:
     """Of all figures, or why there is none."""
     drawn = {figure.title for figure in made}
     absent = [
-        f"{curve.title}: nothing was measured for it."
-        for curve in context.preset.curves
-        if curve.title not in drawn
+        f"{curve.title}: nothing was measured for it." for curve in context.preset.curves if curve.title not in drawn
     ]
     return Section(
         name="figures",
@@ -218,9 +214,7 @@ def _over_axes(context: ReportContext) -> Iterator[tuple[str, list[special.Panel
                 yield f"{name[0].upper()}{name[1:]} by {axis}", panels
 
 
-def _over_axis(
-    context: ReportContext, axis: str, values: Mapping[str, float], name: str
-) -> Iterator[special.Panel]:
+def _over_axis(context: ReportContext, axis: str, values: Mapping[str, float], name: str) -> Iterator[special.Panel]:
     """A line for each method, where that is another axis."""
     preset, of = context.preset, measure(name)
     factor = 100.0 if of.unit == "%" else 1.0
@@ -230,9 +224,7 @@ def _over_axis(
     for labels, cells in groups:
         series = []
         for label, place in order.items():
-            own = [
-                cell for cell in cells if cell.labels.get(line, "") == label and cell.labels[axis] in values
-            ]
+            own = [cell for cell in cells if cell.labels.get(line, "") == label and cell.labels[axis] in values]
             own.sort(key=lambda cell: values[cell.labels[axis]])
             entries = [context.comparison.entries[cell.name, name] for cell in own]
             if len({cell.labels[axis] for cell in own}) < 2 or not any(entry.spread for entry in entries):
@@ -246,24 +238,17 @@ def _over_axis(
                     names_x=[cell.labels[axis] for cell in own],
                     mean_x=np.array([factor * one.mean if one is not None else nan for one in spreads]),
                     std_x=np.array(
-                        [
-                            factor * one.std if one is not None and one.std is not None else nan
-                            for one in spreads
-                        ]
+                        [factor * one.std if one is not None and one.std is not None else nan for one in spreads]
                     ),
                     printed_x=np.array(
-                        [
-                            factor * one.published.value if one.published is not None else nan
-                            for one in entries
-                        ]
+                        [factor * one.published.value if one.published is not None else nan for one in entries]
                     ),
                 )
             )
         if not series:
             continue
         said = "; ".join(
-            f"{one.label}: "
-            + ", ".join(f"{m:.4g} at {n}" for m, n in zip(one.mean_x, one.names_x, strict=True))
+            f"{one.label}: " + ", ".join(f"{m:.4g} at {n}" for m, n in zip(one.mean_x, one.names_x, strict=True))
             for one in series
         )
         yield special.Panel(

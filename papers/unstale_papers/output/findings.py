@@ -33,9 +33,7 @@ def claims(context: ReportContext) -> Section:
     preset, reached = context.preset, verdicts(context.comparison)
     if not reached:
         return Section(
-            name="claims",
-            title="Claims",
-            sentences=["Nothing that the paper says of it compares cells of this table."],
+            name="claims", title="Claims", sentences=["Nothing that the paper says of it compares cells of this table."]
         )
     return Section(
         name="claims",
@@ -63,9 +61,7 @@ def in_short(comparison: Comparison) -> str:
     """`Of 6 claims 3 hold, 1 does not hold, and 2 cannot be told.`"""
     reached = verdicts(comparison)
     hold, not_hold, untold = (sum(verdict.answer == answer for verdict in reached) for answer in ANSWERS)
-    said = (
-        f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
-    )
+    said = f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
     return f"Of {count(len(reached), 'claim')} {said}, and {untold} cannot be told."
 
 
@@ -101,9 +97,7 @@ def agreement(comparison: Comparison) -> str:
         return "No two orders can be compared: fewer than three methods have a number both in print and here."
     if len(found) == 1:
         return f"Kendall's tau is {found[0]:.2f}."
-    return (
-        f"Kendall's tau is {fmean(found):.2f} on average over {len(found)} orders, {min(found):.2f} at least."
-    )
+    return f"Kendall's tau is {fmean(found):.2f} on average over {len(found)} orders, {min(found):.2f} at least."
 
 
 def taus(comparison: Comparison) -> list[float]:

@@ -46,23 +46,14 @@ def _tables(section: Section) -> Iterator[str]:
         if rows:
             yield from (f"**{escaped(_caption(table, columns))}**", "")
             yield _row([column.head for column in columns])
-            yield _row(
-                ["---:" if column.is_number or column.is_stacked else "---" for column in columns],
-                is_rule=True,
-            )
-            yield from (
-                _row([_shown(*pair) for pair in zip(columns, row, strict=True)], is_done=True) for row in rows
-            )
+            yield _row(["---:" if column.is_number or column.is_stacked else "---" for column in columns], is_rule=True)
+            yield from (_row([_shown(*pair) for pair in zip(columns, row, strict=True)], is_done=True) for row in rows)
             yield ""
 
 
 def _caption(table: Table, columns: list[Column]) -> str:
     is_stacked = any(column.is_stacked for column in columns)
-    return (
-        table.caption.replace("one below another", f"with {LINES.strip()} between")
-        if is_stacked
-        else table.caption
-    )
+    return table.caption.replace("one below another", f"with {LINES.strip()} between") if is_stacked else table.caption
 
 
 def _row(cells: list[str], *, is_rule: bool = False, is_done: bool = False) -> str:

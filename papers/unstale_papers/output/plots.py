@@ -215,16 +215,12 @@ def draw_density(axes: Axes, samples: Sequence[Sample], *, axis: str) -> None:
     at = np.linspace(0, 100, 201)
     for one in samples:
         style = drawing.Style(index=one.place)
-        axes.hist(
-            one.values, np.linspace(0, 100, BINS + 1).tolist(), density=True, color=style.colour, alpha=0.13
-        )
+        axes.hist(one.values, np.linspace(0, 100, BINS + 1).tolist(), density=True, color=style.colour, alpha=0.13)
         if np.ptp(one.values) > 0:
             density = gaussian_kde(one.values)(at)
             axes.plot(at, density, color=style.colour, linestyle=style.line, linewidth=1.7, label=one.label)
         else:
-            axes.axvline(
-                one.values[0], color=style.colour, linestyle=style.line, linewidth=1.7, label=one.label
-            )
+            axes.axvline(one.values[0], color=style.colour, linestyle=style.line, linewidth=1.7, label=one.label)
         if one.printed is not None:
             _mark(axes, one.printed, 0.0, one.place)
     axes.set_xlim(0, 100)
@@ -270,15 +266,11 @@ def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: f
     style = drawing.Style(index=0)
     x, y = np.array([dot.x for dot in dots]), np.array([dot.y for dot in dots])
     spread = np.nan_to_num(np.array([dot.std for dot in dots]))
-    axes.errorbar(
-        x, y, xerr=spread[:, 0], yerr=spread[:, 1], color=style.colour, linestyle="", marker="o", capsize=2.5
-    )
+    axes.errorbar(x, y, xerr=spread[:, 0], yerr=spread[:, 1], color=style.colour, linestyle="", marker="o", capsize=2.5)
     ends = np.array([x.min(), x.max()])
     axes.plot(ends, slope * ends + start, color=drawing.INK, linestyle=(0, (4, 4)), linewidth=0.9)
     for dot in dots:
-        axes.annotate(
-            dot.label, (dot.x, dot.y), xytext=(6, -12), textcoords="offset points", color=drawing.INK
-        )
+        axes.annotate(dot.label, (dot.x, dot.y), xytext=(6, -12), textcoords="offset points", color=drawing.INK)
     axes.margins(0.12)
     axes.set_xlabel(along)
     axes.set_ylabel(axis)
@@ -287,13 +279,7 @@ def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: f
 def draw_surface(axes: Axes, surface_PP: Floats, *, low: float, high: float, what: str) -> None:
     """Seen from above. low, high: of the colours."""
     image = axes.imshow(
-        surface_PP,
-        origin="lower",
-        extent=(-1, 1, -1, 1),
-        cmap="cividis",
-        vmin=low,
-        vmax=high,
-        interpolation="nearest",
+        surface_PP, origin="lower", extent=(-1, 1, -1, 1), cmap="cividis", vmin=low, vmax=high, interpolation="nearest"
     )
     axes.grid(visible=False)
     axes.plot([0], [0], marker="+", color="white", markersize=10, markeredgewidth=2)

@@ -141,9 +141,7 @@ def _size(context: ReportContext) -> str:
             "data."
         )
     if scale.iterations < 1:
-        said.append(
-            "Inversions have fewer iterations than is published, so that estimates of stale updates are worse."
-        )
+        said.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
     return " ".join([*said, *lost(context.preset.cells, scale)])
 
 
@@ -159,9 +157,7 @@ def _seeds(context: ReportContext) -> str:
 def _time(context: ReportContext) -> list[str]:
     seconds = sum(record.seconds for record in context.comparison.records.values())
     took = timedelta(seconds=round(seconds))
-    return (
-        [f"Computing took {took} (hours:minutes:seconds), all cells and seeds added up."] if seconds else []
-    )
+    return [f"Computing took {took} (hours:minutes:seconds), all cells and seeds added up."] if seconds else []
 
 
 def _partial(context: ReportContext) -> list[str]:

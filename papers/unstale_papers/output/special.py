@@ -114,9 +114,7 @@ def _clients(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
                     alternative=f"Densities of accuracies over clients, per cent. {said}.",
                     keys=[one.label for one in samples],
                     draw=partial(
-                        plots.draw_density,
-                        samples=samples,
-                        axis="accuracy on a client's own test examples, %",
+                        plots.draw_density, samples=samples, axis="accuracy on a client's own test examples, %"
                     ),
                 )
             )
@@ -135,9 +133,7 @@ def _heavy(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
     for labels, cells in panels(context.preset, curve.line):
         samples = [
             plots.Sample(
-                place=order[cell.labels[curve.line]],
-                label=named(curve.line, cell.labels[curve.line]),
-                values=values,
+                place=order[cell.labels[curve.line]], label=named(curve.line, cell.labels[curve.line]), values=values
             )
             for cell in cells
             if (values := [heavy for record in of_cell(context, cell) for heavy in record.heavy_R])
@@ -199,11 +195,7 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
 
 
 SHOWS: Mapping[str, Callable[[ReportContext, Curve], tuple[list[Panel], str]]] = MappingProxyType(
-    {
-        "client accuracy": _clients,
-        "heavy gradients": _heavy,
-        "staleness over aggregated gradients": _staleness,
-    }
+    {"client accuracy": _clients, "heavy gradients": _heavy, "staleness over aggregated gradients": _staleness}
 )
 """What `Curve.shows` may name beside the curves of `shows`: panels and a caption."""
 
@@ -229,11 +221,7 @@ def surfaces(context: ReportContext) -> list[Panel]:
                     alternative=f"A map of the loss around the model: {middle:.4g} nats at the model, "
                     f"{min(finite):.4g} to {max(finite):.4g} around it.",
                     draw=partial(
-                        plots.draw_surface,
-                        surface_PP=values_PP,
-                        low=min(finite),
-                        high=max(finite),
-                        what="loss, nats",
+                        plots.draw_surface, surface_PP=values_PP, low=min(finite), high=max(finite), what="loss, nats"
                     ),
                 )
             )

@@ -21,14 +21,10 @@ Place = tuple[str, ...]
 def section(context: ReportContext) -> Section:
     """The table, or one for each measure."""
     measures = [measure(name) for name in context.preset.measures]
-    sentences = [
-        f"{of.heading[0].upper()}{of.heading[1:]} ({of.better} is better). {of.what}" for of in measures
-    ]
+    sentences = [f"{of.heading[0].upper()}{of.heading[1:]} ({of.better} is better). {of.what}" for of in measures]
     if any(of.name.startswith("p against") for of in measures):
         sentences.append(AUTOCORRELATED)
-    return Section(
-        name="numbers", title="Published and measured", sentences=sentences, tables=list(_tables(context))
-    )
+    return Section(name="numbers", title="Published and measured", sentences=sentences, tables=list(_tables(context)))
 
 
 def _tables(context: ReportContext) -> Iterator[Table]:
@@ -55,12 +51,7 @@ def _table(context: ReportContext, name: str, measures: Sequence[Measure], only:
     axes = [axis for axis in preset.columns if axis not in only]
     by_place = {(_place(cell, preset.rows), _place(cell, axes)): cell for cell in cells}
     entries = context.comparison.entries
-    shown = [
-        entry
-        for cell in cells
-        for of in measures
-        if (entry := entries[cell.name, of.name]).published is not None
-    ]
+    shown = [entry for cell in cells for of in measures if (entry := entries[cell.name, of.name]).published is not None]
     printed_measures = {entry.measure.name for entry in shown}
     columns = list(product(dict.fromkeys(_place(cell, axes) for cell in cells), measures))
     rows = [
@@ -102,9 +93,7 @@ def _caption(context: ReportContext, measures: Sequence[Measure], only: Labels, 
 
 
 def _head(method: str, axes: Sequence[str], at: Place) -> str:
-    return ", ".join(
-        label if axis == method else f"{axis} {label}" for axis, label in zip(axes, at, strict=True)
-    )
+    return ", ".join(label if axis == method else f"{axis} {label}" for axis, label in zip(axes, at, strict=True))
 
 
 def _labels(context: ReportContext, axis: str) -> list[str]:
@@ -134,25 +123,8 @@ def numbers(context: ReportContext) -> Table:
             Column(name=name, head=name)
             for name in (
                 *("preset", "paper", "item", *axes, "measure", "unit", "published", "published_text"),
-                *(
-                    "mean",
-                    "std",
-                    "low",
-                    "high",
-                    "difference",
-                    "seeds",
-                    "seeds_wanted",
-                    "missed_target",
-                    "diverged",
-                ),
-                *(
-                    "shown",
-                    "scale_rounds",
-                    "scale_clients",
-                    "scale_data",
-                    "scale_iterations",
-                    "data_replaced",
-                ),
+                *("mean", "std", "low", "high", "difference", "seeds", "seeds_wanted", "missed_target", "diverged"),
+                *("shown", "scale_rounds", "scale_clients", "scale_data", "scale_iterations", "data_replaced"),
                 "not_published",
             )
         ),
@@ -192,9 +164,7 @@ def by_seed(context: ReportContext) -> Table:
     return Table(
         name=f"{preset.name}-seeds",
         caption="Numbers by seed",
-        columns=tuple(
-            Column(name=name, head=name) for name in (*axes, "measure", "seed", "value", "why_not")
-        ),
+        columns=tuple(Column(name=name, head=name) for name in (*axes, "measure", "seed", "value", "why_not")),
         rows=[
             (*_place(cell, axes), name, seed, value, why)
             for cell in preset.cells

@@ -134,9 +134,7 @@ def ar_f2() -> Preset:
         paper="FedAR",
         item="Fig. 2, Table 2",
         title="Accuracy and training loss while clients come and go",
-        cells=tuple(
-            one(data, p_min, method) for data in TASKS for p_min in (HARD, MILD) for method in METHODS
-        ),
+        cells=tuple(one(data, p_min, method) for data in TASKS for p_min in (HARD, MILD) for method in METHODS),
         measures=(ACCURACY, LOSS, P_VALUE, OVER_SEEDS, AHEAD),
         rows=("data", "p_min"),
         columns=("method",),
@@ -152,16 +150,12 @@ def ar_f2() -> Preset:
                 hard,
                 at_least=0.03,
             ),
-            _best(
-                "On CIFAR-10 with p_min 0.1 FedAR has the lowest training loss (1.5 in print).", LOSS, hard
-            ),
+            _best("On CIFAR-10 with p_min 0.1 FedAR has the lowest training loss (1.5 in print).", LOSS, hard),
             _best("On CIFAR-10 with p_min 0.5 FedAR is the most accurate (46 % in print).", ACCURACY, mild),
             _best("On SVHN with p_min 0.1 FedAR is the most accurate.", ACCURACY, numbers),
             _best("On SVHN with p_min 0.1 FedAR alone is above 70 %.", ACCURACY, numbers, level=0.7),
             _best("On SVHN with p_min 0.1 FedAR has the lowest training loss.", LOSS, numbers),
-            _best(
-                "On SVHN with p_min 0.1 FedAR alone has a training loss below 1.", LOSS, numbers, level=1.0
-            ),
+            _best("On SVHN with p_min 0.1 FedAR alone has a training loss below 1.", LOSS, numbers, level=1.0),
         ),
         missing=(
             "Fig. 2 has 46 % for FedAR on CIFAR-10 with p_min 0.5, Fig. 4 has 47 % for the same run.",
@@ -327,9 +321,7 @@ def ar_f5() -> Preset:
         ),
         claims=(
             *(
-                _best(
-                    f"With {clients} clients FedAR is the most accurate.", ACCURACY, {"clients": str(clients)}
-                )
+                _best(f"With {clients} clients FedAR is the most accurate.", ACCURACY, {"clients": str(clients)})
                 for clients in numbers
             ),
             *(

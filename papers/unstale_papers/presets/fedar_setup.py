@@ -16,9 +16,7 @@ _PAPER = printed.load("fedar")
 ACCURACY, LOSS, P_VALUE = "final accuracy", "training loss of all", "p against FedAR"
 OVER_SEEDS, AHEAD = "p over seeds against FedAR", "ahead of FedAR"
 WAITS = "FedAvg (S=50, waits)"
-CLIENT_MEASURES = tuple(
-    f"client accuracy {what}" for what in ("mean", "variance", "worst tenth", "best tenth")
-)
+CLIENT_MEASURES = tuple(f"client accuracy {what}" for what in ("mean", "variance", "worst tenth", "best tenth"))
 HARD, MILD = "0.1", "0.5"
 
 
@@ -40,15 +38,7 @@ class Task:
 TASKS = {
     "CIFAR-10": Task(data="cifar10", model="lenet_cifar", rounds=1000, every=10, loss_every=5),
     "SVHN": Task(data="svhn", model="resnet18", rounds=200, every=5, loss_every=4),
-    "MNIST": Task(
-        data="mnist",
-        model="logreg",
-        rounds=200,
-        every=2,
-        loss_every=5,
-        schedule="inverse",
-        cutoff="convex",
-    ),
+    "MNIST": Task(data="mnist", model="logreg", rounds=200, every=2, loss_every=5, schedule="inverse", cutoff="convex"),
 }
 
 _S_50 = {"size": 50}
@@ -97,9 +87,7 @@ def _scenario(p_min: str, by: str, *, everybody_first: bool) -> str | None:
     return text.format(how=_HOW[by].format(p_min=p_min), p_min=p_min, by=said)
 
 
-def settings_of(
-    task: Task, clients: int, policy: str, chosen: Mapping[str, Any], scenario: str | None
-) -> Settings:
+def settings_of(task: Task, clients: int, policy: str, chosen: Mapping[str, Any], scenario: str | None) -> Settings:
     """Of a run. chosen: settings of the policy. scenario: a ready one; None for everybody always there."""
     return Settings(
         clients=clients,
@@ -170,9 +158,7 @@ def _of_clients() -> Mapping[str, Mapping[str, Number]]:
     return found
 
 
-P_VALUES = {
-    (*row, method): Number(float(text), text) for row, (method,), text in _PAPER.tables["p_values"].cells()
-}
+P_VALUES = {(*row, method): Number(float(text), text) for row, (method,), text in _PAPER.tables["p_values"].cells()}
 """By data, p_min and method."""
 
 OF_CLIENTS = _of_clients()

@@ -60,14 +60,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "TWAFL": ("twafl", {"normalise": True, "weighting": "examples"}),
     "WKAFL": (
         "wkafl",
-        {
-            "alpha": 0.1,
-            "clip_bound": None,
-            "stage_two_bound": 5.0,
-            "beta": 10.0,
-            "similarity_min": 0.3,
-            "gamma": 0.01,
-        },
+        {"alpha": 0.1, "clip_bound": None, "stage_two_bound": 5.0, "beta": 10.0, "similarity_min": 0.3, "gamma": 0.01},
     ),
     "FedHist": ("fedhist", _FEDHIST),
 }
@@ -144,11 +137,7 @@ def _along(cell: Cell, *axes: str) -> Cell:
 def fh_t1() -> Preset:
     """Table I: final accuracy, three data sets, three partitions, two levels of staleness, eight methods."""
     cells = tuple(
-        _cell(data, beta, ratio, method)
-        for ratio in CLIENTS
-        for method in METHODS
-        for data in DATA
-        for beta in BETAS
+        _cell(data, beta, ratio, method) for ratio in CLIENTS for method in METHODS for data in DATA for beta in BETAS
     )
     return Preset(
         name="fh-t1",
@@ -201,9 +190,7 @@ def fh_t2() -> Preset:
         rows=("method",),
         columns=("beta",),
         sources=(ratio, PARTITIONED, *SETUP, *FEDHIST, *BASELINES),
-        curves=(
-            Curve(title="Test accuracy on CIFAR-10 (Fig. 3)", shows="accuracy", line="method", target=0.4),
-        ),
+        curves=(Curve(title="Test accuracy on CIFAR-10 (Fig. 3)", shows="accuracy", line="method", target=0.4),),
         claims=(
             Claim(
                 text="FedHist reaches 40 % in fewer rounds than every other method (Table II).",
@@ -326,9 +313,7 @@ def fh_f5() -> Preset:
         rows=("N/K", "method"),
         columns=("data", "beta"),
         sources=(*split, *setup, *FEDHIST, *BASELINES),
-        curves=(
-            Curve(title="Accuracy on the tenth class (Fig. 5)", shows="class accuracy 9", line="method"),
-        ),
+        curves=(Curve(title="Accuracy on the tenth class (Fig. 5)", shows="class accuracy 9", line="method"),),
         claims=tuple(
             Claim(
                 text=f"FedHist is the most accurate on the tenth class of {data}.",

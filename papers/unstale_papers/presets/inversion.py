@@ -50,9 +50,7 @@ def gi_f1() -> Preset:
         paper="gradient inversion",
         item="Fig. 1",
         title="A class that only late clients hold, under direct and weighted aggregation",
-        cells=tuple(
-            cell({"method": method}, SINGLE_CLASS, method) for method in ("unstale", "direct", "weighted")
-        ),
+        cells=tuple(cell({"method": method}, SINGLE_CLASS, method) for method in ("unstale", "direct", "weighted")),
         measures=(CLASS_5, "final accuracy"),
         rows=("method",),
         columns=(),
@@ -126,9 +124,7 @@ def gi_f9() -> Preset:
         paper="gradient inversion",
         item="Fig. 9",
         title="When inversion ends, and the accuracy on class 5",
-        cells=tuple(
-            cell({"switch": switch}, MNIST, "GI", changed=changed) for switch, changed in SWITCHES.items()
-        ),
+        cells=tuple(cell({"switch": switch}, MNIST, "GI", changed=changed) for switch, changed in SWITCHES.items()),
         measures=(CLASS_5, "final accuracy"),
         rows=("switch",),
         columns=(),
@@ -184,11 +180,7 @@ def _five_strategies(
         rows=("method",),
         columns=(),
         sources=(*INVERSION, OURS, *BASELINES, ALPHA, *SHARES, *SETUP),
-        curves=(
-            Curve(
-                title=f"Accuracy on class {label} ({item})", shows=f"class accuracy {label}", line="method"
-            ),
-        ),
+        curves=(Curve(title=f"Accuracy on class {label} ({item})", shows=f"class accuracy {label}", line="method"),),
         claims=(
             *(
                 Claim(text=text, measure=measure, better={"method": better}, worse={"method": worse})
@@ -228,13 +220,7 @@ def gi_f11() -> Preset:
 def gi_f12() -> Preset:
     """Fig. 12: all strategies on CIFAR-10."""
     made = _five_strategies(
-        name="gi-f12",
-        item="Fig. 12",
-        what="CIFAR-10",
-        task=CIFAR_10,
-        label=2,
-        less_time=1 / 0.65,
-        before=1000,
+        name="gi-f12", item="Fig. 12", what="CIFAR-10", task=CIFAR_10, label=2, less_time=1 / 0.65, before=1000
     )
     unsaid = (
         Source(key="rounds", value="1500", tag="[P]", why="Not stated; the text mentions epoch 1000."),
@@ -289,10 +275,7 @@ def gi_f14() -> Preset:
             ),
             *(
                 Claim(text=f"{what} ends below 40 %.", measure=CLASS_5, worse={"method": method}, level=0.4)
-                for what, method in (
-                    ("Direct aggregation", "direct"),
-                    ("First-order compensation", "first order"),
-                )
+                for what, method in (("Direct aggregation", "direct"), ("First-order compensation", "first order"))
             ),
         ),
         missing=(

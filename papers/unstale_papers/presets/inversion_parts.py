@@ -130,9 +130,7 @@ def gi_t2() -> Preset:
     """Table 2: CIFAR-10."""
     task = Task(data="cifar10", model="lenet_cifar", label=2, rounds=_BASE_ROUNDS)
     made = _costs("2", "CIFAR-10", task)
-    model = Source(
-        key="model.name", value="lenet_cifar", tag="[M]", why="LeNet in the text; elsewhere ResNet-8."
-    )
+    model = Source(key="model.name", value="lenet_cifar", tag="[M]", why="LeNet in the text; elsewhere ResNet-8.")
     return replace(made, sources=(model, *made.sources))
 
 
@@ -147,9 +145,7 @@ _ERROR_SOURCES = (
         value="the same task of the same client, its draws included, from the current model",
         tag="[M]",
     ),
-    Source(
-        key="errors", value="means over the clients that are late in Fig. 1", tag="[P]", why="Not stated."
-    ),
+    Source(key="errors", value="means over the clients that are late in Fig. 1", tag="[P]", why="Not stated."),
     Source(
         key="staleness",
         value="0 to 60 in steps of 10 rounds",
@@ -161,13 +157,7 @@ _ERROR_SOURCES = (
 
 
 def _errors(task: Task, method: str) -> Cell:
-    return cell(
-        {"method": method},
-        task,
-        method,
-        measurement="staleness errors",
-        options={"staleness": _STALENESSES},
-    )
+    return cell({"method": method}, task, method, measurement="staleness errors", options={"staleness": _STALENESSES})
 
 
 def gi_f2() -> Preset:
@@ -279,11 +269,7 @@ def gi_f4() -> Preset:
         ),
         method="examples",
         curves=(
-            Curve(
-                title="Loss along the client's update (Fig. 4)",
-                shows="loss along the update",
-                line="examples",
-            ),
+            Curve(title="Loss along the client's update (Fig. 4)", shows="loss along the update", line="examples"),
         ),
         claims=(
             Claim(
@@ -298,9 +284,7 @@ def gi_f4() -> Preset:
     )
 
 
-NEAREST = tuple(
-    f"{measure} to {pool} examples" for measure in ("LPIPS", "SSIM", "PSNR") for pool in ("own", "others'")
-)
+NEAREST = tuple(f"{measure} to {pool} examples" for measure in ("LPIPS", "SSIM", "PSNR") for pool in ("own", "others'"))
 
 
 def gi_f5() -> Preset:
@@ -373,9 +357,7 @@ def gi_f6() -> Preset:
         item="Fig. 6",
         title="Iterations that a warm start saves, by how much of the client's data has changed",
         cells=tuple(
-            one(percent, share, method)
-            for percent, share in _CHANGED.items()
-            for method in ("GI", "GI (ours)")
+            one(percent, share, method) for percent, share in _CHANGED.items() for method in ("GI", "GI (ours)")
         ),
         measures=(SAVED,),
         rows=("changed %",),
@@ -387,12 +369,7 @@ def gi_f6() -> Preset:
                 tag="[P]",
                 why="The paper says per epoch. What changes is replaced by others' examples of the same class.",
             ),
-            Source(
-                key="changed up to",
-                value="50 %",
-                tag="[P]",
-                why="How far the figure goes is not stated.",
-            ),
+            Source(key="changed up to", value="50 %", tag="[P]", why="How far the figure goes is not stated."),
             Source(
                 key=SAVED,
                 value="how much sooner the loss is there that an inversion from noise ends with, within 5 %",
@@ -401,12 +378,7 @@ def gi_f6() -> Preset:
             ),
             OURS,
             *ONE_CLIENT[1:],
-            Source(
-                key="rounds",
-                value="100",
-                tag="[P]",
-                why="The tasks are of its rounds 90 and 100. Not stated.",
-            ),
+            Source(key="rounds", value="100", tag="[P]", why="The tasks are of its rounds 90 and 100. Not stated."),
             ALPHA,
             *WITHOUT_A_RUN,
             *SHARES,

@@ -50,17 +50,10 @@ PROLONGED = (
 )
 
 
-def _cells(
-    methods: Iterable[str],
-    tasks: Mapping[str, Task],
-    axis: str,
-    table: str | None = None,
-) -> tuple[Cell, ...]:
+def _cells(methods: Iterable[str], tasks: Mapping[str, Task], axis: str, table: str | None = None) -> tuple[Cell, ...]:
     """One for each task and method. tasks: by their label on the axis."""
     return tuple(
-        cell(
-            {axis: label, "method": method}, task, method, published=PRINTED.get((table or "", label, method))
-        )
+        cell({axis: label, "method": method}, task, method, published=PRINTED.get((table or "", label, method)))
         for label, task in tasks.items()
         for method in methods
     )
@@ -127,9 +120,7 @@ AS_IN_TABLE_3 = Source(
 def gi_t3() -> Preset:
     """Table 3: by staleness."""
     tasks = {str(rounds): replace(MNIST, staleness=rounds) for rounds in (10, 20, 40)}
-    return _table(
-        number="3", axis="staleness", title="MNIST by staleness", tasks=tasks, claimed="40", unsaid=(ALPHA,)
-    )
+    return _table(number="3", axis="staleness", title="MNIST by staleness", tasks=tasks, claimed="40", unsaid=(ALPHA,))
 
 
 def gi_t4() -> Preset:
@@ -172,9 +163,4 @@ def gi_t6() -> Preset:
     )
 
 
-PRESETS: dict[str, Callable[[], Preset]] = {
-    "gi-t3": gi_t3,
-    "gi-t4": gi_t4,
-    "gi-t5": gi_t5,
-    "gi-t6": gi_t6,
-}
+PRESETS: dict[str, Callable[[], Preset]] = {"gi-t3": gi_t3, "gi-t4": gi_t4, "gi-t5": gi_t5, "gi-t6": gi_t6}

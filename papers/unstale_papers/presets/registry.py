@@ -6,12 +6,7 @@ from unstale.errors import unknown_name
 from unstale_papers.preset import Preset
 from unstale_papers.presets import fedar, fedhist, inversion, wkafl
 
-PRESETS: dict[str, Callable[[], Preset]] = {
-    **fedhist.PRESETS,
-    **wkafl.PRESETS,
-    **inversion.PRESETS,
-    **fedar.PRESETS,
-}
+PRESETS: dict[str, Callable[[], Preset]] = {**fedhist.PRESETS, **wkafl.PRESETS, **inversion.PRESETS, **fedar.PRESETS}
 """Each makes its preset anew. In the order of the papers."""
 
 

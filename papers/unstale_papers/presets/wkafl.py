@@ -260,9 +260,7 @@ def wk_f2() -> Preset:
 
 def _natural(methods: tuple[str, ...]) -> tuple[Cell, ...]:
     return tuple(
-        _cell({"data": data, "method": method}, size)
-        for data, size in SIZES_NATURAL.items()
-        for method in methods
+        _cell({"data": data, "method": method}, size) for data, size in SIZES_NATURAL.items() for method in methods
     )
 
 
@@ -279,9 +277,7 @@ _FASTEST = (
 def wk_f5() -> Preset:
     """Fig. 5: WKAFL without each of its parts, clients by celebrity and by writer."""
     highest = [(data, "WKAFL", other) for data in SIZES_NATURAL for other in ABLATIONS]
-    lowest = [
-        (data, other, "No-Staleness") for data in SIZES_NATURAL for other in ("No-GradSel", "No-NonIIDness")
-    ]
+    lowest = [(data, other, "No-Staleness") for data in SIZES_NATURAL for other in ("No-GradSel", "No-NonIIDness")]
     return Preset(
         name="wk-f5",
         paper="WKAFL",
@@ -409,9 +405,7 @@ def wk_t3() -> Preset:
         columns=("method",),
         sources=(
             Source(
-                key="clients and trigger.k",
-                value="3000 and 10 on EMNIST-MNIST, 3000 and 20 on CIFAR-10",
-                tag="paper",
+                key="clients and trigger.k", value="3000 and 10 on EMNIST-MNIST, 3000 and 20 on CIFAR-10", tag="paper"
             ),
             STABILITY,
             *LABELS,
@@ -422,9 +416,7 @@ def wk_t3() -> Preset:
             *BASELINES,
             GSGM,
         ),
-        curves=(
-            Curve(title="Test accuracy by labels of a client (Fig. 9, 10)", shows="accuracy", line="method"),
-        ),
+        curves=(Curve(title="Test accuracy by labels of a client (Fig. 9, 10)", shows="accuracy", line="method"),),
         claims=CLAIMS_3,
         missing=(
             "An explanation for TWAFL's 0.4141 on CIFAR-10 with one label: Table 2 has 0.4241 for the same runs.",

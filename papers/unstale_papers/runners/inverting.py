@@ -45,8 +45,4 @@ def inverted(
 def curve(values: list[float]) -> list[tuple[int, float]]:
     """Number and value of some that stand for all, the first and the last among them."""
     every = max(1, len(values) // SHOWN_MAX)
-    return [
-        (number, value)
-        for number, value in enumerate(values)
-        if not number % every or number == len(values) - 1
-    ]
+    return [(number, value) for number, value in enumerate(values) if not number % every or number == len(values) - 1]

@@ -31,9 +31,7 @@ NOISE, DIRECTION = 3, 4
 """Which draw, behind client and task in the key of the stream."""
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """The loss at w_b + a u + b u', for a and b from -1 to 1.
 
     u: the update of a late client from the last model of a run, w_b. u': as long, at right angles to it, else random.
@@ -107,9 +105,7 @@ def _own(run: Played, update: StaleUpdate) -> Reconstruction:
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
 
 
-def _others(
-    run: Played, update: StaleUpdate, kind: str, on_progress: Callable[[float], None]
-) -> Reconstruction:
+def _others(run: Played, update: StaleUpdate, kind: str, on_progress: Callable[[float], None]) -> Reconstruction:
     inverting = run.inverting()
     if kind == "reconstructed":
         one, _ = inverted(inverting, update, on_iteration=on_progress)

@@ -43,9 +43,7 @@ _CURVES = (
 _EXAMPLES_AT_A_TIME = 5000  # bounds the memory of normalised examples
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """Play the run. A run in which training diverged everywhere ends there, and `found["ended"]` says why.
 
     options: `training_loss_every`, evaluations between two of the loss over all training examples, which the last model
@@ -55,9 +53,7 @@ def measure(
     started_s = now_s()
     context = training_context(settings, dataset=dataset_of(settings.data))
     watcher = _Curves(settings, context, options.get("training_loss_every"), on_progress)
-    run = simulation(
-        settings, on_progress=lambda _: None, observe=watcher.acted, context=context, watcher=watcher
-    )
+    run = simulation(settings, on_progress=lambda _: None, observe=watcher.acted, context=context, watcher=watcher)
     try:
         digest = run.run().model_digest
     except DivergedError as error:
@@ -117,14 +113,9 @@ class _Curves(Watcher):
         self._sent = result.sent
         heaviest = max(map(abs, result.weights_K), default=0.0)
         told = {
-            "training_loss_R": _rounded(
-                fsum(update.loss for update in updates) / len(updates) if updates else nan
-            ),
+            "training_loss_R": _rounded(fsum(update.loss for update in updates) / len(updates) if updates else nan),
             "staleness_R": _rounded(
-                fsum(
-                    weight * staleness
-                    for weight, staleness in zip(result.weights_K, result.staleness, strict=True)
-                )
+                fsum(weight * staleness for weight, staleness in zip(result.weights_K, result.staleness, strict=True))
             ),
             "counted_R": sum(abs(weight) >= COUNTED * heaviest for weight in result.weights_K),
             "heavy_R": sum(weight > HEAVY for weight in result.weights_K),
@@ -153,9 +144,7 @@ class _Curves(Watcher):
         count = len(self.curves["version_E"])
         is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)
         if is_due and self._sent is not None:
-            self.found.setdefault("training_loss", []).append(
-                [version, _rounded(self._training_loss(self._sent))]
-            )
+            self.found.setdefault("training_loss", []).append([version, _rounded(self._training_loss(self._sent))])
 
     def _training_loss(self, sent: Version) -> float:
         """Mean over all training examples, nats."""
@@ -184,7 +173,5 @@ def _client_accuracies(context: TrainingContext, clients: int, sent: Version) ->
     """Of each client on its own test examples; none at all where the test set does not say whose they are."""
     if not context.trainer.has_own_tests:
         return []
-    measured = (
-        context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients)
-    )
+    measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
     return [None if one is None else one.accuracy for one in measured]

@@ -28,9 +28,7 @@ CLIENTS_MAX = 12  # the worth of 2^12 sets of them is measured
 SILENT = 0  # which client
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """Average the last update of every client in each round, and share the last model's gain out among them.
 
     options: `silent`, how many of the last rounds client 0 sends nothing in; it is there in the first in any case.
@@ -41,9 +39,7 @@ def measure(
     started_s = now_s()
     count = settings.clients
     if count > CLIENTS_MAX:
-        raise UserError(
-            f"clients is {count}, whose sets are too many to measure each, expected at most {CLIENTS_MAX}"
-        )
+        raise UserError(f"clients is {count}, whose sets are too many to measure each, expected at most {CLIENTS_MAX}")
     context = training_context(settings, dataset=dataset_of(settings.data))
     silent = min(int(options["silent"]), settings.rounds - 1)
     model_d, last = _averaged(settings, context, silent, on_progress)
@@ -81,9 +77,7 @@ def shapley_values(count: int, worth: Callable[[frozenset[int]], float]) -> list
     """
     players = range(count)
     of = {
-        frozenset(those): worth(frozenset(those))
-        for size in range(count + 1)
-        for those in combinations(players, size)
+        frozenset(those): worth(frozenset(those)) for size in range(count + 1) for those in combinations(players, size)
     }
     return [
         sum(

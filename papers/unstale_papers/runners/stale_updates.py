@@ -102,11 +102,7 @@ def played(settings: Settings, versions: Sequence[int]) -> Played:
     """
     assert all(0 <= version <= settings.rounds for version in versions)
     plain = settings.model_copy(
-        update={
-            "scenario": ScenarioSettings(),
-            "compensator": CompensatorSettings(),
-            "evaluate_every": settings.rounds,
-        }
+        update={"scenario": ScenarioSettings(), "compensator": CompensatorSettings(), "evaluate_every": settings.rounds}
     )
     context, found = _played(plain.model_dump_json(), tuple(sorted(set(versions))))
     return Played(settings=settings, context=context, versions=found)

@@ -19,9 +19,7 @@ from unstale_papers.record import Record
 from unstale_papers.runners.stale_updates import Played, played
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """Hold what the compensator makes of late clients' updates against what they would send from the last model.
 
     options: `staleness`, the ages of the models that the updates are made from, rounds; what is older than the run is
@@ -42,14 +40,9 @@ def measure(
     }
     return Record(
         found={
-            **{
-                f"{kind} at {rounds}": mean
-                for kind, means in by_kind.items()
-                for rounds, mean in means.items()
-            },
+            **{f"{kind} at {rounds}": mean for kind, means in by_kind.items() for rounds, mean in means.items()},
             "curves": {
-                kind: {"x": "staleness, rounds", "points": list(means.items())}
-                for kind, means in by_kind.items()
+                kind: {"x": "staleness, rounds", "points": list(means.items())} for kind, means in by_kind.items()
             },
         },
         seconds=now_s() - started_s,

@@ -27,9 +27,7 @@ CHANGED = 5
 NEAR = 1.05  # a loss is reached that is no more than so many times as large
 
 
-def measure(
-    settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
-) -> Record:
+def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """Invert two updates of a late client, the second from where the first ended and from noise.
 
     The first is made from the model that the client's turn before the last version would have given it (N / m rounds

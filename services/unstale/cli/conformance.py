@@ -9,9 +9,7 @@ import typer
 from unstale.cli.parameters import AsJson
 from unstale.cli.tables import print_table
 
-Policies = Annotated[
-    list[str] | None, typer.Argument(metavar="[POLICY]...", help="Policies to check; by default all.")
-]
+Policies = Annotated[list[str] | None, typer.Argument(metavar="[POLICY]...", help="Policies to check; by default all.")]
 Device = Annotated[str, typer.Option("--device", help="Device of updates: cpu, cuda, cuda:NUMBER or mps.")]
 
 

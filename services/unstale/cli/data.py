@@ -16,17 +16,11 @@ if TYPE_CHECKING:
 
 app = App(help="List, show and download data sets.")
 
-Name = Annotated[
-    str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")
-]
+Name = Annotated[str, typer.Argument(help="A name that `unstale data list` prints, or package.module:factory.")]
 Where = Annotated[str | None, typer.Option(help="File of npz, folder of folder.")]
 Cache = Annotated[str, typer.Option(help="Folder of downloaded data.")]
-Download = Annotated[
-    bool, typer.Option("--download", help="Download the data set if it is not in the cache.")
-]
-Normalise = Annotated[
-    str, typer.Option(help="Normalisation of inputs: standard, unit (0 to 1) or raw (0 to 255).")
-]
+Download = Annotated[bool, typer.Option("--download", help="Download the data set if it is not in the cache.")]
+Normalise = Annotated[str, typer.Option(help="Normalisation of inputs: standard, unit (0 to 1) or raw (0 to 255).")]
 Column = Annotated[str | None, typer.Option(help="Column of an .npz file with the group of each example.")]
 
 CACHE = "~/.cache/unstale"
@@ -45,10 +39,7 @@ def list_all(cache: Cache = CACHE, as_json: AsJson = False) -> None:
         return
     print_table(
         ("data set", "description", f"in {Source(name='mnist', cache=cache).location}"),
-        [
-            (name, summary, {None: "", True: "yes", False: "no"}[is_cached])
-            for name, summary, is_cached in rows
-        ],
+        [(name, summary, {None: "", True: "yes", False: "no"}[is_cached]) for name, summary, is_cached in rows],
         lines=False,
     )
 

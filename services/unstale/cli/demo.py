@@ -50,9 +50,7 @@ LEFT_OUT_FIRST = (4, 3, 5, 2, 6)  # columns, in terminals that are too narrow fo
 KEYS = "keys"  # folder of the demo's keys
 KILL_S = 10.0  # from termination of a process to its kill
 
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as a line of JSON; the table goes to stderr.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a line of JSON; the table goes to stderr.")]
 
 
 @takes_settings(*RUN, "attack", common=(*COMMON_IN_RUNS, "attack.name"))
@@ -257,9 +255,7 @@ def _waits(settings: Settings) -> str:
     """Return a line on slow rounds; "" if no round waits for all clients."""
     if settings.trigger.name != "sync":
         return ""
-    return (
-        f"Each round waits for all {settings.clients} clients: its slowest message determines its duration.\n"
-    )
+    return f"Each round waits for all {settings.clients} clients: its slowest message determines its duration.\n"
 
 
 def _attack(settings: Settings) -> str:
@@ -362,13 +358,8 @@ def _table(rows: Sequence[Sequence[str]], *, width: int = 80, heading: bool = Tr
 
 def _widths(rows: Sequence[Sequence[str]], *, is_wide: bool) -> list[int]:
     """Return the width of each column."""
-    headings = [
-        (long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in HEADINGS
-    ]
-    return [
-        max(least, len(heading), *(len(row[i]) for row in rows))
-        for i, (heading, least) in enumerate(headings)
-    ]
+    headings = [(long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in HEADINGS]
+    return [max(least, len(heading), *(len(row[i]) for row in rows)) for i, (heading, least) in enumerate(headings)]
 
 
 def _row(message: dict[str, Any]) -> tuple[str, ...]:

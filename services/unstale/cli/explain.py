@@ -13,9 +13,7 @@ from unstale.cli.printing import figure, line
 if TYPE_CHECKING:
     from unstale.journal.explain import RoundExplained
 
-Round = Annotated[
-    int | None, typer.Argument(metavar="[ROUND]", help="The version that it made; by default the last.")
-]
+Round = Annotated[int | None, typer.Argument(metavar="[ROUND]", help="The version that it made; by default the last.")]
 
 HEADING = (
     " client      task   base  staleness    weight   share      loss  examples      norm     bound"

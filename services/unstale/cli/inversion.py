@@ -66,9 +66,7 @@ Updates = Annotated[
 Plots = Annotated[
     Path | None,
     typer.Option(
-        "--plots",
-        metavar="FOLDER",
-        help="Draw similarity, reconstructed examples and disparity into this folder.",
+        "--plots", metavar="FOLDER", help="Draw similarity, reconstructed examples and disparity into this folder."
     ),
 ]
 
@@ -86,11 +84,7 @@ def announce(settings: Settings) -> None:
 @app.command()
 @takes_settings(*RUN, "simulation", common=(*COMMON_IN_RUNS, "compensator.settings"))
 def audit(
-    settings: Settings,
-    at: At = None,
-    updates: Updates = 20,
-    plots: Plots = None,
-    as_json: AsJson = False,
+    settings: Settings, at: At = None, updates: Updates = 20, plots: Plots = None, as_json: AsJson = False
 ) -> None:
     """Simulate a run, invert stale updates of it, and measure how similar the results are to the clients' own data.
 
@@ -122,9 +116,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UserError(
-            f"--plots is {folder}, which cannot be made: {reason}; choose another folder"
-        ) from None
+        raise UserError(f"--plots is {folder}, which cannot be made: {reason}; choose another folder") from None
 
 
 def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
@@ -206,9 +198,7 @@ def _print_similarity(findings: "Findings", names: Mapping[str, str]) -> None:
         for pool, difference in measured.closer.items()
     ]
     print_table(
-        ("measure", "closer to own than to", "by", "95 % interval", "share of examples"),
-        differences,
-        lines=False,
+        ("measure", "closer to own than to", "by", "95 % interval", "share of examples"), differences, lines=False
     )
 
 
@@ -217,11 +207,7 @@ def _print_classes(findings: "Findings", name: str) -> None:
     print_table(
         ("class", "examples", *(f"{name}, {POOL_NAMES[pool]}" for pool in pools)),
         [
-            (
-                str(by_class.label),
-                f"{by_class.examples:,}",
-                *(f"{by_class.means[measure][pool]:.3f}" for pool in pools),
-            )
+            (str(by_class.label), f"{by_class.examples:,}", *(f"{by_class.means[measure][pool]:.3f}" for pool in pools))
             for by_class in findings.classes
         ],
         lines=False,
@@ -285,7 +271,5 @@ def _tiles(update: "Reconstructed", pools: Sequence[str]) -> "Iterator[Tile]":
     most_certain = sorted(range(len(update.certainty)), key=lambda index: -update.certainty[index])
     for index in most_certain[:EXAMPLES_SHOWN]:
         images = [update.pixels_rX[index], *(update.closest[pool][index] for pool in pools)]
-        label = (
-            f"client {update.client_id}: class {update.matches.labels[index]}, {update.certainty[index]:.0%}"
-        )
+        label = f"client {update.client_id}: class {update.matches.labels[index]}, {update.certainty[index]:.0%}"
         yield Tile(images=[image.numpy() for image in images], label=label)

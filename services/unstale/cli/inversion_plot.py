@@ -55,9 +55,7 @@ def draw_disparity(curves: Sequence[Numbers], file: Path) -> None:
             details = "band: the middle 80 %"
             low, high = np.quantile(together_RI, (0.1, 0.9), axis=0)
             axes.fill_between(iterations, low, high, color=colour, alpha=drawing.BAND)
-        label = (
-            "disparity of one update" if len(curves) == 1 else f"mean of {len(curves)} updates ({details})"
-        )
+        label = "disparity of one update" if len(curves) == 1 else f"mean of {len(curves)} updates ({details})"
         axes.plot(iterations, mean, color=colour, linewidth=2, label=label)
         axes.set_xlabel("iteration")
         axes.set_ylabel("disparity, L1")
@@ -120,9 +118,7 @@ def _side_by_side(images: Sequence[Numbers]) -> Numbers:
     """Return the images with lines between them, [H, W, 3]. Images without three channels become grey: their mean."""
     pictures = []
     for image_CHW in images:
-        channels = (
-            image_CHW if len(image_CHW) == 3 else image_CHW.mean(axis=0, keepdims=True).repeat(3, axis=0)
-        )
+        channels = image_CHW if len(image_CHW) == 3 else image_CHW.mean(axis=0, keepdims=True).repeat(3, axis=0)
         picture_HW3 = np.moveaxis(channels, 0, -1).repeat(ENLARGED, axis=0).repeat(ENLARGED, axis=1)
         pictures += [picture_HW3, np.ones((len(picture_HW3), ENLARGED, 3))]
     return np.concatenate(pictures[:-1], axis=1)

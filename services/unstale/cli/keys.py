@@ -27,16 +27,13 @@ def _checked(name: str) -> str:
 Name = Annotated[
     str,
     typer.Argument(
-        help="Owner of the key: server, injector, or another name for a process of clients.",
-        callback=_checked,
+        help="Owner of the key: server, injector, or another name for a process of clients.", callback=_checked
     ),
 ]
 Folder = Annotated[Path, typer.Option(help="Folder of the keys.")]
 Clients = Annotated[
     str | None,
-    typer.Option(
-        metavar="IDS", help="Clients of the owner, such as 3, 0-9, 0-4,7 or all. For an injector: all."
-    ),
+    typer.Option(metavar="IDS", help="Clients of the owner, such as 3, 0-9, 0-4,7 or all. For an injector: all."),
 ]
 
 
@@ -59,9 +56,7 @@ def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> N
     if name == keys.INJECTOR:
         print(f"{secret}: made and admitted; start it with unstale inject --injector.keys {folder}")
     else:
-        print(
-            f"{secret}: made and admitted; copy it safely to the client, then: unstale client --key {secret.name}"
-        )
+        print(f"{secret}: made and admitted; copy it safely to the client, then: unstale client --key {secret.name}")
 
 
 @app.command()
@@ -73,8 +68,7 @@ def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
     admitted = AuthorizedKeys(folder / keys.ADMITTED).owners
     if as_json:
         rows = [
-            {"name": owner.name, "clients": owner.clients.text, "public_key": key}
-            for key, owner in admitted.items()
+            {"name": owner.name, "clients": owner.clients.text, "public_key": key} for key, owner in admitted.items()
         ]
         print(json.dumps(rows, indent=2))
         return

@@ -94,9 +94,7 @@ def option(name: str) -> str:
     return "--" + name.removesuffix(".name").replace("_", "-")
 
 
-def takes_settings(
-    *sections: str, common: Sequence[str]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_settings(*sections: str, common: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `command(settings, ...)` into a Typer command with the options of these sections' keys.
 
     The command's further parameters are options of its own.
@@ -105,9 +103,7 @@ def takes_settings(
         sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`.
         common: the keys whose options `--help` shows; `--help-all` shows those of all sections.
     """
-    keys = {
-        key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}
-    }
+    keys = {key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}}
     assert keys.keys() >= {name.replace(".", "__") for name in common}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -133,8 +129,7 @@ def takes_settings(
         own = list(inspect.signature(command).parameters.values())[1:]
         # In the order of `common`, and then in that of the file.
         order = sorted(
-            keys.items(),
-            key=lambda item: common.index(item[1].name) if item[1].name in common else len(common),
+            keys.items(), key=lambda item: common.index(item[1].name) if item[1].name in common else len(common)
         )
         added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in order]
         everything = [
@@ -192,10 +187,7 @@ def _settings_of(part: str, name: str) -> list[str]:
     """The settings of a policy or a compensator; none where there is no such part, which is told elsewhere."""
     from unstale import compensators, policies  # imports torch
 
-    describe: Callable[[str], Any] = {
-        "policy": policies.describe,
-        "compensator": compensators.describe,
-    }[part]
+    describe: Callable[[str], Any] = {"policy": policies.describe, "compensator": compensators.describe}[part]
     try:
         return [setting.name for setting in describe(name).settings]
     except UserError:

@@ -33,8 +33,7 @@ SHADES = (
 COLUMNS = ("client", "examples")
 
 Png = Annotated[
-    Path | None,
-    typer.Option("--png", metavar="FILE", help="Draw the examples of all clients into this file."),
+    Path | None, typer.Option("--png", metavar="FILE", help="Draw the examples of all clients into this file.")
 ]
 
 

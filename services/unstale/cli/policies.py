@@ -23,9 +23,7 @@ def _print_all() -> None:
     from unstale.policies.catalogue import summaries
 
     policies = summaries()
-    rows = [
-        (name, policy.summary, ", ".join(policy.loops), policy.memory) for name, policy in policies.items()
-    ]
+    rows = [(name, policy.summary, ", ".join(policy.loops), policy.memory) for name, policy in policies.items()]
     print_table(("policy", "description", "published for", "memory"), rows)
     print(f"Settings and sources of a policy: unstale policies {[*policies][-1]}")
 

@@ -16,10 +16,7 @@ from unstale.report.content import count
 if TYPE_CHECKING:
     from unstale.journal.replay import Comparison, Point, Replay
 
-Policy = Annotated[
-    str | None,
-    typer.Option("--policy", help="Aggregate the recorded updates with this policy."),
-]
+Policy = Annotated[str | None, typer.Option("--policy", help="Aggregate the recorded updates with this policy.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
@@ -29,10 +26,7 @@ Assignments = Annotated[
         "repeated.",
     ),
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw both policies into this PNG file."),
-]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw both policies into this PNG file.")]
 
 
 def replay(
@@ -43,13 +37,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Recompute a recorded run, and compare its versions. The exit code is 1 if one differs."""
-    from unstale.journal.replay import (  # imports torch
-        Comparison,
-        RecordedRun,
-        Replay,
-        changed,
-        is_of_the_policy,
-    )
+    from unstale.journal.replay import Comparison, RecordedRun, Replay, changed, is_of_the_policy  # imports torch
 
     options = dict(assigned(text) for text in assignments or ())
     if policy is not None:
@@ -63,9 +51,7 @@ def replay(
         settings = changed(recorded.settings, machine_options)
         if has_other_policy:
             other = changed(recorded.settings, options)
-            recomputed = _compare(
-                Comparison(recorded, settings, other), _names(settings, other), plot, as_json=as_json
-            )
+            recomputed = _compare(Comparison(recorded, settings, other), _names(settings, other), plot, as_json=as_json)
         else:
             recomputed = Replay(recorded, settings)
             _print_start(recomputed, as_json=as_json)
@@ -84,9 +70,7 @@ def _check_plot(plot: Path, *, has_other_policy: bool) -> None:
         raise UserError(f"--plot is {plot}, expected a file in a folder that exists; choose another")
 
 
-def _compare(
-    comparison: "Comparison", names: tuple[str, str], plot: Path | None, *, as_json: bool
-) -> "Replay":
+def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None, *, as_json: bool) -> "Replay":
     """Print, and draw, both policies. names: of the recorded one, and of the other."""
     _print_start(comparison.replay, as_json=as_json)
     if not as_json:
@@ -147,9 +131,7 @@ def _print_end(recomputed: "Replay", *, as_json: bool) -> None:
             "bits depend on device, threads and the version of PyTorch"
         )
     before = "" if parted is None else " before it"
-    printing.line(
-        f"{count(rounds, 'round')}, {count(recomputed.updates, 'update')}, all digests{before} equal"
-    )
+    printing.line(f"{count(rounds, 'round')}, {count(recomputed.updates, 'update')}, all digests{before} equal")
 
 
 WIDTH = 10  # of a number

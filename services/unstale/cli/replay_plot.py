@@ -20,9 +20,7 @@ def draw(points: Sequence[Point], names: tuple[str, str], file: Path) -> None:
         left, right = figure.subplots(1, 2, sharex=True)
         for axes, measure, axis in ((left, "accuracy", "test accuracy"), (right, "loss", "test loss, nats")):
             fields = (measure, f"other_{measure}")
-            curves = [
-                single(versions, np.array([getattr(point, field) for point in points])) for field in fields
-            ]
+            curves = [single(versions, np.array([getattr(point, field) for point in points])) for field in fields]
             drawing.lines(axes, labels, curves, axis)
             axes.legend()
         left.set_ylim(0, 1.02)

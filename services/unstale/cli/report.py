@@ -8,21 +8,10 @@ import typer
 from unstale.cli.parameters import AsJson
 from unstale.cli.printing import json_line, line
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Run directories; they are only read."),
-]
-Out = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="The page; an existing file is overwritten.")
-]
-Csv = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FOLDER", help="Write a CSV file for each table."),
-]
-Png = Annotated[
-    Path | None,
-    typer.Option("--png", metavar="FOLDER", help="Write a PNG file for each picture."),
-]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; they are only read.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page; an existing file is overwritten.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FOLDER", help="Write a CSV file for each table.")]
+Png = Annotated[Path | None, typer.Option("--png", metavar="FOLDER", help="Write a PNG file for each picture.")]
 By = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,9 +24,7 @@ By = Annotated[
 Label = Annotated[
     list[str] | None,
     typer.Option(
-        "--label",
-        metavar="NAME",
-        help="Name of a group. Repeat it for each group, in the order of their first runs.",
+        "--label", metavar="NAME", help="Name of a group. Repeat it for each group, in the order of their first runs."
     ),
 ]
 Target = Annotated[
@@ -77,12 +64,7 @@ def report(
         names = {"tables": [str(file) for file in tables], "pictures": [str(file) for file in pictures]}
         json_line("reported", {"page": str(out), **names, "notes": list(made.notes)})
         return
-    lines = [
-        *made.notes,
-        *_counts(csv, tables, "tables"),
-        *_counts(png, pictures, "pictures"),
-        f"{out}: written",
-    ]
+    lines = [*made.notes, *_counts(csv, tables, "tables"), *_counts(png, pictures, "pictures"), f"{out}: written"]
     for text in lines:
         line(text)
 

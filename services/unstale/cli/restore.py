@@ -28,6 +28,4 @@ def restore(run: RunDirectory, as_json: AsJson = False) -> None:
         printing.line(f"{result.lost_events} later events are lost")
     for path in result.set_aside:
         printing.line(f"{path}: set aside, run.db does not name it")
-    printing.line(
-        f"run id {result.run_id}, before {result.former_run_id or 'none'}; start `unstale server` on {run}"
-    )
+    printing.line(f"run id {result.run_id}, before {result.former_run_id or 'none'}; start `unstale server` on {run}")

@@ -10,14 +10,11 @@ from unstale.cli.parameters import AsJson, RunDirectory
 from unstale.errors import UserError
 
 To = Annotated[
-    int | None,
-    typer.Option("--to", metavar="VERSION", help="Version to resume from; by default the newest."),
+    int | None, typer.Option("--to", metavar="VERSION", help="Version to resume from; by default the newest.")
 ]
 Without = Annotated[
     list[int] | None,
-    typer.Option(
-        "--without", metavar="CLIENT", help="Exclude a client from the run from now on. May be repeated."
-    ),
+    typer.Option("--without", metavar="CLIENT", help="Exclude a client from the run from now on. May be repeated."),
 ]
 Readmit = Annotated[
     list[int] | None,
@@ -26,11 +23,7 @@ Readmit = Annotated[
 
 
 def rollback(
-    run: RunDirectory,
-    to: To = None,
-    without: Without = None,
-    readmit: Readmit = None,
-    as_json: AsJson = False,
+    run: RunDirectory, to: To = None, without: Without = None, readmit: Readmit = None, as_json: AsJson = False
 ) -> None:
     """Reset a run to an earlier version, so that the next server resumes from there, with or without a client."""
     if to is None and not without and not readmit:
@@ -50,6 +43,4 @@ def rollback(
     printing.line(
         f"{result.copy}: a copy of the former run; to undo, start `unstale server` on a copy of that directory"
     )
-    printing.line(
-        f"run id {result.run_id}, before {result.former_run_id or 'none'}; start `unstale server` on {run}"
-    )
+    printing.line(f"run id {result.run_id}, before {result.former_run_id or 'none'}; start `unstale server` on {run}")

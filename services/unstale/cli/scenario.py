@@ -23,14 +23,10 @@ app = App(help="Show scenarios: the faults between clients and server, and the s
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A built-in scenario, or a YAML file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into this PNG file.")]
-PayloadBytes = Annotated[
-    int, typer.Option(metavar="BYTES", min=0, max=2**34, help="Size of a task and of an update.")
-]
+PayloadBytes = Annotated[int, typer.Option(metavar="BYTES", min=0, max=2**34, help="Size of a task and of an update.")]
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds of the scenario to simulate.")]
 SECONDS_MIN, SECONDS_MAX = 1e-3, 1e7
-ClientsEach = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Clients per pod: the Job's UNSTALE_CLIENT__COUNT.")
-]
+ClientsEach = Annotated[int, typer.Option(metavar="N", min=1, help="Clients per pod: the Job's UNSTALE_CLIENT__COUNT.")]
 Namespace = Annotated[str, typer.Option(metavar="NAME", help="Namespace of the pods.")]
 
 
@@ -67,9 +63,7 @@ def show(
     from unstale.cli import scenario_text
 
     if not SECONDS_MIN <= seconds <= SECONDS_MAX:
-        raise UserError(
-            f"--seconds is {seconds:g}, expected a number from {SECONDS_MIN} to {SECONDS_MAX:,.0f}"
-        )
+        raise UserError(f"--seconds is {seconds:g}, expected a number from {SECONDS_MIN} to {SECONDS_MAX:,.0f}")
     preview = _preview(_with_scenario(settings, name), payload_bytes, seconds)
     clients = count(settings.clients, "client")
     title = f"{name}: {clients}, {payload_bytes:,} bytes per message, seed {settings.seed}"
@@ -87,12 +81,9 @@ def show(
 
 @app.command(name="chaos-mesh")
 @takes_settings(
-    *("clients", "seed", "data", "partition", "scenario.time_scale"),
-    common=("clients", "seed", "scenario.time_scale"),
+    *("clients", "seed", "data", "partition", "scenario.time_scale"), common=("clients", "seed", "scenario.time_scale")
 )
-def chaos_mesh(
-    settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale"
-) -> None:
+def chaos_mesh(settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale") -> None:
     """Print a scenario as objects of Chaos Mesh, for the pods of k8s/. Faults that Chaos Mesh lacks are listed on
     stderr, too.
     """

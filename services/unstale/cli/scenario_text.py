@@ -79,9 +79,7 @@ def _table(preview: Preview) -> Iterator[str]:
 def _rows(group: GroupSeen, edges: Any) -> Iterator[tuple[str, ...]]:
     head = (group.name, f"{group.clients:,}")
     for leg, seconds, lost in legs(group):
-        quantiles = (
-            "-" if quantile is None else duration(quantile) for quantile in _quantiles(seconds).values()
-        )
+        quantiles = ("-" if quantile is None else duration(quantile) for quantile in _quantiles(seconds).values())
         yield (*head, leg, *quantiles, "" if lost is None else f"{lost:.1%}", _bars(seconds, edges))
         head = ("", "")
 
@@ -119,7 +117,5 @@ def duration(seconds: float) -> str:
         return "0"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
-            return (
-                f"{seconds / size:,.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:,.0f} {unit}"
-            )
+            return f"{seconds / size:,.3g} {unit}" if seconds < 1000 * size else f"{seconds / size:,.0f} {unit}"
     return f"{seconds / 1e-6:.3g} us"

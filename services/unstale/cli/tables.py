@@ -20,9 +20,7 @@ FEW, MOST = (205, 222, 240), (8, 48, 107)  # blues that differ in grey, too, and
 Described = TypeVar("Described", bound="DataclassInstance")
 
 
-def print_parts(
-    descriptions: list[Described], print_one: Callable[[Described], None], *, as_json: bool
-) -> None:
+def print_parts(descriptions: list[Described], print_one: Callable[[Described], None], *, as_json: bool) -> None:
     """Print parts one by one, or as a JSON list."""
     if as_json:
         print(json.dumps([asdict(description) for description in descriptions], indent=2))
@@ -90,8 +88,7 @@ def _print_lists(headings: Sequence[str], rows: Sequence[Sequence[str]], width: 
 def print_settings(settings: "Sequence[SettingDescription]") -> None:
     """Print the settings of a part."""
     rows = [
-        (setting.name, _default(setting), setting.expected, setting.source, setting.description)
-        for setting in settings
+        (setting.name, _default(setting), setting.expected, setting.source, setting.description) for setting in settings
     ]
     if rows:
         print_table(("setting", "default", "expected", "source", "meaning"), rows)

@@ -55,11 +55,7 @@ class Record(Generic[F]):
 
 
 def write(
-    path: Path,
-    facts: Mapping[str, Any],
-    parts: Sequence[Sequence[bytes | memoryview]],
-    *,
-    durable: bool,
+    path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]], *, durable: bool
 ) -> None:
     """Write or replace a file. Raises OSError, and then leaves the old file as it was.
 
@@ -130,7 +126,5 @@ def _contents(path: Path) -> memoryview:
     if size >= MAPPED_BYTES:
         # Not by `mmap`, which keeps the file open: a process may host thousands of clients.
         with suppress(RuntimeError):  # the file system cannot map
-            return (
-                torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data.cast("B")
-            )
+            return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data.cast("B")
     return memoryview(path.read_bytes())

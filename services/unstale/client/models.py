@@ -161,9 +161,7 @@ class Models:
         log.warning("the model of version %d arrived with a wrong checksum", key.version)
         if receiving.is_unusable:
             model.delete()
-            raise RemoteContractError(
-                Reason.WRONG_CHECKSUM, "the model came with a wrong checksum, every time"
-            )
+            raise RemoteContractError(Reason.WRONG_CHECKSUM, "the model came with a wrong checksum, every time")
         return receiving.ask()
 
     def _update(self) -> None:

@@ -277,9 +277,7 @@ class Outbox:
         log.warning("%s and is deleted; its client continues without it", error)
         self._delete(path)
 
-    def _write(
-        self, path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]]
-    ) -> bool:
+    def _write(self, path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]]) -> bool:
         """Whether the file was stored. Logs when writing starts to fail, and when it works again."""
         try:
             atomic_file.write(path, facts, parts, durable=self._durable)
@@ -305,9 +303,7 @@ class Outbox:
         self._delete(self._state_path(client_id))
 
     def _delete(self, path: Path) -> None:
-        with suppress(
-            OSError
-        ):  # an update left here is sent again after the next start, and found to be a duplicate
+        with suppress(OSError):  # an update left here is sent again after the next start, and found to be a duplicate
             path.unlink()
 
 
@@ -323,9 +319,7 @@ def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, m
     try:
         update = codec.decode(header)
     except RemoteContractError as error:
-        raise DamagedError(
-            f"a stored update of run {facts.run_id} cannot be read by this version ({error})"
-        ) from None
+        raise DamagedError(f"a stored update of run {facts.run_id} cannot be read by this version ({error})") from None
     if not isinstance(update, Update) or len(body) != update.payload_bytes:
         raise atomic_file.damaged(path)
     pending = PendingUpdate(run_id=facts.run_id, number=number, update=update, parcel=payload.split(body))
@@ -333,9 +327,7 @@ def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, m
 
 
 def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
-    return len(set(names)) == len(names) == len(parts) and all(
-        len(part) % limits.FLOAT_BYTES == 0 for part in parts
-    )
+    return len(set(names)) == len(names) == len(parts) and all(len(part) % limits.FLOAT_BYTES == 0 for part in parts)
 
 
 def _frames(state: State) -> list[list[memoryview]]:

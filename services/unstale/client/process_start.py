@@ -46,9 +46,7 @@ def next_start(folder: Path, lock: int) -> ProcessStart:
         try:
             atomic_file.write(path, {"home": home, "number": number}, [], durable=True)
         except OSError as error:
-            log.warning(
-                "cannot write %s (%s); the start of this process is not counted", path, error.strerror
-            )
+            log.warning("cannot write %s (%s); the start of this process is not counted", path, error.strerror)
         return ProcessStart(home=home, number=number)
 
 

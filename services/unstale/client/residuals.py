@@ -75,9 +75,7 @@ class Residuals:
         """State to store for a client: e without unsettled updates. No copy."""
         return {KEY: self._kept[client_id]} if client_id in self._kept else {}
 
-    def restore(
-        self, client_id: int, kept: Mapping[str, Tensor], opened: Mapping[int, Mapping[str, Tensor]]
-    ) -> None:
+    def restore(self, client_id: int, kept: Mapping[str, Tensor], opened: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Restore stored states: that of `kept`, and by number those of `encode`. They may hold other entries."""
         if KEY in kept:
             self._kept[client_id] = kept[KEY]

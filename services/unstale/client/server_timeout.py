@@ -69,10 +69,7 @@ class ServerTimeout:
     @property
     def _last_message(self) -> str:
         if self._lease_s is None:
-            return (
-                f"no server answered at {self._server} for {self._limit_s:g} s; "
-                "start it, or check client.server"
-            )
+            return f"no server answered at {self._server} for {self._limit_s:g} s; start it, or check client.server"
         return (
             f"no message from the server at {self._server} for {self._limit_s:g} s; "
             "start this client again when the server is back, or set client.patience_s higher"

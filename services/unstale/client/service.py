@@ -17,17 +17,7 @@ from unstale.client.outbox import Outbox
 from unstale.client.server_timeout import ServerTimeout
 from unstale.client.session import ClientSession, State
 from unstale.client.stats import ClientStats
-from unstale.client.worker import (
-    Crashed,
-    Durations,
-    Failed,
-    Job,
-    Ready,
-    ReceivedModel,
-    Result,
-    Settlement,
-    Worker,
-)
+from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
 from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.journal.partial_files import PartialFiles
@@ -98,9 +88,7 @@ class ClientProcess:
         self._poller.register(self._queue.fileno(), zmq.POLLIN)
         self._clients: dict[int, HostedClient] = {}
         self._client_of: dict[zmq.Socket[bytes], HostedClient] = {}
-        self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = (
-            WeakValueDictionary()
-        )
+        self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = WeakValueDictionary()
         self._models = _models_of(client_ids.start, outbox)
         self._is_welcome = False
         self._stopped = False
@@ -268,9 +256,7 @@ class ClientProcess:
         """Time at which a client gets another socket; infinity for never, also while the watched client is away."""
         if self._client_of[self._handshakes.socket].is_away:
             return inf
-        return AWAY_S + min(
-            (client.away_s for client in self._clients.values() if client.is_away), default=inf
-        )
+        return AWAY_S + min((client.away_s for client in self._clients.values() if client.is_away), default=inf)
 
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,

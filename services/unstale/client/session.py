@@ -221,11 +221,7 @@ class ClientSession:
         self.due_s = at_s + GREETING_S
         holding = tuple(self._updates) if self._task is None else (*self._updates, self._task.task_id)
         hello = Hello(
-            client_id=self.client_id,
-            session=self._token,
-            holding=holding,
-            encodings=self._offers,
-            start=self._start,
+            client_id=self.client_id, session=self._token, holding=holding, encodings=self._offers, start=self._start
         )
         return [Send(message=hello)]
 
@@ -279,10 +275,7 @@ class ClientSession:
         assert self._models is not None and task.checksum is not None
         self._awaits_model = True
         key = ModelKey(
-            run_id=welcome.run_id,
-            version=task.version,
-            checksum=task.checksum,
-            payload_bytes=task.payload_bytes,
+            run_id=welcome.run_id, version=task.version, checksum=task.checksum, payload_bytes=task.payload_bytes
         )
         self._models.want(self.client_id, task.task_id, key)
         return self.continue_download()
@@ -444,9 +437,7 @@ def _printable(error: Error) -> str:
 def _check_model(task: Task, parcel: Payload | None, welcome: Welcome) -> None:
     """Raise RemoteContractError for a model that does not fit the run. parcel: None for one that comes in chunks."""
     if task.signature != welcome.signature:
-        raise RemoteContractError(
-            Reason.WRONG_SIGNATURE, "the task's model has another signature than the welcome's"
-        )
+        raise RemoteContractError(Reason.WRONG_SIGNATURE, "the task's model has another signature than the welcome's")
     encoding = encodings.of_task(welcome, task)
     if parcel is not None:
         payload.check([len(frame) for frame in parcel], encoding.payload_bytes)

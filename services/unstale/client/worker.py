@@ -199,9 +199,7 @@ class Worker:
             checksum=transfer.checksum(parcel) if in_chunks else None,
             encoding=encoding,
         )
-        pending = PendingUpdate(
-            run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel
-        )
+        pending = PendingUpdate(run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel)
         if self._outbox is not None:
             pending = self._outbox.put(job.client_id, pending, {**local.state, **residual})
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)

@@ -12,24 +12,13 @@ from unstale.config.scenario import conditions
 from unstale.config.settings import ClientSettings, Settings
 from unstale.config.training_context import TrainingContext, training_context
 from unstale.errors import UserError, unknown_name
-from unstale.settings.learning import (
-    DataSettings,
-    ModelSettings,
-    PartitionSettings,
-    TrainingSettings,
-    VariantSettings,
-)
+from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings, VariantSettings
 from unstale.settings.part import takes
 from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import (
-    DataPlan,
-    PartPlan,
-    TensorSpec,
-    Welcome,
-)
+from unstale_proto.messages import DataPlan, PartPlan, TensorSpec, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -101,9 +90,7 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": _section(
-                "model", ModelSettings, {"name": welcome.model, **_set_fields(welcome.model_plan)}
-            ),
+            "model": _section("model", ModelSettings, {"name": welcome.model, **_set_fields(welcome.model_plan)}),
             "data": _section("data", DataSettings, dict(own.data) | data),
             "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
             "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
@@ -121,12 +108,7 @@ def _section(path: str, section: type[S], values: Mapping[str, Any]) -> S:
     raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here")
 
 
-def _part(
-    path: str,
-    section: type[S],
-    parts: Mapping[str, type[Any]],
-    plan: PartPlan,
-) -> S:
+def _part(path: str, section: type[S], parts: Mapping[str, type[Any]], plan: PartPlan) -> S:
     """The section of a part that the server names, with the keys that the part takes; it ignores others."""
     if plan.name not in parts:
         raise unknown_name(path, plan.name, parts)
@@ -145,9 +127,7 @@ def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
     if variant is None:
         return VariantSettings()
     path = own.data.variant.path if _has_path(variant.name) else None
-    return _section(
-        "data.variant", VariantSettings, {"name": variant.name, "path": path, "rate": variant.rate}
-    )
+    return _section("data.variant", VariantSettings, {"name": variant.name, "path": path, "rate": variant.rate})
 
 
 def _has_path(name: str) -> bool:
@@ -162,7 +142,4 @@ def _set_fields(plan: BaseModel | None) -> dict[str, Any]:
 def _data_fields(plan: DataPlan) -> dict[str, Any]:
     """Fields that are not set have their defaults, not this machine's values."""
     defaults = DataSettings()
-    return {
-        "normalise": plan.normalise or defaults.normalise,
-        "column": plan.column or defaults.column,
-    }
+    return {"normalise": plan.normalise or defaults.normalise, "column": plan.column or defaults.column}

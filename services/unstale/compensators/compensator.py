@@ -86,12 +86,8 @@ class Compensated:
 class Outcome:
     """Replacements for the updates of a round."""
 
-    vectors: Mapping[
-        int, Tensor
-    ]  # pseudo-gradients [d] float32, by index in the round; other updates are unchanged
-    counts_as_fresh: Collection[
-        int
-    ]  # indices of those that the policy treats as updates of the current version
+    vectors: Mapping[int, Tensor]  # pseudo-gradients [d] float32, by index in the round; other updates are unchanged
+    counts_as_fresh: Collection[int]  # indices of those that the policy treats as updates of the current version
     updates: Sequence[Compensated]  # how each update was compensated, in order
     errors: Sequence[MeasuredError] = ()  # measured in this round
     # number of updates that were not compensated as configured, by reason

@@ -38,11 +38,7 @@ class FirstOrderSettings(PartSettings):
         2.0, "For adaptive: lambda_0, on the mean gradient of a local step.", "Zheng et al. 2017", ge=0
     )
     decay: float = setting(
-        0.95,
-        "For adaptive: weight of the previous average of squares at each update.",
-        "Zheng et al. 2017",
-        ge=0,
-        lt=1,
+        0.95, "For adaptive: weight of the previous average of squares at each update.", "Zheng et al. 2017", ge=0, lt=1
     )
     counts_as_fresh: bool = setting(
         False,

@@ -47,9 +47,7 @@ NO_ROOM = (
     "there is no memory for more estimates that wait for their client's next update, so not all are compared with it; "
     "raise compensator.settings.matches_bytes_max to learn from all"
 )
-UNMEASURED = (
-    "the device's memory is too small to compare estimates with some later updates, which are ignored"
-)
+UNMEASURED = "the device's memory is too small to compare estimates with some later updates, which are ignored"
 """Notes."""
 
 
@@ -66,9 +64,7 @@ class GradientInversion(Compensator[InversionSettings]):
 
     Settings = InversionSettings
     source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion"
-    memory = (
-        "live versions; reconstructed examples of each client and estimates that wait, on the host, bounded"
-    )
+    memory = "live versions; reconstructed examples of each client and estimates that wait, on the host, bounded"
     inverts = True
     is_recorded = True
 
@@ -150,9 +146,7 @@ class GradientInversion(Compensator[InversionSettings]):
         with budget.timed():
             estimates = self._estimate_all(stale, inverted)
         if self.settings.switch == "oracle":
-            errors = [
-                error for index, one in estimates.items() for error in self._true_errors(stale, index, one)
-            ]
+            errors = [error for index, one in estimates.items() for error in self._true_errors(stale, index, one)]
         if inverted.fallbacks[MEMORY]:
             notes.append(TOO_LARGE)
         return {
@@ -217,9 +211,7 @@ class GradientInversion(Compensator[InversionSettings]):
             "disparity": float(one.disparity),
         }
 
-    def estimates(
-        self, update: StaleUpdate, model_d: Tensor, reconstruction: Reconstruction
-    ) -> dict[float, Tensor]:
+    def estimates(self, update: StaleUpdate, model_d: Tensor, reconstruction: Reconstruction) -> dict[float, Tensor]:
         """The update at another model, by residual: pseudo-gradients [d]."""
         local_update, parts = self.inversions.engine.local_update, self._network.parts
         steps, rate = self.context.steps.of(update.num_examples, update.local_rate)
@@ -263,8 +255,7 @@ class GradientInversion(Compensator[InversionSettings]):
         """Change the state after a round; notes about it."""
         self._matches.settle(stale.updates, stale.version)
         remembered = [
-            self._remember(stale.version, stale.updates[index], one)
-            for index, one in made["estimates"].items()
+            self._remember(stale.version, stale.updates[index], one) for index, one in made["estimates"].items()
         ]
         notes = [] if all(remembered) else [NO_ROOM]
         for error in errors:
@@ -323,9 +314,7 @@ class GradientInversion(Compensator[InversionSettings]):
             trials.append(by_choice)
         return errors, trials, notes
 
-    def _compare(
-        self, update: StaleUpdate, waiting: Waiting
-    ) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
+    def _compare(self, update: StaleUpdate, waiting: Waiting) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
         """Estimate an update from an earlier one of its client, by each method and choice.
 
         Returns:
@@ -333,9 +322,7 @@ class GradientInversion(Compensator[InversionSettings]):
         """
         device = update.base_d.device
         before = replace(
-            waiting.stale,
-            vector_d=waiting.stale.vector_d.to(device),
-            kept_base_d=waiting.stale.base_d.to(device),
+            waiting.stale, vector_d=waiting.stale.vector_d.to(device), kept_base_d=waiting.stale.base_d.to(device)
         )
         staleness = update.base_version - before.base_version
         unchanged = measured(update, UNCHANGED, before.vector_d, staleness)
@@ -368,9 +355,7 @@ class GradientInversion(Compensator[InversionSettings]):
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
         vectors = {UNCHANGED: update.vector_d, FIRST_ORDER: first_order_d, INVERSION: estimate["estimate"]}
-        return _if_finite(
-            [measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()]
-        )
+        return _if_finite([measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()])
 
     def _why_ended(self, version: int) -> str:
         known = self.known

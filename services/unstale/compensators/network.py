@@ -36,9 +36,7 @@ class Network:
         lead = vector_d.shape[:-1]
         return tuple(
             part.view(*lead, *shape)
-            for part, shape in zip(
-                torch.split(vector_d, self._sizes, dim=-1), self._shapes.values(), strict=True
-            )
+            for part, shape in zip(torch.split(vector_d, self._sizes, dim=-1), self._shapes.values(), strict=True)
         )
 
     def logits(self, parameters: Parts, inputs_bX: Tensor) -> Tensor:
@@ -88,9 +86,7 @@ class Network:
         inputs_bX = torch.rand(1, *self.input_shape, generator=generator).to(device)
 
         def length(inputs: Tensor) -> Tensor:
-            slope = torch.func.grad(lambda parts: self.logits(parts, inputs).square().sum())(
-                self.parts(vector_d)
-            )
+            slope = torch.func.grad(lambda parts: self.logits(parts, inputs).square().sum())(self.parts(vector_d))
             return sum((part.square().sum() for part in slope), torch.zeros((), device=device))
 
         with self.in_use(), torch.enable_grad():

@@ -3,14 +3,7 @@
 Legend: d parameters.
 """
 
-from unstale.compensators.compensator import (
-    Compensated,
-    Compensator,
-    CompensatorContext,
-    Made,
-    Outcome,
-    StaleRound,
-)
+from unstale.compensators.compensator import Compensated, Compensator, CompensatorContext, Made, Outcome, StaleRound
 from unstale.errors import UserError
 from unstale.part_settings import PartSettings, setting
 
@@ -52,9 +45,7 @@ class Oracle(Compensator[OracleSettings]):
         assert fresh_update is not None
         return {
             "estimates": {
-                index: fresh_update(update, stale)
-                for index, update in enumerate(stale.updates)
-                if update.staleness > 0
+                index: fresh_update(update, stale) for index, update in enumerate(stale.updates) if update.staleness > 0
             }
         }
 

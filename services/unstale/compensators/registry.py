@@ -74,9 +74,7 @@ def create(name: str, settings: Mapping[str, Any], context: CompensatorContext) 
             )
         return None
     compensator_class = find(name)
-    return compensator_class(
-        part_settings.checked("compensator", name, compensator_class.Settings, settings), context
-    )
+    return compensator_class(part_settings.checked("compensator", name, compensator_class.Settings, settings), context)
 
 
 def find(name: str) -> type[Compensator[Any]]:

@@ -50,14 +50,7 @@ from unstale.training.schedule import Schedule
 from unstale.training.schedule import create as create_schedule
 
 # Callers take these from here as well.
-__all__ = [
-    "changes",
-    "check_partition",
-    "client_partitions",
-    "client_test_partitions",
-    "dataset",
-    "partition",
-]
+__all__ = ["changes", "check_partition", "client_partitions", "client_test_partitions", "dataset", "partition"]
 
 
 def set_up_device(settings: Settings) -> torch.device:
@@ -238,12 +231,7 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
     rows = coordination.unaggregated_max + 1
     # A round leaves parked updates behind, so each lies by itself.
     rows_per_block = 1 if coordination.once_a_cycle else coordination.round_size_max
-    return Staging(
-        row_numbers,
-        rows_per_block,
-        blocks_max=rows // rows_per_block + 2,
-        pin=where.type == "cuda",
-    )
+    return Staging(row_numbers, rows_per_block, blocks_max=rows // rows_per_block + 2, pin=where.type == "cuda")
 
 
 def evaluation(
@@ -262,9 +250,7 @@ def evaluation(
     labels_M = (dataset.test.labels_N if own_M is None else dataset.test.labels_N[own_M]).to(where)
 
     def measure(version: Version) -> Evaluation:
-        return evaluate(
-            model, version.model_d, inputs_MX, labels_M, dataset.classes, buffers_b=version.buffers_b
-        )
+        return evaluate(model, version.model_d, inputs_MX, labels_M, dataset.classes, buffers_b=version.buffers_b)
 
     return measure
 

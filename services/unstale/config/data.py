@@ -79,9 +79,7 @@ def check_partition(settings: Settings, data: Dataset) -> None:
             f"{settings.data.name!r} does not say whose its examples are, as partition.name "
             f"{settings.partition.name!r} needs; leave it out"
         )
-    partitions.check(
-        partition(settings), data.train.labels_N.numpy(), settings.clients, _numbers(data.train.groups_N)
-    )
+    partitions.check(partition(settings), data.train.labels_N.numpy(), settings.clients, _numbers(data.train.groups_N))
     if data.later is not None:
         changes(settings, data, client_partitions(settings, data))
 

@@ -51,9 +51,7 @@ class Given:
 
 
 def load(
-    file: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-    options: Mapping[str, Given] | None = None,
+    file: Path | None = None, variables: Mapping[str, str] | None = None, options: Mapping[str, Given] | None = None
 ) -> Settings:
     """Read the sources, the later ones winning key by key, and check the whole.
 
@@ -209,9 +207,7 @@ def _entries(
             yield name, Given(value=_value(loader, value_node, origin), origin=origin)
         elif isinstance(value_node, yaml.MappingNode):
             yield from _entries(loader, file, value_node, prefix, seen)
-        elif (
-            value := _value(loader, value_node, origin)
-        ) is not None:  # null: all its keys are commented out
+        elif (value := _value(loader, value_node, origin)) is not None:  # null: all its keys are commented out
             raise UserError(f"{origin}: {name} is {shown(value)}, expected a mapping of keys")
 
 

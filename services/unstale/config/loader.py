@@ -11,8 +11,6 @@ class Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (the name and kind that PyYAML has)
-        first: [
-            (tag, words) for tag, words in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"
-        ]
+        first: [(tag, words) for tag, words in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

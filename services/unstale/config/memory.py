@@ -24,9 +24,7 @@ def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
     """
     if kind == "pinned":
         if where.type != "cuda":
-            raise UserError(
-                f"policy.memory is 'pinned' with device {where}, expected host or mapped without CUDA"
-            )
+            raise UserError(f"policy.memory is 'pinned' with device {where}, expected host or mapped without CUDA")
         return lambda rows, columns: torch.zeros(rows, columns, pin_memory=True)
     if kind == "mapped":
         path = Path(folder or tempfile.gettempdir()).expanduser()
@@ -51,9 +49,7 @@ def _mapped(folder: Path, rows: int, columns: int) -> Tensor:
     try:
         with tempfile.NamedTemporaryFile(prefix="unstale-memory-", dir=folder) as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(
-                    file.fileno(), 0, size
-                )  # a disk that is full says so now, and not by a signal later
+                os.posix_fallocate(file.fileno(), 0, size)  # a disk that is full says so now, and not by a signal later
             else:
                 file.truncate(size)
             # The mapping outlives the name, which goes here.

@@ -32,9 +32,7 @@ SCENARIO_BYTES_MAX = 1_000_000  # far more than anybody writes by hand
 
 def ready_names() -> tuple[str, ...]:
     """The scenarios that come with the package, sorted."""
-    return tuple(
-        sorted(file.name.removesuffix(".yaml") for file in _ready().iterdir() if file.name.endswith(".yaml"))
-    )
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in _ready().iterdir() if file.name.endswith(".yaml")))
 
 
 def read(name: str) -> Scenario:
@@ -53,9 +51,7 @@ def conditions(settings: Settings, *, of: ClientInfo | None = None) -> Condition
     source = _source(chosen.name)
     if of is not None:
         return _settled(source, chosen.time_scale, of, settings.seed)
-    return _conditions(
-        source, chosen.time_scale, settings.clients, settings.seed, settings.data, settings.partition
-    )
+    return _conditions(source, chosen.time_scale, settings.clients, settings.seed, settings.data, settings.partition)
 
 
 def client_info(settings: Settings) -> ClientInfo:
@@ -94,9 +90,7 @@ class Held:
     def holders(self, label: int) -> Sequence[int]:
         """Those with the most first; of equals the higher id."""
         count_N = self._counts_NC[:, label].tolist()
-        return sorted(
-            (i for i, count in enumerate(count_N) if count), key=lambda i: (count_N[i], i), reverse=True
-        )
+        return sorted((i for i, count in enumerate(count_N) if count), key=lambda i: (count_N[i], i), reverse=True)
 
     def smallest_class(self, client_id: int) -> int:
         return int((self._counts_NC[client_id] > 0).argmax())
@@ -126,9 +120,7 @@ class _Clients:
 
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
         data = build.dataset(settings)
-        return Held(
-            label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes)
-        )
+        return Held(label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes))
 
 
 class _DataIsElsewhere(Exception):  # noqa: N818  (nobody's error)
@@ -164,12 +156,7 @@ class _Source:
 
 @lru_cache(maxsize=4)  # parts of one process ask for the same one
 def _conditions(
-    source: _Source,
-    time_scale: float,
-    clients: int,
-    seed: int,
-    data: DataSettings,
-    partition: PartitionSettings,
+    source: _Source, time_scale: float, clients: int, seed: int, data: DataSettings, partition: PartitionSettings
 ) -> Conditions:
     return _settled(source, time_scale, _Clients(clients, seed, data, partition), seed)
 
@@ -210,13 +197,9 @@ def _text(file: Traversable, name: str, words: str) -> str:
     except UnicodeDecodeError:
         raise UserError(f"cannot read {words}: it is not UTF-8 text, expected YAML") from None
     except ValueError:  # a null character, for one
-        raise UserError(
-            f"scenario.name is {name!r}, expected the name of a ready scenario or a path"
-        ) from None
+        raise UserError(f"scenario.name is {name!r}, expected the name of a ready scenario or a path") from None
     if len(raw) > SCENARIO_BYTES_MAX:
-        raise UserError(
-            f"{words} has more than {SCENARIO_BYTES_MAX:,} bytes, expected a few groups; write ranges"
-        )
+        raise UserError(f"{words} has more than {SCENARIO_BYTES_MAX:,} bytes, expected a few groups; write ranges")
     return text
 
 
@@ -253,9 +236,7 @@ class _Loader(Loader):
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, _ in reversed(node.value):
             if isinstance(key, yaml.ScalarNode) and counts[key.value] > 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
-                )
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -22,9 +22,7 @@ class ServerSettings(Section):
         json_schema_extra={"expected": "HOST:PORT"},
         description="HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
     )
-    heartbeat_s: Seconds = Field(
-        2.0, json_schema_extra={"unit": "s"}, description="Interval of heartbeats of clients."
-    )
+    heartbeat_s: Seconds = Field(2.0, json_schema_extra={"unit": "s"}, description="Interval of heartbeats of clients.")
     lease_s: Seconds = Field(
         10.0,
         json_schema_extra={"unit": "s"},
@@ -63,9 +61,7 @@ class ServerSettings(Section):
         json_schema_extra={"unit": "refusals"},
         description="Consecutive refusals for errors of a client until its quarantine; null for never.",
     )
-    quarantine_s: Seconds = Field(
-        60.0, json_schema_extra={"unit": "s"}, description="Duration of a quarantine."
-    )
+    quarantine_s: Seconds = Field(60.0, json_schema_extra={"unit": "s"}, description="Duration of a quarantine.")
     hello_s: Seconds = Field(
         15.0,
         json_schema_extra={"unit": "s"},
@@ -104,8 +100,7 @@ class ServerSettings(Section):
         "any.",
     )
     keys: Text | None = Field(
-        None,
-        description="Folder of `unstale keys` with the server's key and the authorized keys; null for plain text.",
+        None, description="Folder of `unstale keys` with the server's key and the authorized keys; null for plain text."
     )
     insecure: bool = Field(False, description="Allow plain text beyond loopback.")
 

@@ -39,8 +39,7 @@ from unstale.settings.values import (
 
 class EncodingSettings(Section):
     updates: Literal["float32", "bfloat16", "float16", "int8", "top-k"] = Field(
-        "float32",
-        description="Encoding of updates, for clients that support it: fewer bytes and a known error.",
+        "float32", description="Encoding of updates, for clients that support it: fewer bytes and a known error."
     )
     models: Literal["float32", "bfloat16", "float16", "int8"] = Field(
         "float32", description="Encoding of models, for clients that support it."
@@ -52,16 +51,12 @@ class EncodingSettings(Section):
         json_schema_extra={"unit": "numbers"},
         description="Consecutive numbers with a common scale, for int8.",
     )
-    fraction: float = Field(
-        0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent, for top-k."
-    )
+    fraction: float = Field(0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent, for top-k.")
 
 
 class ClientSettings(Section):
     server: Address = Field(
-        "tcp://127.0.0.1:5555",
-        json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Address of the server.",
+        "tcp://127.0.0.1:5555", json_schema_extra={"expected": "tcp://HOST:PORT"}, description="Address of the server."
     )
     first: int = Field(0, ge=0, lt=CLIENTS_MAX, description="Client id of the first client in this process.")
     count: int = Field(
@@ -77,12 +72,9 @@ class ClientSettings(Section):
         description="Time without messages from the server until the client gives up, at least one lease; null for no "
         "limit, so that the client survives restarts of the server.",
     )
-    data_path: Text | None = Field(
-        None, description="Path of the run's data on this machine, if not data.path."
-    )
+    data_path: Text | None = Field(None, description="Path of the run's data on this machine, if not data.path.")
     directory: Text = Field(
-        "unstale-client",
-        description="Directory of unacknowledged updates and of the state between tasks.",
+        "unstale-client", description="Directory of unacknowledged updates and of the state between tasks."
     )
     durability: Literal["full", "normal", "off"] = Field(
         "normal",
@@ -143,18 +135,14 @@ class InjectorSettings(Section):
         description="Time without a connection to the server at the start until the injector gives up; null for no "
         "limit.",
     )
-    tcp: bool = Field(
-        False,
-        description="Also relay TCP streams, so that toxics of the tcp layer can be added later.",
-    )
+    tcp: bool = Field(False, description="Also relay TCP streams, so that toxics of the tcp layer can be added later.")
     keys: Text | None = Field(
         None,
         description="Folder of `unstale keys` with the injector's key and the authorized keys; null for plain text on "
         "both sides.",
     )
     insecure: bool = Field(
-        False,
-        description="Allow plain text beyond loopback on both sides, and the HTTP interface for other machines.",
+        False, description="Allow plain text beyond loopback on both sides, and the HTTP interface for other machines."
     )
 
     @model_validator(mode="after")
@@ -191,14 +179,10 @@ class InjectorSettings(Section):
 
 class ScenarioSettings(Section):
     name: Text | None = Field(
-        None,
-        description="Scenario of delays and faults: one of `unstale scenario list` or a YAML file; null for none.",
+        None, description="Scenario of delays and faults: one of `unstale scenario list` or a YAML file; null for none."
     )
     time_scale: float = Field(
-        1.0,
-        ge=1e-4,
-        le=1e6,
-        description="Factor of every time of the scenario; 0.1 makes it ten times as fast.",
+        1.0, ge=1e-4, le=1e6, description="Factor of every time of the scenario; 0.1 makes it ten times as fast."
     )
 
 

@@ -9,8 +9,7 @@ from unstale.settings.values import Section, Text
 
 class RunSettings(Section):
     directory: Text = Field(
-        "unstale-run",
-        description="Directory of the run; the same command resumes the run from it after any shutdown.",
+        "unstale-run", description="Directory of the run; the same command resumes the run from it after any shutdown."
     )
     durability: Literal["full", "normal", "off"] = Field(
         "normal",
@@ -46,8 +45,7 @@ class RunSettings(Section):
         description="Memory for pending updates; above it they wait on disk, if the policy works by columns.",
     )
     keep_updates: bool = Field(
-        False,
-        description="Keep every update for `unstale replay`, not only those since the last checkpoints.",
+        False, description="Keep every update for `unstale replay`, not only those since the last checkpoints."
     )
     free_bytes_min: int = Field(
         256 * 1024**2,

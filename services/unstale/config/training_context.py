@@ -23,9 +23,7 @@ class TrainingContext:
     trainer: Trainer
     device: torch.device
 
-    def received(
-        self, frames: Iterable[memoryview], *, extra: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def received(self, frames: Iterable[memoryview], *, extra: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The vectors in the payload of a task, on this device: model [d], buffers [b] or None, extra [d] or None.
 
         frames: float32. Their sizes must add up, as whoever receives has checked.

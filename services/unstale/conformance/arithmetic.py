@@ -74,9 +74,7 @@ def the_order_of_arrival_changes_rounding_only(tested: PolicyUnderTest) -> Findi
     for batch in random_rounds(forwards, 13):
         reverse = list(reversed(range(len(batch))))
         expected, got = forwards.step(batch), backwards.step(in_order(batch, reverse))
-        worst = max(
-            worst, off(got.direction_d * got.rate_factor, expected.direction_d * expected.rate_factor)
-        )
+        worst = max(worst, off(got.direction_d * got.rate_factor, expected.direction_d * expected.rate_factor))
         worst = max(worst, off(got.weights_K[reverse], expected.weights_K))
     return Finding(expected="the same within 1e-05", got=f"{worst:.0e} off", passed=worst <= 1e-5)
 

@@ -54,9 +54,6 @@ def _estimate(device: torch.device) -> Tensor:
         kept_base_d=torch.zeros(len(_U), device=device),
     )
     stale = StaleRound(
-        version=1,
-        model_d=torch.tensor(W, device=device),
-        buffers_b=torch.empty(0, device=device),
-        updates=(update,),
+        version=1, model_d=torch.tensor(W, device=device), buffers_b=torch.empty(0, device=device), updates=(update,)
     )
     return compensator.take(stale, compensator.make(stale)).vectors.get(0, update.vector_d)

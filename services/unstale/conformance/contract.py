@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from unstale.conformance.finding import Finding, no_problems
-from unstale.conformance.policy_under_test import (
-    COLUMNS,
-    PolicyUnderTest,
-    random_rounds,
-    run,
-)
+from unstale.conformance.policy_under_test import COLUMNS, PolicyUnderTest, random_rounds, run
 from unstale.conformance.problems import misshapen, other
 
 
@@ -98,15 +93,11 @@ def what_is_sent_to_clients_is_never_overwritten(tested: PolicyUnderTest) -> Fin
     for batch in random_rounds(policy, 14):
         extra_d = policy.extra_d
         if (extra_d is not None) != policy.sends_extra:
-            problems.append(
-                f"sends_extra {policy.sends_extra}, extra_d {'none' if extra_d is None else 'given'}"
-            )
+            problems.append(f"sends_extra {policy.sends_extra}, extra_d {'none' if extra_d is None else 'given'}")
         if extra_d is not None:
             given.append((extra_d, extra_d.clone()))
         policy.step(batch)
-    problems += [
-        f"written to after round {number}" for number, pair in enumerate(given) if not torch.equal(*pair)
-    ]
+    problems += [f"written to after round {number}" for number, pair in enumerate(given) if not torch.equal(*pair)]
     return no_problems("extra_d as sends_extra says, never written to", problems)
 
 

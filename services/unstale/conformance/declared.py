@@ -16,9 +16,7 @@ def it_says_what_it_is(tested: PolicyUnderTest) -> Finding:
     missing = [f"no {what} of the policy" for what in ("summary", "source") if not getattr(about, what)]
     for setting in about.settings:
         missing += [
-            f"no {what} of {setting.name!r}"
-            for what in ("description", "source")
-            if not getattr(setting, what)
+            f"no {what} of {setting.name!r}" for what in ("description", "source") if not getattr(setting, what)
         ]
     return no_problems("summary, source, described settings", missing)
 
@@ -31,7 +29,5 @@ def what_it_names_is_known(tested: PolicyUnderTest) -> Finding:
     problems += [f"unknown loop {loop!r}" for loop in policy.loops if loop not in get_args(Loop)]
     problems += [f"no setting may be called {name!r}" for name in fields if name in RESERVED]
     for defaults in (policy.synchronous_defaults, policy.reference_defaults, policy.example_settings):
-        problems += [
-            f"a default for {name!r}, which is no setting" for name in defaults if name not in fields
-        ]
+        problems += [f"a default for {name!r}, which is no setting" for name in defaults if name not in fields]
     return no_problems("names that are known", problems)

@@ -93,9 +93,7 @@ def _read(policy: str, text: str) -> tuple[Sequel, ...]:
 
 def _spelled(case: Mapping[str, Any]) -> str:
     profile = [case["profile"]] if case["profile"] != "paper" else []
-    return "".join(
-        f", {each}" for each in (*profile, *(f"{key}={value}" for key, value in case["settings"].items()))
-    )
+    return "".join(f", {each}" for each in (*profile, *(f"{key}={value}" for key, value in case["settings"].items())))
 
 
 def reproduces(sequel: Sequel, device: torch.device) -> Finding:
@@ -142,9 +140,7 @@ def _batch(policy: Policy[Any], played: Round, version: int, models: Sequence[Te
         return model_d.to(policy.device, torch.float32)
 
     def matrix(rows: Rows) -> Tensor:
-        return torch.tensor(rows, dtype=torch.float32, device=policy.device).reshape(
-            len(rows), policy.dimension
-        )
+        return torch.tensor(rows, dtype=torch.float32, device=policy.device).reshape(len(rows), policy.dimension)
 
     def column(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype)

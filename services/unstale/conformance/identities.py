@@ -57,9 +57,7 @@ def _fresh(policy: str, **settings: Any) -> Identity:
 
 
 def _always(policy: str, *, other: str = "fedavg", **settings: Any) -> Identity:
-    return Identity(
-        policy=policy, settings=settings, change=_as_drawn, when="any round", other=other, everybody=False
-    )
+    return Identity(policy=policy, settings=settings, change=_as_drawn, when="any round", other=other, everybody=False)
 
 
 _ONE_STEP = (
@@ -68,10 +66,7 @@ _ONE_STEP = (
 )  # fmt: skip
 
 IDENTITIES = (
-    *(
-        Identity(policy=policy, change=_equal, when="a first round of equal updates", rounds=1)
-        for policy in _ONE_STEP
-    ),
+    *(Identity(policy=policy, change=_equal, when="a first round of equal updates", rounds=1) for policy in _ONE_STEP),
     Identity(policy="refl", change=_equally_stale, when="one staleness"),
     _fresh("fedar"),
     _fresh("fedvarp"),
@@ -115,9 +110,7 @@ def hold(identity: Identity, device: torch.device) -> Finding:
     for drawn in random_rounds(one, 20, everybody=identity.everybody)[: identity.rounds]:
         batch = identity.change(drawn)
         got, expected = one.step(batch), two.step(batch)
-        worst = max(
-            worst, off(got.direction_d * got.rate_factor, expected.direction_d * expected.rate_factor)
-        )
+        worst = max(worst, off(got.direction_d * got.rate_factor, expected.direction_d * expected.rate_factor))
     return Finding(
         expected=f"the steps of {identity.other} within {TOLERANCE:.0e}",
         got=f"{worst:.0e} off",

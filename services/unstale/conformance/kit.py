@@ -52,9 +52,7 @@ def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
         )
     tested = PolicyUnderTest(name=name, device=device, settings=settings)
     tested.make()
-    cases += [
-        (each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)
-    ]
+    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)]
     if name == compensated.POLICY:
         cases.append((compensated.CASE, partial(compensated.first_order, device)))
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]

@@ -79,9 +79,7 @@ def random_rounds(
     for version in range(first_version, first_version + count):
         rows = policy.clients if everybody else int(rng.integers(0, policy.clients + 1))
         staleness = rng.integers(0, version + 1, rows)
-        senders = (
-            rng.integers(0, policy.clients, rows) if repeated else rng.permutation(policy.clients)[:rows]
-        )
+        senders = rng.integers(0, policy.clients, rows) if repeated else rng.permutation(policy.clients)[:rows]
         batches.append(
             UpdateBatch(
                 version=version,
@@ -103,9 +101,7 @@ def random_rounds(
     return batches
 
 
-def equal_round(
-    policy: Policy[Any], senders: Sequence[int], *, size: float = 1.0, version: int = 0
-) -> UpdateBatch:
+def equal_round(policy: Policy[Any], senders: Sequence[int], *, size: float = 1.0, version: int = 0) -> UpdateBatch:
     """These clients send the same g, all fresh and all alike; the numbers of g are about `size` large."""
     rows = len(senders)
     gradient_d = size * _normal(stream(30, Stream.BATCHES), policy.device, policy.dimension)
@@ -130,9 +126,7 @@ def _normal(rng: Generator, device: torch.device, *shape: int) -> Tensor:
 
 def fresh(batch: UpdateBatch) -> UpdateBatch:
     """The same updates, all computed from the current model at the server's rate."""
-    return replace(
-        batch, staleness_K=torch.zeros_like(batch.staleness_K), base_models=None, local_rates_K=None
-    )
+    return replace(batch, staleness_K=torch.zeros_like(batch.staleness_K), base_models=None, local_rates_K=None)
 
 
 def stretched(batch: UpdateBatch, factor: float = 1.0, copies: int = 1) -> UpdateBatch:
@@ -162,14 +156,7 @@ def in_order(batch: UpdateBatch, order: Sequence[int]) -> UpdateBatch:
     return replace(batch, **columns, base_models=bases)
 
 
-COLUMNS = (
-    "staleness_K",
-    "num_examples_K",
-    "loss_K",
-    "client_ids_K",
-    "batch_sizes_K",
-    "local_rates_K",
-)
+COLUMNS = ("staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K", "local_rates_K")
 """What is known of each update beside its vectors."""
 
 

@@ -82,9 +82,7 @@ def it_runs_where_no_end_and_no_size_of_rounds_is_known(tested: PolicyUnderTest)
 def it_runs_in_both_profiles_and_in_synchronous_rounds(tested: PolicyUnderTest) -> Finding:
     """With the defaults of each, which must name its settings."""
     runs = {
-        f"profile {profile}, synchronous {synchronous}": replace(
-            tested, profile=profile, synchronous=synchronous
-        )
+        f"profile {profile}, synchronous {synchronous}": replace(tested, profile=profile, synchronous=synchronous)
         for profile in PROFILES
         for synchronous in (False, True)
     }

@@ -124,15 +124,7 @@ class Finish:
 
 
 Action = (
-    SendTask
-    | Acknowledge
-    | DiscardUpdate
-    | ApplyRound
-    | ForgetVersion
-    | SetTimer
-    | CancelTimer
-    | Evaluate
-    | Finish
+    SendTask | Acknowledge | DiscardUpdate | ApplyRound | ForgetVersion | SetTimer | CancelTimer | Evaluate | Finish
 )
 
 Observer = Callable[[Event, Sequence[Action]], None]

@@ -78,9 +78,7 @@ class TaskHistory:
             del self._verdicts[min(self._verdicts)]
 
 
-def validate(
-    tasks: TaskHistory, base_version: int, update: UpdateArrived, *, finished: bool
-) -> tuple[Verdict, bool]:
+def validate(tasks: TaskHistory, base_version: int, update: UpdateArrived, *, finished: bool) -> tuple[Verdict, bool]:
     """The verdict on an update, which is stored, and whether the update repeats an earlier one.
 
     An update for a task that the client was never given stores nothing. Any update for the open task closes it, because

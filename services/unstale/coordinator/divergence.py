@@ -21,9 +21,7 @@ def reason(coordinator: Coordinator, cause: str | None = None) -> str | None:
     clients, active = coordinator.membership.clients, coordinator.membership.active
     if coordinator.consecutive_failures < CONSECUTIVE_FAILURES_MAX * max(1, len(active)):
         return None
-    if not active or any(
-        clients[client_id].consecutive_failures < CONSECUTIVE_FAILURES_MAX for client_id in active
-    ):
+    if not active or any(clients[client_id].consecutive_failures < CONSECUTIVE_FAILURES_MAX for client_id in active):
         return None
     return (
         f"training diverges: the last {coordinator.consecutive_failures} tasks made no update that counts, all of them "

@@ -104,9 +104,7 @@ class Coordinator(CoordinatorState):
     def _update_arrived(self, update: UpdateArrived, actions: list[Action]) -> None:
         client = self._renew_lease(update.client_id)
         answers_open_task = update.task_id == client.tasks.open_id
-        verdict, repeated = validate(
-            client.tasks, client.base_version, update, finished=self.phase is Phase.FINISHED
-        )
+        verdict, repeated = validate(client.tasks, client.base_version, update, finished=self.phase is Phase.FINISHED)
         outcome = Outcome.DUPLICATE if repeated else verdict.outcome
         actions.append(
             Acknowledge(
@@ -186,9 +184,7 @@ class Coordinator(CoordinatorState):
                 self._replace_task(client, actions)
             return True
         awaits_round = client.unaggregated > 0 and not self.trigger.frees_sender
-        self.membership.move(
-            client, State.CONTRIBUTED if awaits_round else self.membership.idle_state(client)
-        )
+        self.membership.move(client, State.CONTRIBUTED if awaits_round else self.membership.idle_state(client))
         self.leases.renew(client.client_id, self.now_s)
         return False
 
@@ -269,10 +265,7 @@ class Coordinator(CoordinatorState):
         ClientLeft: _client_left,
     }
     # These never change the phase.
-    _NEUTRAL: ClassVar[dict[type[Event], Handler]] = {
-        HeartbeatReceived: _heartbeat_received,
-        TaskLost: _task_lost,
-    }
+    _NEUTRAL: ClassVar[dict[type[Event], Handler]] = {HeartbeatReceived: _heartbeat_received, TaskLost: _task_lost}
     _RUNNING: ClassVar[dict[type[Event], Handler]] = {Resumed: _resumed, **_NEUTRAL}
     _STOP: ClassVar[dict[type[Event], Handler]] = {StopRequested: _stop_requested}
 
@@ -288,9 +281,7 @@ class Coordinator(CoordinatorState):
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.OPEN: {
-            **_row(
-                {**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING
-            ),
+            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING),
             **_row(_RUNNING, Phase.OPEN),
             **_row(_STOP, Phase.FINISHED),
         },

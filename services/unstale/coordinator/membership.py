@@ -56,15 +56,7 @@ class Client:
         expired: Tasks in a row that expired.
     """
 
-    __slots__ = (
-        "base_version",
-        "client_id",
-        "consecutive_failures",
-        "expired",
-        "state",
-        "tasks",
-        "unaggregated",
-    )
+    __slots__ = ("base_version", "client_id", "consecutive_failures", "expired", "state", "tasks", "unaggregated")
 
     def __init__(self, client_id: int, clients: int) -> None:
         self.client_id = client_id
@@ -97,9 +89,7 @@ class Membership:
         self.unavailable: list[int] = []
         self.sits_out: dict[int, int] = {}
         groups = {State.WAITING: [self.waiting], State.UNAVAILABLE: [self.unavailable]}
-        self._groups = {
-            state: [self.active, *groups.get(state, [])] if state in ACTIVE else [] for state in State
-        }
+        self._groups = {state: [self.active, *groups.get(state, [])] if state in ACTIVE else [] for state in State}
         self._changes = [[self._change(before, after) for after in State] for before in State]
 
     def client(self, client_id: int) -> Client:
@@ -122,9 +112,7 @@ class Membership:
         """Ids of the active clients that may get tasks on this version, ascending."""
         if not self.unavailable:
             return self.active
-        return [
-            client_id for client_id in self.active if self.clients[client_id].state is not State.UNAVAILABLE
-        ]
+        return [client_id for client_id in self.active if self.clients[client_id].state is not State.UNAVAILABLE]
 
     @property
     def is_sitting_out(self) -> bool:

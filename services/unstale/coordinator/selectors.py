@@ -27,9 +27,7 @@ class Selector(ABC):
     """How many clients work at a time; None for all."""
 
     @abstractmethod
-    def choose(
-        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:
+    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
         """Clients out of the candidates, ascending.
 
         candidates: client ids, ascending. busy: clients that hold a place already. seed, key: what a draw is
@@ -43,9 +41,7 @@ class All(Selector):
     """Everyone."""
 
     @override
-    def choose(
-        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:
+    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
         return candidates
 
 
@@ -56,9 +52,7 @@ class Random(Selector):
     size: int
 
     @override
-    def choose(
-        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:
+    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
         places = max(0, self.size - busy)
         if places >= len(candidates):
             return candidates
@@ -85,9 +79,7 @@ class RoundRobin(Selector):
     in_rounds: ClassVar[bool] = True
 
     @override
-    def choose(
-        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:
+    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
         first = key[0] * self.size % self.clients
         end = first + self.size
         past_zero = candidates[: bisect_left(candidates, end - self.clients)]
@@ -106,9 +98,7 @@ class LeastAvailable(Selector):
     availability: tuple[float, ...]
 
     @override
-    def choose(
-        self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]
-    ) -> Sequence[int]:
+    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
         places = max(0, self.size - busy)
         if places >= len(candidates):
             return candidates
@@ -116,8 +106,7 @@ class LeastAvailable(Selector):
             return ()
         ranks = stream(seed, Stream.SELECTION, *key).permutation(len(candidates)).tolist()
         ranked = (
-            (self.availability[client_id], rank, client_id)
-            for client_id, rank in zip(candidates, ranks, strict=True)
+            (self.availability[client_id], rank, client_id) for client_id, rank in zip(candidates, ranks, strict=True)
         )
         return sorted(client_id for _, _, client_id in heapq.nsmallest(places, ranked))
 
@@ -135,7 +124,5 @@ def create(settings: SelectorSettings, *, clients: int, availability: tuple[floa
     """The selector that these settings choose. clients, availability: as in `CoordinatorSettings`. Raises UserError."""
     made = part(settings, "selector", SELECTORS, clients=clients, availability=availability)
     if availability is None and takes(SELECTORS[settings.name], "availability"):
-        raise UserError(
-            f"selector {settings.name!r} needs a scenario with a dropout by rounds, and none was given"
-        )
+        raise UserError(f"selector {settings.name!r} needs a scenario with a dropout by rounds, and none was given")
     return made

@@ -80,11 +80,7 @@ class CoordinatorSettings:
                 f"trigger.name is {self.trigger.name!r} with a policy whose clients contribute once a cycle, "
                 "expected k-async or async"
             )
-        if (
-            self.once_a_cycle
-            and self.selector_part.size is not None
-            and self.selector_part.size < self.clients
-        ):
+        if self.once_a_cycle and self.selector_part.size is not None and self.selector_part.size < self.clients:
             raise UserError(
                 f"selector.size is {self.selector_part.size} with {self.clients} clients, who contribute once a "
                 "cycle with this policy, expected selector all: who waits for a cycle would keep the others from it"

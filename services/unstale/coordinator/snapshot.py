@@ -12,9 +12,9 @@ from unstale.coordinator.phase import Phase
 
 Plain = dict[str, Any]
 
-_COUNTS = {
-    name: name for name in ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined")
-} | {"fruitless": "consecutive_failures"}
+_COUNTS = {name: name for name in ("accepted", "aggregated", "rejected", "duplicates", "failed", "declined")} | {
+    "fruitless": "consecutive_failures"
+}
 """Attribute of the coordinator by its key in checkpoints."""
 
 
@@ -38,9 +38,7 @@ def taken(coordinator: Coordinator) -> Plain:
         "contributed": sorted(pending.contributed),
         "leases": list(coordinator.leases.last_seen_s.items()),
         "sits_out": list(coordinator.membership.sits_out.items()),
-        "clients": [
-            _client(client) for client in coordinator.membership.clients if client.state is not State.ABSENT
-        ],
+        "clients": [_client(client) for client in coordinator.membership.clients if client.state is not State.ABSENT],
     }
 
 

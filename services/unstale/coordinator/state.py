@@ -2,15 +2,7 @@
 
 import math
 
-from unstale.coordinator.actions import (
-    Action,
-    ApplyRound,
-    CancelTimer,
-    Contribution,
-    Finish,
-    ForgetVersion,
-    SetTimer,
-)
+from unstale.coordinator.actions import Action, ApplyRound, CancelTimer, Contribution, Finish, ForgetVersion, SetTimer
 from unstale.coordinator.events import RoundApplied
 from unstale.coordinator.leases import Leases
 from unstale.coordinator.membership import ACTIVE, Client, Membership, State

@@ -31,10 +31,7 @@ class Tasks:
         if not membership.waiting:
             return []
         chosen = self._selector.choose(
-            membership.waiting,
-            busy=membership.busy,
-            seed=self._seed,
-            key=(self.references.current, self.count),
+            membership.waiting, busy=membership.busy, seed=self._seed, key=(self.references.current, self.count)
         )
         if len(chosen) == 1:  # the usual case after an update: no order to keep
             return [self.give(membership.clients[chosen[0]])]

@@ -99,9 +99,7 @@ class ControlApi:
 
     def _answer(self, path: str, method: str, environ: Environ) -> tuple[HTTPStatus, Any]:
         if "HTTP_ORIGIN" in environ:  # a page in a browser of this machine can reach the port
-            raise _RequestError(
-                HTTPStatus.FORBIDDEN, "requests of web pages are refused; use another program"
-            )
+            raise _RequestError(HTTPStatus.FORBIDDEN, "requests of web pages are refused; use another program")
         name = path.removeprefix("/toxics/") if path.startswith("/toxics/") else ""
         handlers = self._routes.get("/toxics/NAME" if name else path)
         if handlers is None:

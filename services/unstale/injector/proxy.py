@@ -136,8 +136,7 @@ class Proxy:
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
-            in_flight_messages=self._core.in_flight_messages
-            + sum(len(back.waiting) for back in self._backs.values()),
+            in_flight_messages=self._core.in_flight_messages + sum(len(back.waiting) for back in self._backs.values()),
             in_flight_bytes=self._core.in_flight_bytes + self._waiting_bytes,
             up=self._tally.up,
             down=self._tally.down,
@@ -323,9 +322,7 @@ class Proxy:
             self._core.closed(route)
             if not self._has_warned:
                 self._has_warned = True
-                log.warning(
-                    "over %d connections; messages of further ones are dropped", self._connections_max
-                )
+                log.warning("over %d connections; messages of further ones are dropped", self._connections_max)
             return None
         back = self._backs[route] = _Back(route, self._upstream.connect(), self._serve_back)
         self._selector.register(back.socket.FD, selectors.EVENT_READ, back.serve)

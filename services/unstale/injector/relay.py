@@ -45,9 +45,7 @@ class _Stream:
     direction: Direction
     source: socket.socket
     sink: socket.socket
-    buffer: deque[tuple[float, memoryview]] = field(
-        default_factory=deque
-    )  # due_s and piece, empty at the end
+    buffer: deque[tuple[float, memoryview]] = field(default_factory=deque)  # due_s and piece, empty at the end
     buffered_bytes: int = 0
     pieces: int = 0
     blocked: bool = False  # the sink does not accept bytes
@@ -195,9 +193,7 @@ class Relay:
         try:
             inner = socket.create_connection(self._inner, timeout=CONNECT_S)
         except OSError as error:
-            log.warning(
-                "no connection from the relay to the proxy: %s", (error.strerror or str(error)).lower()
-            )
+            log.warning("no connection from the relay to the proxy: %s", (error.strerror or str(error)).lower())
             outer.close()
             return
         port = inner.getsockname()[1]

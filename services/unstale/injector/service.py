@@ -84,9 +84,7 @@ class Injector:
         try:
             authenticator.start(self._context, self._front)
             self._limiter.watch(self._context, self._front)
-            self.address = sockets.bind(
-                self._front, INNER_ADDRESS if relays else own.address, key="injector.address"
-            )
+            self.address = sockets.bind(self._front, INNER_ADDRESS if relays else own.address, key="injector.address")
             if relays:
                 self._relay = Relay(
                     own.address,
@@ -106,9 +104,7 @@ class Injector:
                 started_s=started_s,
             )
             self._proxy = proxy = Proxy(
-                Front(
-                    socket=self._front, authenticator=authenticator, limiter=self._limiter, refused=refused
-                ),
+                Front(socket=self._front, authenticator=authenticator, limiter=self._limiter, refused=refused),
                 upstream,
                 core=core,
                 collection=collection,
@@ -125,9 +121,7 @@ class Injector:
             raise
         self.http_address = None if self._control is None else self._control.address
 
-    def run(
-        self, on_numbers: Callable[[Numbers], None] = lambda _: None, every_s: float | None = None
-    ) -> Numbers:
+    def run(self, on_numbers: Callable[[Numbers], None] = lambda _: None, every_s: float | None = None) -> Numbers:
         """Forward messages until `stop`. Raises the exception that ended a thread.
 
         on_numbers: called every `every_s` seconds; None for never.
@@ -185,14 +179,7 @@ class Injector:
             self._done.set()
 
     def _close(self) -> None:
-        for part in (
-            self._control,
-            self._relay,
-            self._proxy,
-            self._limiter,
-            self._authenticator,
-            self._front,
-        ):
+        for part in (self._control, self._relay, self._proxy, self._limiter, self._authenticator, self._front):
             if part is not None:
                 part.close()
         self._context.term()

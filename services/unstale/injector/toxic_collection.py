@@ -50,9 +50,7 @@ class ToxicCollection:
         relays: whether there is a relay below the messages, which the layer tcp needs.
     """
 
-    def __init__(
-        self, toxics: Sequence[Applied], *, client_info: ClientInfo, seed: int, relays: bool
-    ) -> None:
+    def __init__(self, toxics: Sequence[Applied], *, client_info: ClientInfo, seed: int, relays: bool) -> None:
         self._client_info = client_info
         self._seed = seed
         self._relays = relays
@@ -158,9 +156,7 @@ class ToxicCollection:
         if len(current) >= TOXICS_MAX:
             raise UserError(f"there are {TOXICS_MAX} toxics, the most that is allowed; remove one first")
         if toxic.name in current:
-            raise UserError(
-                f"there is a toxic {toxic.name!r} already; change that, or give this another name"
-            )
+            raise UserError(f"there is a toxic {toxic.name!r} already; change that, or give this another name")
         return {**current, toxic.name: self._settled(toxic, None)}
 
     def _settled(self, toxic: Toxic, group: frozenset[int] | None) -> Applied:
@@ -194,9 +190,7 @@ def _check_request(request: Any) -> None:
         if key in FILE_KEYS and value is not None:
             raise UserError(f"{key} names a file, which only a scenario can; give its content instead")
         if key == "clients" and isinstance(value, list) and len(value) > CLIENTS_LISTED_MAX:
-            raise UserError(
-                f"clients has {len(value)} entries, expected at most {CLIENTS_LISTED_MAX}; write ranges"
-            )
+            raise UserError(f"clients has {len(value)} entries, expected at most {CLIENTS_LISTED_MAX}; write ranges")
 
 
 def _settings(data: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -37,9 +37,7 @@ class Upstream:
         self._patience_s = patience_s
         self._started_s = started_s
         self._has_warned = False
-        self._probe: Handshakes | None = Handshakes(
-            dealer(), address, public, ("injector.keys", "injector.keys")
-        )
+        self._probe: Handshakes | None = Handshakes(dealer(), address, public, ("injector.keys", "injector.keys"))
         try:
             sockets.connect(self._probe.socket, address, key="injector.upstream")
         except UserError:

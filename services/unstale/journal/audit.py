@@ -55,10 +55,7 @@ RULES = (
         "UNION ALL SELECT seq FROM updates WHERE seq > {covered})) WHERE seq > previous + 1",
         "event {} is missing in the tables events and updates",
     ),
-    Rule(
-        "SELECT seq FROM events JOIN updates USING (seq)",
-        "event {} exists twice, in the tables events and updates",
-    ),
+    Rule("SELECT seq FROM events JOIN updates USING (seq)", "event {} exists twice, in the tables events and updates"),
     Rule(
         "SELECT seq, task_id FROM updates WHERE task_id NOT IN (SELECT task_id FROM tasks)",
         "updates seq {} is of task {}, which is not in the table tasks",

@@ -93,9 +93,7 @@ def write(
     header = _header(tensors, rest)
     needed_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
-        if (
-            free_bytes(folder) < needed_bytes + reserve_bytes
-        ):  # checked first: writing would fill the disk for others
+        if free_bytes(folder) < needed_bytes + reserve_bytes:  # checked first: writing would fill the disk for others
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size_bytes = _write(part, header, tensors.values())
         part.replace(path)
@@ -168,17 +166,11 @@ def read_at(path: Path, seq: int, last_seq: int) -> tuple[dict[str, Any], int]:
 
 def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray:
     """Length of the JSON header, and the header, padded to a multiple of 8 bytes."""
-    entries: dict[str, Any] = {
-        "__metadata__": {"checksum": _UNSET, "format": FORMAT, "content": json.dumps(rest)}
-    }
+    entries: dict[str, Any] = {"__metadata__": {"checksum": _UNSET, "format": FORMAT, "content": json.dumps(rest)}}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        entries[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
+        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     header = bytearray(struct.pack("<Q", len(text)) + text)

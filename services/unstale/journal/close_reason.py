@@ -22,9 +22,7 @@ class CloseReason:
     previous version.
     """
 
-    def __init__(
-        self, run: RecordedRun, row: RoundRow, before: RoundRow | None, updates: Sequence[UpdateRow]
-    ) -> None:
+    def __init__(self, run: RecordedRun, row: RoundRow, before: RoundRow | None, updates: Sequence[UpdateRow]) -> None:
         """before: the previous round. updates: of the round, in order of arrival."""
         self._run = run
         self._row = row
@@ -46,9 +44,7 @@ class CloseReason:
             case "k-sync":
                 return f"k-sync closes with the first {counted(k or 0)}"
             case "deadline":
-                return (
-                    f"deadline closes after {wait_s:g} s with all updates so far, or the first one after that"
-                )
+                return f"deadline closes after {wait_s:g} s with all updates so far, or the first one after that"
             case "async":
                 return "async closes with every update"
             case _:

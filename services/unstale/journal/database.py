@@ -145,17 +145,13 @@ class Database:
             ).fetchall()
             if version is not None:
                 states = list(self._connection.select(self._states, "WHERE round >= ?", version))
-                self._connection.update(
-                    row_codec.STATES, map(row_codec.without_round, states), _ROUND_COLUMNS
-                )
+                self._connection.update(row_codec.STATES, map(row_codec.without_round, states), _ROUND_COLUMNS)
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             self._delete_from(seq, at_s)
         self.end_here()
 
-    def rewind(
-        self, checkpoint: CheckpointRow, pending: Collection[UpdateRow], facts: Mapping[str, str]
-    ) -> None:
+    def rewind(self, checkpoint: CheckpointRow, pending: Collection[UpdateRow], facts: Mapping[str, str]) -> None:
         """Delete all that happened after a checkpoint.
 
         Args:
@@ -203,9 +199,7 @@ class Database:
             stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
             for segment in stored_in - set(kept):
                 states = list(self._connection.select(self._states, "WHERE segment = ?", segment))
-                self._connection.update(
-                    row_codec.STATES, map(row_codec.without_segment, states), ("segment",)
-                )
+                self._connection.update(row_codec.STATES, map(row_codec.without_segment, states), ("segment",))
 
     # --- reading ---
 
@@ -264,9 +258,7 @@ class Database:
     def pending_at(self, seq: int, version: int) -> Iterator[UpdateRow]:
         """Accepted updates up to an event that no round up to a version holds, in order of arrival."""
         return self._updates(
-            "WHERE seq <= ? AND handle IS NOT NULL AND (round IS NULL OR round > ?) ORDER BY seq",
-            seq,
-            version,
+            "WHERE seq <= ? AND handle IS NOT NULL AND (round IS NULL OR round > ?) ORDER BY seq", seq, version
         )
 
     def updates_of(self, version: int) -> Iterator[UpdateRow]:
@@ -311,19 +303,14 @@ class Database:
 
     def is_complete(self) -> bool:
         """Whether all events and accepted updates since the start of the run are stored."""
-        gone = self._connection.number(
-            "SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL"
-        )
-        stored = self._connection.number(
-            "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)"
-        )
+        gone = self._connection.number("SELECT count(*) FROM updates WHERE handle IS NOT NULL AND segment IS NULL")
+        stored = self._connection.number("SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM updates)")
         return gone == 0 and stored == self.last_seq()
 
     def seq_of(self, version: int) -> int | None:
         """Number of the event that made a version, None where it is not stored."""
         ((seq,),) = self._connection.rows(
-            "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?",
-            version,
+            "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?", version
         )
         return None if seq is None else int(seq)
 
@@ -346,9 +333,7 @@ class Database:
         """Raise DamagedError where `audit` finds damage."""
         damages = self.audit().damages
         if damages:
-            more = (
-                f"; `unstale verify {self.path.parent}` lists {len(damages) - 1} more" if damages[1:] else ""
-            )
+            more = f"; `unstale verify {self.path.parent}` lists {len(damages) - 1} more" if damages[1:] else ""
             raise self.damaged(f"{damages[0]}{more}")
 
     def damaged(self, damage: str) -> DamagedError:

@@ -43,9 +43,7 @@ class DiskSpaceMonitor:
         """Note a skipped checkpoint. needed_bytes: Free bytes that it needs."""
         if self._save_needs is None:
             log.warning(
-                "the checkpoint of version %d is left out (%s); another one is tried when there is room",
-                version,
-                error,
+                "the checkpoint of version %d is left out (%s); another one is tried when there is room", version, error
             )
         self._save_needs = needed_bytes
         self._left_out = f"no checkpoint is written: {error}"

@@ -138,9 +138,7 @@ def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int,
     return {seq: bound for seq, bound in bound_of.items() if bound < math.inf}
 
 
-def _members(
-    row: RoundRow, updates: Sequence[UpdateRow], bounds: Mapping[int, float]
-) -> tuple[MemberExplained, ...]:
+def _members(row: RoundRow, updates: Sequence[UpdateRow], bounds: Mapping[int, float]) -> tuple[MemberExplained, ...]:
     total = math.fsum(abs(member.weight) for member in row.members)
     return tuple(
         MemberExplained(

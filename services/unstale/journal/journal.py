@@ -26,9 +26,7 @@ log = logging.getLogger("unstale.journal")
 # ones; but not before a multiple of its own size is written.
 EARLY_BYTES = 256 * 1024**2
 EARLY_CHECKPOINTS = 32
-RESERVE_BYTES = (
-    16 * 1024**2
-)  # that a checkpoint leaves free for records, or run.free_bytes_min if that is less
+RESERVE_BYTES = 16 * 1024**2  # that a checkpoint leaves free for records, or run.free_bytes_min if that is less
 CHECKPOINTS_KEPT = 2  # so that a damaged one does not end the run
 
 

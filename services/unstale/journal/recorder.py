@@ -111,9 +111,7 @@ class Recorder:
         own = incoming.evaluation
         if accepted and own is not None:
             journal.batch.own_evaluations.append(
-                OwnEvaluationRow(
-                    seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples
-                )
+                OwnEvaluationRow(seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples)
             )
         self._record_actions(journal, result, event.at_s)
         return result

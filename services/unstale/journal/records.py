@@ -64,9 +64,7 @@ def to_event(row: EventRow) -> events.Event:
     """The event of a record."""
     kind = _KINDS[row.kind]
     values = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in row.fields.items()
-        if name != SILENT
+        name: tuple(value) if isinstance(value, list) else value for name, value in row.fields.items() if name != SILENT
     }
     event: events.Event = kind(at_s=row.at_s, **values)
     return event

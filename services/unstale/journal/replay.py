@@ -117,25 +117,13 @@ class Replay:
         database = run.database
         self._last_use, self.last = _last_uses(database)
         if self.last == 0:
-            raise UserError(
-                f"the run in {run.directory.path} has no rounds yet; replay it after the first round"
-            )
+            raise UserError(f"the run in {run.directory.path} has no rounds yet; replay it after the first round")
         parts = build.run_components(
-            settings,
-            partial(compensator, clock=float, fresh_update=_never_called),
-            keep_versions=keep_versions,
+            settings, partial(compensator, clock=float, fresh_update=_never_called), keep_versions=keep_versions
         )
-        self.device, self.dataset, self.model, self.learner = (
-            parts.device,
-            parts.dataset,
-            parts.model,
-            parts.learner,
-        )
+        self.device, self.dataset, self.model, self.learner = (parts.device, parts.dataset, parts.model, parts.learner)
         self._recorded = RecordedRounds(
-            database,
-            Segments(run.directory.segments),
-            run.directory.compensations,
-            self.learner.row_numbers,
+            database, Segments(run.directory.segments), run.directory.compensations, self.learner.row_numbers
         )
         self._run = run
         self._known = {0}

@@ -78,11 +78,7 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
     copy_detection.forget_uploads(directory)
     database.end_here()
     ended = str(database.last_seq())
-    copy_detection.begin(
-        directory,
-        database,
-        {BOOT: boot(), RUN_ID: run_id, DURABILITY: durability, ENDED: ended},
-    )
+    copy_detection.begin(directory, database, {BOOT: boot(), RUN_ID: run_id, DURABILITY: durability, ENDED: ended})
     database.store_totals()
     return run_id
 

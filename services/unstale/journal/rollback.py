@@ -63,11 +63,7 @@ class _Target:
 
 
 def roll_back(
-    path: Path,
-    version: int | None,
-    *,
-    without: Collection[int] = (),
-    readmit: Collection[int] = (),
+    path: Path, version: int | None, *, without: Collection[int] = (), readmit: Collection[int] = ()
 ) -> RolledBack:
     """Roll a run back to a version, from which the next server resumes under another run id.
 
@@ -105,9 +101,7 @@ def _excluded(
     for option, client_ids in (("--without", without), ("--readmit", readmit)):
         for client_id in client_ids:
             if not 0 <= client_id < settings.clients:
-                raise UserError(
-                    f"{option} is {client_id}, expected the id of a client, 0 to {settings.clients - 1}"
-                )
+                raise UserError(f"{option} is {client_id}, expected the id of a client, 0 to {settings.clients - 1}")
     both = {*without} & {*readmit}
     if both:
         raise UserError(f"client {min(both)} is named by --without and --readmit, expected one of them")
@@ -184,11 +178,7 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
     former, former_version = database.meta(RUN_ID) or None, journal.last_version()
     accepted = _accepted(database)
     written = checkpoints.write(
-        directory.checkpoints,
-        target.version,
-        state,
-        {"seq": target.seq},
-        _free_path(directory, target.version),
+        directory.checkpoints, target.version, state, {"seq": target.seq}, _free_path(directory, target.version)
     )
     try:
         copy = _set_copy_aside(directory, database, written.path)

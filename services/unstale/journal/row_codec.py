@@ -119,9 +119,7 @@ def _encode_evaluation(row: EvaluationRow) -> Values:
 
 def _decode_evaluation(values: Values) -> EvaluationRow:
     version, at_s, accuracy, loss, classes, evaluate_s = values
-    return EvaluationRow(
-        version, at_s, _float(accuracy), _float(loss), tuple(json.loads(classes)), evaluate_s
-    )
+    return EvaluationRow(version, at_s, _float(accuracy), _float(loss), tuple(json.loads(classes)), evaluate_s)
 
 
 def _encode_own_evaluation(row: OwnEvaluationRow) -> Values:
@@ -176,9 +174,7 @@ UPDATES_3 = Codec(
     lambda values: _decode_update(from_format_3(values)),
 )
 """Here and below: as in format 3, which is only read."""
-ROUNDS = Codec(
-    Table("rounds", [name for name in RoundRow._fields if name != "members"]), _encode_round, _decode_round
-)
+ROUNDS = Codec(Table("rounds", [name for name in RoundRow._fields if name != "members"]), _encode_round, _decode_round)
 EVALUATIONS = Codec(Table("evaluations", EvaluationRow._fields), _encode_evaluation, _decode_evaluation)
 OWN_EVALUATIONS = Codec(
     Table("own_evaluations", OwnEvaluationRow._fields), _encode_own_evaluation, OwnEvaluationRow._make

@@ -217,9 +217,7 @@ def _prepared(path: Path, settings: Settings) -> Settings:
 
 
 def _write_settings(path: Path, settings: Settings) -> None:
-    _write_config(
-        path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}"
-    )
+    _write_config(path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}")
 
 
 def _write_config(path: Path, text: str) -> None:
@@ -259,9 +257,7 @@ def _settings_of(path: Path) -> Settings:
     try:
         settings = Settings(**load(path / CONFIG).model_dump(exclude_defaults=True))
     except UserError as error:
-        raise DamagedError(
-            f"the settings of the run cannot be read: {error}; {_remedy(path, text)}"
-        ) from None
+        raise DamagedError(f"the settings of the run cannot be read: {error}; {_remedy(path, text)}") from None
     recorded = None if text is None else recorded_settings.parsed(text)
     if recorded is not None:
         for key, before, now in _different(recorded, settings):

@@ -67,9 +67,7 @@ class Segments:
     `append` changes nothing.
     """
 
-    def __init__(
-        self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, writer: Writer | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, writer: Writer | None = None) -> None:
         """segment_bytes: maximum size of a segment with more than one row. writer: `DirectWriter` if None."""
         self._folder = folder
         self._writer = DirectWriter() if writer is None else writer
@@ -185,9 +183,7 @@ class Segments:
         """Files with rows of segments after the last in `end` (see `cut`)."""
         last = max(end, default=0)
         return [
-            self.path(number)
-            for number in sorted(self._sizes)
-            if number > last and self._sizes[number] > len(HEADER)
+            self.path(number) for number in sorted(self._sizes) if number > last and self._sizes[number] > len(HEADER)
         ]
 
     def beyond(self, end: Mapping[int, int]) -> list[Path]:
@@ -303,9 +299,7 @@ def _existing(folder: Path) -> dict[int, int]:
     """Size in bytes of the segments of a folder, by number."""
     with user_errors("read", folder):
         return {
-            int(path.stem): path.stat().st_size
-            for path in sorted(folder.glob(f"*{_SUFFIX}"))
-            if path.stem.isdecimal()
+            int(path.stem): path.stat().st_size for path in sorted(folder.glob(f"*{_SUFFIX}")) if path.stem.isdecimal()
         }
 
 

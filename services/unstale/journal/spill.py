@@ -50,18 +50,14 @@ class Spill(Staging):
     def take(self, handles: Sequence[int]) -> Round:
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         updates = tuple(self._kept.pop(handle) for handle in handles)
-        rows = StoredRows(
-            [self._locations.pop(handle) for handle in handles], self._row_numbers, self._path_of
-        )
+        rows = StoredRows([self._locations.pop(handle) for handle in handles], self._row_numbers, self._path_of)
         return Round(rows, updates, rows.close)
 
 
 class StoredRows:
     """The rows of a round, read by columns. shape: [K, D]."""
 
-    def __init__(
-        self, locations: Sequence[Location], row_numbers: int, path_of: Callable[[int], Path]
-    ) -> None:
+    def __init__(self, locations: Sequence[Location], row_numbers: int, path_of: Callable[[int], Path]) -> None:
         self.shape = (len(locations), row_numbers)
         self._locations = locations
         self._path_of = path_of

@@ -175,9 +175,7 @@ def _verify_checkpoints(path: Path, database: Database, result: Verified) -> Non
             _compare_pending(database, row._replace(seq=seq), state["coordinator"], result)
 
 
-def _compare_pending(
-    database: Database, row: CheckpointRow, coordinator: Mapping[str, Any], result: Verified
-) -> None:
+def _compare_pending(database: Database, row: CheckpointRow, coordinator: Mapping[str, Any], result: Verified) -> None:
     """Compare the pending updates of a checkpoint with the database."""
     in_checkpoint = {update["handle"] for update in (*coordinator["pending"], *(coordinator["making"] or ()))}
     rows = database.pending_at(row.seq, row.version)

@@ -134,9 +134,7 @@ class NormBounds:
         jump: The accepted update with the largest norm relative to the median; None before the first median.
     """
 
-    def __init__(
-        self, norm_max: NormMax, *, clients: int, model_norm: float = 0.0, buffers_norm: float = 0.0
-    ) -> None:
+    def __init__(self, norm_max: NormMax, *, clients: int, model_norm: float = 0.0, buffers_norm: float = 0.0) -> None:
         """model_norm, buffers_norm: L2 norms of the initial model and of its buffers."""
         self.norm_max = norm_max
         self.jump: Jump | None = None

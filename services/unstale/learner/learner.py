@@ -11,15 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unstale.compensators import (
-    Compensated,
-    Compensator,
-    Made,
-    MeasuredError,
-    Outcome,
-    StaleRound,
-    StaleUpdate,
-)
+from unstale.compensators import Compensated, Compensator, Made, MeasuredError, Outcome, StaleRound, StaleUpdate
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate, Rows
 from unstale.learner.versions import Version, VersionStore
@@ -99,9 +91,7 @@ class Learner:
         self._without_gradients = torch.no_grad()  # reused: its creation takes as long as its use
         self.sent = Version(
             model_d=model_d.detach().to(policy.device, copy=True),
-            buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(
-                policy.device, copy=True
-            ),
+            buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(policy.device, copy=True),
             extra_d=policy.extra_d,
         )
         self._versions: VersionStore | None = None
@@ -171,12 +161,7 @@ class Learner:
             return self.compensator.make(self._stale_round(self.here(rows), updates))
 
     def apply_round(
-        self,
-        rows: Tensor | Rows,
-        updates: Sequence[RoundUpdate],
-        made: Made | None = None,
-        *,
-        may_write: bool = False,
+        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None = None, *, may_write: bool = False
     ) -> RoundResult:
         """Make the next version: w <- w - rate * rate_factor * direction.
 
@@ -192,9 +177,7 @@ class Learner:
         """
         assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
-            assert update.staleness == self.version - update.base_version, (
-                f"{update} at version {self.version}"
-            )
+            assert update.staleness == self.version - update.base_version, f"{update} at version {self.version}"
         with self._without_gradients:
             here = self.here(rows)
             outcome, made = self._compensated(here, updates, made)
@@ -316,9 +299,7 @@ class Learner:
             rows[index, : self.policy.dimension] = vector_d
         return rows
 
-    def _move(
-        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None
-    ) -> tuple[Step, bool]:
+    def _move(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None) -> tuple[Step, bool]:
         """Set `sent` to the next version; return the policy's step, and whether it exceeded float32."""
         rate = self.rate
         step = self.policy.step(self._batch(rows, updates, rate, outcome))
@@ -362,16 +343,12 @@ class Learner:
         d = self.policy.dimension
         columns = None if isinstance(rows, Tensor) else rows.columns
         if not isinstance(rows, Tensor):
-            assert self.policy.column_wise, (
-                f"{type(self.policy).__name__} needs the rows of a round in memory"
-            )
+            assert self.policy.column_wise, f"{type(self.policy).__name__} needs the rows of a round in memory"
             rows = torch.empty(len(updates), 0, device=self.policy.device)
         # A replacement is an estimate of an update of the present model.
         replaced = frozenset() if outcome is None else outcome.vectors.keys()
         fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
-        staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(
-            updates, fresh
-        )
+        staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(updates, fresh)
         return UpdateBatch(
             version=self.version,
             matrix_Kd=rows if rows.shape[1] <= d else rows[:, :d],
@@ -408,7 +385,6 @@ def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> tuple[Ten
         dtype=torch.int64,
     )
     floats = torch.tensor(
-        [[update.loss for update in updates], [update.local_rate for update in updates]],
-        dtype=torch.float32,
+        [[update.loss for update in updates], [update.local_rate for update in updates]], dtype=torch.float32
     )
     return (*integers.unbind(), *floats.unbind())

@@ -126,10 +126,7 @@ class Round:
     """
 
     def __init__(
-        self,
-        rows: Tensor | Rows,
-        updates: tuple[StagedUpdate, ...],
-        give_back: Callable[[], object] | None = None,
+        self, rows: Tensor | Rows, updates: tuple[StagedUpdate, ...], give_back: Callable[[], object] | None = None
     ) -> None:
         self.rows = rows
         self.updates = updates
@@ -164,11 +161,7 @@ class Staging:
 
         pin: page-locked memory, for copies to a CUDA device.
         """
-        assert min(row_numbers, rows_per_block, blocks_max - 1) >= 1, (
-            row_numbers,
-            rows_per_block,
-            blocks_max,
-        )
+        assert min(row_numbers, rows_per_block, blocks_max - 1) >= 1, (row_numbers, rows_per_block, blocks_max)
         self._row_numbers = row_numbers
         self._rows_per_block = rows_per_block
         self._blocks_max = blocks_max
@@ -244,9 +237,7 @@ class Staging:
             return self._gathered(handles)
         assert self._waiting, "nothing is staged"
         block = self._waiting.popleft()
-        assert list(handles) == block.handles, (
-            f"asked for rows {list(handles)}, the oldest are {block.handles}"
-        )
+        assert list(handles) == block.handles, f"asked for rows {list(handles)}, the oldest are {block.handles}"
         return self._lent(block, len(handles))
 
     def _gathered(self, handles: Sequence[int]) -> Round:
@@ -265,9 +256,7 @@ class Staging:
         return Round(matrix_KD, tuple(block.updates[0] for block in blocks), give_back)
 
     def _lent(self, block: _Block, rows: int) -> Round:
-        return Round(
-            block.memory.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.memory)
-        )
+        return Round(block.memory.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.memory))
 
     @property
     def _has_room(self) -> bool:
@@ -278,9 +267,7 @@ class Staging:
             return self._free.pop()
         assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
         self._blocks += 1
-        return _Memory(
-            torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin)
-        )
+        return _Memory(torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin))
 
 
 def write(

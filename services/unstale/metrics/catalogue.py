@@ -52,9 +52,7 @@ RUN_INFO = Metric(
     "and device.",
     labels=("run", "policy", "compensator", "trigger", "selector", "model", "data", "training", "device"),
 )
-RUN_ROUNDS = Metric(
-    name="unstale_run_rounds", kind="gauge", help="Rounds of the run, which is its last version."
-)
+RUN_ROUNDS = Metric(name="unstale_run_rounds", kind="gauge", help="Rounds of the run, which is its last version.")
 ROUND_DURATION = Metric(
     name="unstale_round_duration_seconds",
     kind="histogram",
@@ -80,9 +78,7 @@ ROUNDS_OVERFLOWED = Metric(
     help="Rounds whose step exceeded float32 and was not applied.",
 )
 UPDATES_PENDING = Metric(
-    name="unstale_updates_pending",
-    kind="gauge",
-    help="Accepted updates that wait for their round.",
+    name="unstale_updates_pending", kind="gauge", help="Accepted updates that wait for their round."
 )
 UPDATES = Metric(
     name="unstale_updates_total",
@@ -130,9 +126,7 @@ MESSAGES_REFUSED = Metric(
     labels=("reason",),
 )
 QUARANTINES = Metric(
-    name="unstale_quarantines_total",
-    kind="counter",
-    help="Quarantines of clients after consecutive refusals.",
+    name="unstale_quarantines_total", kind="counter", help="Quarantines of clients after consecutive refusals."
 )
 HANDSHAKES_REFUSED = Metric(
     name="unstale_handshakes_refused_total",
@@ -164,9 +158,7 @@ MODEL_VERSION = Metric(
     name="unstale_model_version", kind="gauge", help="Version of the global model: rounds applied so far."
 )
 TEST_ACCURACY = Metric(
-    name="unstale_test_accuracy_ratio",
-    kind="gauge",
-    help="Test accuracy of the last evaluated version.",
+    name="unstale_test_accuracy_ratio", kind="gauge", help="Test accuracy of the last evaluated version."
 )
 TEST_CLASS_ACCURACY = Metric(
     name="unstale_test_class_accuracy_ratio",
@@ -174,9 +166,7 @@ TEST_CLASS_ACCURACY = Metric(
     help="Test accuracy of the last evaluated version, by class.",
     labels=("class",),
 )
-TEST_LOSS = Metric(
-    name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats."
-)
+TEST_LOSS = Metric(name="unstale_test_loss", kind="gauge", help="Mean cross-entropy on the test set, in nats.")
 CLIENT_TEST_ACCURACY = Metric(
     name="unstale_client_test_accuracy_ratio",
     kind="gauge",
@@ -193,10 +183,7 @@ CLIENTS = Metric(
     labels=("state",),
 )
 AGGREGATION_WEIGHT = Metric(
-    name="unstale_aggregation_weight",
-    kind="histogram",
-    help="Weights of updates in their rounds.",
-    buckets=_WEIGHTS,
+    name="unstale_aggregation_weight", kind="histogram", help="Weights of updates in their rounds.", buckets=_WEIGHTS
 )
 COMPENSATED_UPDATES = Metric(
     name="unstale_compensated_updates_total",
@@ -225,9 +212,7 @@ INVERSION_ITERATIONS = Metric(
     help="Iterations of gradient inversion, each of one update, used in rounds.",
 )
 DEVICE_MEMORY = Metric(
-    name="unstale_device_memory_bytes",
-    kind="gauge",
-    help="Memory of the learner on its accelerator; 0 on a CPU.",
+    name="unstale_device_memory_bytes", kind="gauge", help="Memory of the learner on its accelerator; 0 on a CPU."
 )
 JOURNAL_COMMIT = Metric(
     name="unstale_journal_commit_seconds",
@@ -323,14 +308,10 @@ CLIENT_UPDATES = Metric(
     labels=("outcome", "reason"),
 )
 CLIENT_UPDATES_SENT = Metric(
-    name="unstale_client_updates_sent_total",
-    kind="counter",
-    help="Updates sent or announced, with repetitions.",
+    name="unstale_client_updates_sent_total", kind="counter", help="Updates sent or announced, with repetitions."
 )
 CLIENT_UPDATES_KEPT = Metric(
-    name="unstale_client_updates_kept",
-    kind="gauge",
-    help="Updates without an acknowledgement.",
+    name="unstale_client_updates_kept", kind="gauge", help="Updates without an acknowledgement."
 )
 CLIENT_ACKNOWLEDGE = Metric(
     name="unstale_client_acknowledge_duration_seconds",
@@ -376,9 +357,7 @@ INJECTOR_MESSAGES_IN_FLIGHT = Metric(
     name="unstale_injector_in_flight_messages", kind="gauge", help="Messages in flight in the injector."
 )
 INJECTOR_BYTES_IN_FLIGHT = Metric(
-    name="unstale_injector_in_flight_bytes",
-    kind="gauge",
-    help="Bytes in flight in the injector.",
+    name="unstale_injector_in_flight_bytes", kind="gauge", help="Bytes in flight in the injector."
 )
 INJECTOR_CONNECTIONS = Metric(
     name="unstale_injector_connections",

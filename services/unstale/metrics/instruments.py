@@ -88,8 +88,7 @@ class Instruments(Collector):
         """Every family as it stands now. What is followed is asked without the lock: it may take its time."""
         with self._lock:
             now = {
-                name: {labels: one.copied() for labels, one in series.items()}
-                for name, series in self._series.items()
+                name: {labels: one.copied() for labels, one in series.items()} for name, series in self._series.items()
             }
         for metric in self._catalogue:
             yield family(metric, now[metric.name])

@@ -52,9 +52,7 @@ def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Obser
     return _judged(outcome, reason), Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",))
 
 
-def norms(
-    measured: Sequence[Sequence[float | None]], bounds: Sequence[float | None] | None
-) -> Iterable[Observation]:
+def norms(measured: Sequence[Sequence[float | None]], bounds: Sequence[float | None] | None) -> Iterable[Observation]:
     """Updates were measured. measured: of each update the norms of its vectors, in the order of `VECTORS`, None for one
     that it does not have. bounds: on them, by now.
     """
@@ -185,9 +183,7 @@ def own_evaluations(fairness: Fairness) -> Iterable[Observation]:
 
 def trained(seconds: float) -> Iterable[Observation]:
     """A task made an update. seconds: of computing."""
-    return Observation(catalogue.CLIENT_TRAINING, seconds), Observation(
-        catalogue.CLIENT_TASKS, 1, ("trained",)
-    )
+    return Observation(catalogue.CLIENT_TRAINING, seconds), Observation(catalogue.CLIENT_TASKS, 1, ("trained",))
 
 
 def task_without_update(outcome: str) -> Observation:

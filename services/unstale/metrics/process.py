@@ -20,6 +20,4 @@ def describe(instruments: Instruments) -> None:
 
 def build() -> Observation:
     """The versions of this process."""
-    return Observation(
-        catalogue.BUILD_INFO, 1, (version("unstale"), platform.python_version(), version("torch"))
-    )
+    return Observation(catalogue.BUILD_INFO, 1, (version("unstale"), platform.python_version(), version("torch")))

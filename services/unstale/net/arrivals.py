@@ -6,9 +6,7 @@ share of its further attempts to connect is dropped, which follows the rate of w
 
 from dataclasses import dataclass, field
 
-WASTED_AT_ONCE = (
-    256.0  # port checks, keys that are not authorized, many clients that start behind one address
-)
+WASTED_AT_ONCE = 256.0  # port checks, keys that are not authorized, many clients that start behind one address
 WASTED_PER_S = 16.0  # a connection that is cut costs up to 1 ms of a core
 SITES_LIMITED_MAX = 128  # the system limits a filter to about 2,500 instructions
 SITES_MAX = 4096

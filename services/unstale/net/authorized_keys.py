@@ -29,9 +29,7 @@ class AuthorizedKeys:
         self._listed_ns = 0
         self._state: FolderState | None = None
         if not folder.is_dir():
-            raise UserError(
-                f"{folder} does not exist, expected the authorized keys; see unstale keys new --help"
-            )
+            raise UserError(f"{folder} does not exist, expected the authorized keys; see unstale keys new --help")
         try:
             mistakes = self._read_if_changed(only_new=False)
         except OSError as error:

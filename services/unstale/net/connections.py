@@ -163,9 +163,7 @@ class ConnectionTable:
             self._suspects.discard(connection)
             return None
         queued = 1 if is_stranger else self.limits.messages_ahead
-        if held_bytes > (1 + queued) * allowed or (
-            connection.suspected is not None and connection.suspected < turn
-        ):
+        if held_bytes > (1 + queued) * allowed or (connection.suspected is not None and connection.suspected < turn):
             return MESSAGE_TOO_LONG
         if connection.suspected is None:
             connection.suspected = turn

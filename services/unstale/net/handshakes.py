@@ -13,11 +13,7 @@ from unstale.errors import UserError
 
 log = logging.getLogger("unstale.keys")
 
-FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 CRYPTOGRAPHIC = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # one side uses keys, and the other plain text
 BREAKS_SHOWN = 3  # broken handshakes in a row; fewer may be a server that is just starting
@@ -38,9 +34,7 @@ class Handshakes:
         settings: configuration keys of the own key and of the server's.
     """
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], address: str, public: str | None, settings: tuple[str, str]
-    ) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], address: str, public: str | None, settings: tuple[str, str]) -> None:
         self.socket = socket
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._address = address
@@ -76,6 +70,4 @@ class Handshakes:
     def _mismatch(self) -> str:
         if self._public is None:
             return f"the server at {self._address} requires a key; set {self._own_setting}, see unstale keys"
-        return (
-            f"the server at {self._address} uses plain text; start it with keys, or omit {self._own_setting}"
-        )
+        return f"the server at {self._address} uses plain text; start it with keys, or omit {self._own_setting}"

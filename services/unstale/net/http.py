@@ -20,9 +20,7 @@ from unstale.net.keys import cause
 CLOSE_S = 0.05  # poll interval of the accepting thread, which closing waits for
 SAYS_NOTHING_S = 10  # idle time after which a connection is closed
 REQUEST_S = 30.0  # time for a whole request, which may come byte by byte
-CONNECTIONS_MAX = (
-    64  # each has a thread; scrapes and checks are a few, and pages have a lower limit of their own
-)
+CONNECTIONS_MAX = 64  # each has a thread; scrapes and checks are a few, and pages have a lower limit of their own
 LEAVES_S = 1.0  # time in which the thread of a connection that was cut ends
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -139,11 +137,7 @@ class HttpServer:
         host, port = _host_and_port(address, key)
         try:
             self._server = make_server(
-                host,
-                port,
-                partial(_checked_host, application),
-                server_class=_Server,
-                handler_class=_Handler,
+                host, port, partial(_checked_host, application), server_class=_Server, handler_class=_Handler
             )
         except OSError as error:
             raise UserError(
@@ -151,9 +145,7 @@ class HttpServer:
                 "stop the program that uses it, choose another HOST:PORT, or null for none"
             ) from None
         self.address = f"{host}:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(CLOSE_S,), name="http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -177,9 +169,7 @@ def _checked_host(application: Application, environ: dict[str, Any], start_respo
     if environ["REMOTE_ADDR"] not in LOOPBACK or _is_local(host):
         return application(environ, start_response)
     start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-    text = (
-        f"Host is {host!r}, expected localhost or an address; let a proxy on this machine set one of them\n"
-    )
+    text = f"Host is {host!r}, expected localhost or an address; let a proxy on this machine set one of them\n"
     return [text.encode()]
 
 

@@ -29,9 +29,7 @@ def create(folder: Path, name: str, clients: ClientIds | None) -> None:
     files = _new_files(folder, name, clients)
     for file in files:
         if file.exists():
-            raise UserError(
-                f"{file} already exists; choose another name, or run unstale keys revoke {name} first"
-            )
+            raise UserError(f"{file} already exists; choose another name, or run unstale keys revoke {name} first")
     if clients is not None:
         check_unowned("--clients", Owner(name, clients), AuthorizedKeys(folder / ADMITTED).owners)
     try:
@@ -81,11 +79,7 @@ def _server_key(folder: Path) -> str:
 
 def _text(metadata: Mapping[str, str], public: str, secret: str | None = None) -> str:
     title = "a public key" if secret is None else "a SECRET key, for its owner alone"
-    lines = [
-        f"# unstale: {title}",
-        "metadata",
-        *(f'    {name} = "{text}"' for name, text in metadata.items()),
-    ]
+    lines = [f"# unstale: {title}", "metadata", *(f'    {name} = "{text}"' for name, text in metadata.items())]
     lines += ["curve", f'    public-key = "{public}"']
     lines += [] if secret is None else [f'    secret-key = "{secret}"']
     return "\n".join(lines) + "\n"

@@ -94,9 +94,7 @@ def identity(file: Path, setting: str) -> Identity:
     where = f"{setting} {str(file)!r}"
     fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
     if "secret-key" not in fields:
-        raise UserError(
-            f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`"
-        )
+        raise UserError(f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`")
     public, secret = _key(fields, "public-key", where), _key(fields, "secret-key", where)
     if zmq.curve_public(secret.encode()).decode() != public:
         raise UserError(f"{where}: its secret key does not belong to its public key; make a new pair")
@@ -137,9 +135,7 @@ def owner(file: Path) -> tuple[str, Owner]:
 def _public_fields(file: Path, where: str) -> dict[str, str]:
     fields = _fields(file, where, f"a file NAME{PUBLIC_SUFFIX} of `unstale keys new`", secret=False)
     if "secret-key" in fields:
-        raise UserError(
-            f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}"
-        )
+        raise UserError(f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}")
     return fields
 
 

@@ -17,13 +17,7 @@ from unstale.log_rate_limit import about_peer, logger
 from unstale.net import syn_filter, tcp
 from unstale.net.arrivals import Arrivals
 from unstale.net.clock import now_s
-from unstale.net.connections import (
-    MEMORY,
-    NO_HELLO,
-    Connection,
-    ConnectionLimits,
-    ConnectionTable,
-)
+from unstale.net.connections import MEMORY, NO_HELLO, Connection, ConnectionLimits, ConnectionTable
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.memory import MemoryBound
 from unstale.net.wakeable_queue import WakeableQueue
@@ -274,10 +268,7 @@ class ConnectionLimiter:
         if not tcp.end(connection.fd, connection.peer) and self.table.get(connection.fd) is connection:
             self.table.closed(connection.fd)
         log.warning(
-            "a connection from %s was cut: %s",
-            connection.peer[0],
-            connection.reason,
-            extra=about_peer(connection.site),
+            "a connection from %s was cut: %s", connection.peer[0], connection.reason, extra=about_peer(connection.site)
         )
 
 

@@ -9,10 +9,7 @@ from functools import cache
 from pathlib import Path
 
 SHARE_OF_ALL = 0.8  # default bound, of the machine's or the container's memory
-CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 PAUSE_S = 0.25  # between two calls of malloc_trim, which take milliseconds
 
 

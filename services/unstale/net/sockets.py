@@ -13,9 +13,7 @@ LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE an
 RECONNECT_S = 0.1  # doubled with each retry, so that 10,000 clients do not reconnect at once
 RECONNECT_S_MAX = 5.0
 BACKLOG = 4096  # connections that wait to be accepted while thousands of clients start together
-SEND_QUEUE = (
-    64  # messages to one client: a few acks and one task, so a longer queue means that it does not read
-)
+SEND_QUEUE = 64  # messages to one client: a few acks and one task, so a longer queue means that it does not read
 SLOWEST_BYTES_PER_S = 128 * 1024  # 1 Mbit/s; connections on a slower link would be cut within a frame
 CURVE_BYTES = 33  # that encryption adds to a frame: command 8, nonce 8, authenticator 16, flags 1
 HEARTBEAT_TTL_S_MAX = 6553.0  # 16 bits, in tenths of a second
@@ -32,9 +30,7 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
         )
 
 
-def router(
-    context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float
-) -> zmq.Socket[bytes]:
+def router(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:
     """The server's socket, not yet bound, in plain text unless a `ZapAuthenticator` protects it.
 
     ROUTER_MANDATORY: a message to an unknown peer is an error. ROUTER_HANDOVER stays off: any peer could take over
@@ -51,11 +47,7 @@ def router(
 
 
 def dealer(
-    context: zmq.Context[zmq.Socket[bytes]],
-    *,
-    heartbeat_s: float,
-    linger_s: float,
-    identity: Identity | None = None,
+    context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float, identity: Identity | None = None
 ) -> zmq.Socket[bytes]:
     """A client's socket, not yet connected. identity: own key, and that of the server; None for plain text.
 
@@ -111,8 +103,7 @@ def bind(socket: zmq.Socket[bytes], address: str, *, key: str = "server.address"
                 f"{key} {address} is in use; stop the program that uses it, or choose another port"
             ) from None
         raise UserError(
-            f"{key} {address!r} cannot be bound ({error.strerror.lower()}); "
-            "expected tcp://HOST:PORT of this machine"
+            f"{key} {address!r} cannot be bound ({error.strerror.lower()}); expected tcp://HOST:PORT of this machine"
         ) from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 

@@ -63,9 +63,7 @@ def apply(fd: int, shares: Mapping[str, float]) -> None:
         instructions = program(shares)
         packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
         memory = ctypes.create_string_buffer(packed, len(packed))
-        listening.setsockopt(
-            socket.SOL_SOCKET, ATTACH, struct.pack("@HP", len(instructions), ctypes.addressof(memory))
-        )
+        listening.setsockopt(socket.SOL_SOCKET, ATTACH, struct.pack("@HP", len(instructions), ctypes.addressof(memory)))
 
 
 def _ipv4(site: str, share: float) -> list[Instruction]:

@@ -156,9 +156,6 @@ class ZapAuthenticator:
         if key not in self._logged and len(self._logged) < LOGGED_KEYS_MAX:
             self._logged.add(key)
             log.warning(
-                "refused a connection from %s with the unknown key %s",
-                address.decode(),
-                key,
-                extra=about_peer(address),
+                "refused a connection from %s with the unknown key %s", address.decode(), key, extra=about_peer(address)
             )
         return [ZAP_VERSION, request_id, b"400", b"unknown key", b"", b""]

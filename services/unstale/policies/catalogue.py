@@ -30,11 +30,7 @@ BUILT_IN = {
         ("sync", "k-async"),
         "none; live versions for stale_form=model",
     ),
-    "dynsgd": PolicySummary(
-        "An update s rounds late weighs 1 / (s + 1).",
-        ("k-async",),
-        "none",
-    ),
+    "dynsgd": PolicySummary("An update s rounds late weighs 1 / (s + 1).", ("k-async",), "none"),
     "fedar": PolicySummary(
         "The average over all clients that still count of the last update that each of them sent, the older the "
         "heavier.",
@@ -47,9 +43,7 @@ BUILT_IN = {
         "live versions",
     ),
     "fedavg": PolicySummary(
-        "The average of the updates, whatever their staleness.",
-        ("sync", "k-async", "availability"),
-        "none",
+        "The average of the updates, whatever their staleness.", ("sync", "k-async", "availability"), "none"
     ),
     "fedavg-is": PolicySummary(
         "An update weighs as much more as its client is rarer, so that on average every client counts the same.",
@@ -62,9 +56,7 @@ BUILT_IN = {
         "none; d + S ids where it waits",
     ),
     "fedbuff": PolicySummary(
-        "The average of the updates, each damped by 1 / sqrt(1 + staleness).",
-        ("k-async",),
-        "none",
+        "The average of the updates, each damped by 1 / sqrt(1 + staleness).", ("k-async",), "none"
     ),
     "fedhist": PolicySummary(
         "Weighs updates by staleness and by what their senders' earlier updates were worth, and mixes in the past.",
@@ -92,9 +84,7 @@ BUILT_IN = {
         "2 d + N flags; updates that wait for their cycle, at most N d",
     ),
     "krum": PolicySummary(
-        "The one update that lies closest to its neighbours.",
-        ("sync", "k-async", "availability"),
-        "none",
+        "The one update that lies closest to its neighbours.", ("sync", "k-async", "availability"), "none"
     ),
     "mifa": PolicySummary(
         "The average over all clients of the last update that each of them sent.",
@@ -117,9 +107,7 @@ BUILT_IN = {
         "none",
     ),
     "sasgd": PolicySummary(
-        "Each update moves the model by its own learning rate, divided by its age.",
-        ("k-async",),
-        "none",
+        "Each update moves the model by its own learning rate, divided by its age.", ("k-async",), "none"
     ),
     "scaffold": PolicySummary(
         "The average of updates whose clients corrected every gradient by c - c_i.",
@@ -132,9 +120,7 @@ BUILT_IN = {
         "none",
     ),
     "twafl": PolicySummary(
-        "An update s rounds late weighs (e/2)^-s times its share of the examples.",
-        ("k-async",),
-        "none",
+        "An update s rounds late weighs (e/2)^-s times its share of the examples.", ("k-async",), "none"
     ),
     "weighted": PolicySummary(
         "The average of the updates, each damped by half for every half-life that it is late.",
@@ -151,9 +137,7 @@ BUILT_IN = {
 
 def summaries() -> dict[str, PolicySummary]:
     """Every policy by its name, sorted. A plug-in is imported for it, and torch with it. Raises UserError."""
-    return {
-        name: BUILT_IN.get(name) or _of_a_plugin(name) for name in plugins.names(ENTRY_POINT_GROUP, BUILT_IN)
-    }
+    return {name: BUILT_IN.get(name) or _of_a_plugin(name) for name in plugins.names(ENTRY_POINT_GROUP, BUILT_IN)}
 
 
 def _of_a_plugin(name: str) -> PolicySummary:

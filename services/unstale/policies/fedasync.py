@@ -25,10 +25,7 @@ class FedAsyncSettings(PolicySettings):
         json_schema_extra={"source": "Xie et al.; the default among them is ours"},
     )
     exponent: float = Field(
-        0.5,
-        ge=0,
-        description="For polynomial: the exponent.",
-        json_schema_extra={"source": "Xie et al."},
+        0.5, ge=0, description="For polynomial: the exponent.", json_schema_extra={"source": "Xie et al."}
     )
     a_h: float = Field(
         10.0,

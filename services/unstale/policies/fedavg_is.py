@@ -53,9 +53,7 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
         for client, probability in enumerate(listed):
             if not PROBABILITY_MIN <= probability <= 1:
                 where = f" for client {client}" if isinstance(given, tuple) else ""
-                raise UserError(
-                    f"{setting} is {probability}{where}, expected a number from {PROBABILITY_MIN} to 1"
-                )
+                raise UserError(f"{setting} is {probability}{where}, expected a number from {PROBABILITY_MIN} to 1")
         self._weights_N = 1 / (self.clients * torch.tensor(listed, dtype=torch.float64))
 
     def step(self, batch: UpdateBatch) -> Step:

@@ -82,9 +82,7 @@ class FedAvgS(Policy[FedAvgSSettings]):
             self._mean_d.add_(weighted_sum(batch.matrix_Kd, weights_K, out_d=self.result_d))
         if not self._missing:
             return Step(direction_d=self._mean_d, rate_factor=1.0, weights_K=weights_K)
-        return Step(
-            direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K.zero_(), counts=False
-        )
+        return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K.zero_(), counts=False)
 
     def _draw(self, batch: UpdateBatch, among: int) -> list[int]:
         """S of the numbers below `among`, in the order drawn."""

@@ -209,20 +209,14 @@ class FedHist(Policy[FedHistSettings]):
         recency_n = (torch.arange(past) - self._pushed) % past  # past - 1: the most recent
         return torch.where(_lowest(cosines_Kn, _EQUAL), recency_n, -1).argmax(1).tolist()
 
-    def _fused_lengths(
-        self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor, opposite_K: list[int]
-    ) -> Tensor:
+    def _fused_lengths(self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor, opposite_K: list[int]) -> Tensor:
         """|gt_i|, [K] float64 on the CPU."""
         if not opposite_K:
             return lengths_K
         along_K = along_Kn[range(len(opposite_K)), opposite_K]
         other_K = self._history_lengths_h[opposite_K]
         return pairwise.fused_lengths(
-            lengths_K,
-            along_K,
-            other_K,
-            self._alpha,
-            lambda i: (matrix_Kd[i], self._history_hd[opposite_K[i]]),
+            lengths_K, along_K, other_K, self._alpha, lambda i: (matrix_Kd[i], self._history_hd[opposite_K[i]])
         )[0]
 
     def _fuse(self, opposite_K: list[int], weights_K: Tensor) -> float:

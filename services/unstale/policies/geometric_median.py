@@ -18,9 +18,7 @@ class GeometricMedianSettings(PolicySettings):
         1000,
         ge=1,
         description="The most iterations of Weiszfeld's algorithm.",
-        json_schema_extra={
-            "source": "ours: Pillutla et al. stop early, where an iteration costs a round of messages"
-        },
+        json_schema_extra={"source": "ours: Pillutla et al. stop early, where an iteration costs a round of messages"},
     )
     tolerance: float = Field(
         1e-9,

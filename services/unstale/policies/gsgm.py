@@ -100,11 +100,7 @@ class Gsgm(Policy[GsgmSettings]):
         return set(range(self.clients))
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "momentum_d": self._momentum_d.clone(),
-            "sum_d": self._sum_d.clone(),
-            "missing": sorted(self._missing),
-        }
+        return {"momentum_d": self._momentum_d.clone(), "sum_d": self._sum_d.clone(), "missing": sorted(self._missing)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._momentum_d.copy_(state["momentum_d"])

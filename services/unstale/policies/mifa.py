@@ -19,9 +19,7 @@ class MifaSettings(PolicySettings):
             "When steps begin: once every client was there; as in the released code, which then has all of them train"
             " again; or at once."
         ),
-        json_schema_extra={
-            "source": "FedAR paper; MIFA's released code: wait, or zeros for its no-wait variant"
-        },
+        json_schema_extra={"source": "FedAR paper; MIFA's released code: wait, or zeros for its no-wait variant"},
     )
 
 

@@ -83,11 +83,7 @@ def inner(
 
 
 def fused_lengths(
-    own_K: Tensor,
-    along_K: Tensor,
-    other_K: Tensor,
-    alpha: float,
-    vectors: Callable[[int], tuple[Tensor, Tensor]],
+    own_K: Tensor, along_K: Tensor, other_K: Tensor, alpha: float, vectors: Callable[[int], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, list[int]]:
     """|g_i + alpha * x_i|, [K] float64 on the CPU, and for which rows the products did not give it.
 

@@ -87,25 +87,20 @@ class UpdateBatch:
         """Raise ValueError, with the name of the field, if shapes or types do not match."""
         if self.matrix_Kd.ndim != 2 or self.matrix_Kd.dtype != torch.float32:
             raise ValueError(
-                "matrix_Kd must be a float32 matrix [K, d],"
-                f" got {self.matrix_Kd.dtype} {tuple(self.matrix_Kd.shape)}"
+                f"matrix_Kd must be a float32 matrix [K, d], got {self.matrix_Kd.dtype} {tuple(self.matrix_Kd.shape)}"
             )
         rows = len(self)
         for name in ("staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K"):
             values_K = getattr(self, name)
             if values_K is not None and values_K.shape != (rows,):
-                raise ValueError(
-                    f"{name} must have shape ({rows},) to fit matrix_Kd, got {tuple(values_K.shape)}"
-                )
+                raise ValueError(f"{name} must have shape ({rows},) to fit matrix_Kd, got {tuple(values_K.shape)}")
         if self.extra_Kd is not None and self.extra_Kd.shape != self.matrix_Kd.shape:
             raise ValueError(
                 f"extra_Kd must have the shape of matrix_Kd, {tuple(self.matrix_Kd.shape)},"
                 f" got {tuple(self.extra_Kd.shape)}"
             )
         if self.base_models is not None and len(self.base_models) != rows:
-            raise ValueError(
-                f"base_models must hold {rows} models to fit matrix_Kd, got {len(self.base_models)}"
-            )
+            raise ValueError(f"base_models must hold {rows} models to fit matrix_Kd, got {len(self.base_models)}")
 
     def __len__(self) -> int:
         return self.matrix_Kd.shape[0]

@@ -74,9 +74,7 @@ _BUILT_IN: dict[str, type[Policy[Any]]] = {
 PROFILES = ("paper", "reference")
 """`paper`: settings default to what the paper says; `reference`: to what its authors' released code does."""
 
-RESERVED = frozenset(
-    ("dimension", "clients", "device", "seed", "round_size", "rounds", "allocate", "profile")
-)
+RESERVED = frozenset(("dimension", "clients", "device", "seed", "round_size", "rounds", "allocate", "profile"))
 """Parameters of `create`: no policy has a setting of this name."""
 
 
@@ -160,9 +158,7 @@ def create(
     return policy_class(settings_of(name, settings, profile=profile), context)
 
 
-def settings_of(
-    name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False
-) -> Section:
+def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False) -> Section:
     """The settings of a policy, with its defaults.
 
     Args:

@@ -75,9 +75,7 @@ class WkaflSettings(PolicySettings):
     momentum: Literal["estimate", "aggregate"] = Field(
         "estimate",
         description="What the next round's updates get a share of: this round's estimate, or its direction.",
-        json_schema_extra={
-            "source": "WKAFL paper, Eq. 4; its convergence section and released code: aggregate"
-        },
+        json_schema_extra={"source": "WKAFL paper, Eq. 4; its convergence section and released code: aggregate"},
     )
     rate_staleness: Literal["zero-based", "one-based"] = Field(
         "zero-based",
@@ -95,9 +93,7 @@ class WkaflSettings(PolicySettings):
         json_schema_extra={"source": "ours; WKAFL's released code: similar in two of four files"},
     )
     no_gradient_selection: bool = Field(
-        False,
-        description="Ablation: step along the estimate.",
-        json_schema_extra={"source": "WKAFL paper, ablations"},
+        False, description="Ablation: step along the estimate.", json_schema_extra={"source": "WKAFL paper, ablations"}
     )
     no_staleness: bool = Field(
         False,
@@ -105,9 +101,7 @@ class WkaflSettings(PolicySettings):
         json_schema_extra={"source": "WKAFL paper, ablations"},
     )
     no_non_iidness: bool = Field(
-        False,
-        description="Ablation: alpha is 0.",
-        json_schema_extra={"source": "WKAFL paper, ablations"},
+        False, description="Ablation: alpha is 0.", json_schema_extra={"source": "WKAFL paper, ablations"}
     )
 
     @model_validator(mode="after")

@@ -81,9 +81,7 @@ def audit(
         if not 1 <= number <= settings.rounds:
             raise UserError(f"--at is {number}, expected 1 to {settings.rounds}, which is rounds")
     if settings.clients < 2:
-        raise UserError(
-            "clients is 1, but reconstructions are held against the data of others; expected 2 or more"
-        )
+        raise UserError("clients is 1, but reconstructions are held against the data of others; expected 2 or more")
     if settings.compensator.ray is not None:
         raise UserError(
             f"compensator.ray is {settings.compensator.ray!r}, but an audit inverts in its own process, expected null; "
@@ -108,16 +106,9 @@ def audit(
             "scenario whose clients are slower"
         )
     result = findings(
-        [one.matches for one in watched.reconstructed],
-        watched.measures,
-        stream(settings.seed, Stream.INVERSION, 0),
+        [one.matches for one in watched.reconstructed], watched.measures, stream(settings.seed, Stream.INVERSION, 0)
     )
-    return Audit(
-        findings=result,
-        reconstructed=watched.reconstructed,
-        measures=watched.measures,
-        notes=watched.notes,
-    )
+    return Audit(findings=result, reconstructed=watched.reconstructed, measures=watched.measures, notes=watched.notes)
 
 
 class _Enough(Exception):  # noqa: N818  (nothing went wrong)
@@ -138,9 +129,7 @@ class _Watch(Compensator[InversionSettings]):
         updates_max: int,
         on_reconstructed: Callable[[Reconstructed], None],
     ) -> None:
-        inverting = compensator(
-            settings, context.model, context.dataset, context.device, fresh_update=fresh_update
-        )
+        inverting = compensator(settings, context.model, context.dataset, context.device, fresh_update=fresh_update)
         assert inverting is not None
         assert isinstance(inverting.settings, InversionSettings)
         super().__init__(inverting.settings, inverting.context)
@@ -189,9 +178,7 @@ class _Watch(Compensator[InversionSettings]):
             ) from None
         return ones, disparities
 
-    def _compared(
-        self, number: int, update: StaleUpdate, one: Inversion, disparity: Sequence[float]
-    ) -> Reconstructed:
+    def _compared(self, number: int, update: StaleUpdate, one: Inversion, disparity: Sequence[float]) -> Reconstructed:
         of_update = update.client_id, update.base_version, update.task_id
         every = (
             *self._client_examples.own_and_others(*of_update),
@@ -201,9 +188,7 @@ class _Watch(Compensator[InversionSettings]):
         pixels_rX = self._client_examples.pixels(one.now.inputs_rX)
         certainty_rC = softmax(one.now.labels_rC.to("cpu", torch.float64), -1)
         closest = {
-            measure.key: {
-                pool: measure.closest(pixels_rX, pool_data.pixels_nX) for pool, pool_data in pools.items()
-            }
+            measure.key: {pool: measure.closest(pixels_rX, pool_data.pixels_nX) for pool, pool_data in pools.items()}
             for measure in self.measures
         }
         first = closest[self.measures[0].key]

@@ -119,9 +119,7 @@ def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Gener
     clients_r = np.concatenate([np.full(len(one.labels), one.client_id) for one in matches])
     labels_r = np.concatenate([np.asarray(one.labels) for one in matches])
     best = {
-        measure.key: {
-            pool: np.concatenate([one.best[measure.key][pool] for one in matches]) for pool in pools
-        }
+        measure.key: {pool: np.concatenate([one.best[measure.key][pool] for one in matches]) for pool in pools}
         for measure in measures
     }
     return Findings(
@@ -171,9 +169,7 @@ def label_distance(shares_C: Numbers, labels_n: NDArray[np.int64]) -> float:
     return float(np.abs(shares_C - held_C).sum() / 2)
 
 
-def _compared(
-    measure: Measure, best: Mapping[str, Numbers], clients_r: NDArray[np.int64], rng: Generator
-) -> Compared:
+def _compared(measure: Measure, best: Mapping[str, Numbers], clients_r: NDArray[np.int64], rng: Generator) -> Compared:
     sign = 1 if measure.larger_is_closer else -1
     return Compared(
         measure=measure.key,

@@ -107,9 +107,7 @@ TIME = "time since the first task, s"
 
 def line(axes: Axes, curve: Curve, index: int, label: str, *, steps: bool = False) -> None:
     """Draw a mean with its band. steps: each value holds until the next point."""
-    at, mean, low, high = (
-        thinned(values) for values in (curve.at_x, curve.mean_x, curve.low_x, curve.high_x)
-    )
+    at, mean, low, high = (thinned(values) for values in (curve.at_x, curve.mean_x, curve.low_x, curve.high_x))
     mean, low, high = (np.where(np.isfinite(values), values, np.nan) for values in (mean, low, high))
     colour = Style(index).colour
     axes.fill_between(at, low, high, color=colour, alpha=BAND, linewidth=0, step="post" if steps else None)
@@ -219,12 +217,7 @@ def colour_bar(axes: Axes, image: AxesImage, axis_label: str) -> None:
 
 
 def bars_across(
-    axes: Axes,
-    names: Sequence[str],
-    parts: Sequence[tuple[str, Sequence[float]]],
-    axis_label: str,
-    *,
-    stacked: bool,
+    axes: Axes, names: Sequence[str], parts: Sequence[tuple[str, Sequence[float]]], axis_label: str, *, stacked: bool
 ) -> None:
     """Draw horizontal bars. parts: label and length of each name's part, stacked or side by side."""
     rows = np.arange(len(names), dtype=np.float64)
@@ -303,9 +296,7 @@ def _figure(picture: Picture, title: str = "") -> Figure:
 def _legend(figure: Figure, keys: Sequence[str], title: str, rows: int) -> None:
     """Draw a legend of so many rows above all axes."""
     # Artists by their labels, because matplotlib's own search skips labels that begin with an underscore.
-    artists: list[Any] = [
-        artist for axes in figure.axes for artist in (*axes.get_children(), *axes.containers)
-    ]
+    artists: list[Any] = [artist for axes in figure.axes for artist in (*axes.get_children(), *axes.containers)]
     by_label = {artist.get_label(): artist for artist in artists}
     figure.legend(
         [by_label[key] for key in keys],

@@ -26,9 +26,7 @@ def check(runs: Sequence[Path], page_file: Path, folders: Sequence[tuple[str, Pa
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{option} is {folder}, which is a file, expected a folder; choose another")
         if not folder.parent.is_dir():
-            raise UserError(
-                f"{option} is {folder}, expected a folder in an existing one; make {folder.parent} first"
-            )
+            raise UserError(f"{option} is {folder}, expected a folder in an existing one; make {folder.parent} first")
     for option, path in (("--out", page_file), *folders):
         for run in runs:
             if path.resolve().is_relative_to(run.resolve()):

@@ -45,11 +45,7 @@ def keys(groups: Sequence[Group]) -> list[str]:
 def frame(groups: Sequence[Group], name: str) -> pd.DataFrame:
     """Return a data frame of all runs, with columns `group` and `run` for their labels and names."""
     return pd.concat(
-        [
-            getattr(run, name).assign(group=group.label, run=run.name)
-            for group in groups
-            for run in group.runs
-        ],
+        [getattr(run, name).assign(group=group.label, run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
 
@@ -94,9 +90,7 @@ def _labels(settings: Sequence[Mapping[str, str]], keys: Sequence[str], runs: Se
     names = differing([{key: group[key] for key in keys if key in group} for group in settings])
     labels = [_label(group, names) for group in settings]
     times = Counter(labels)
-    return [
-        f"{label} ({number})" if times[label] > 1 else label for number, label in enumerate(labels, start=1)
-    ]
+    return [f"{label} ({number})" if times[label] > 1 else label for number, label in enumerate(labels, start=1)]
 
 
 def _label(settings: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -39,9 +39,7 @@ def html(report: Report) -> str:
 def _policy(style: str) -> str:
     """Return a content security policy that allows this style sheet and embedded images only."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def _drawn(picture: Picture) -> Markup:

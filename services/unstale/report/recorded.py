@@ -39,14 +39,10 @@ class Run:
     state: State
     run_id: str | None  # None for a simulated run, whose times are virtual
     tasks: Mapping[int, int]  # number of tasks by client id
-    updates: (
-        pd.DataFrame
-    )  # every update with a verdict, in order; NaN and NA for values that it does not have
+    updates: pd.DataFrame  # every update with a verdict, in order; NaN and NA for values that it does not have
     rounds: pd.DataFrame  # a row for each version
     evaluations: pd.DataFrame  # a row for each measured version
-    class_accuracy: (
-        pd.DataFrame
-    )  # by version (rows) and class (columns); NaN for a class without test examples
+    class_accuracy: pd.DataFrame  # by version (rows) and class (columns); NaN for a class without test examples
     is_compensated: bool  # whether a round had a compensator
     compensations: pd.DataFrame  # updates by version and method that replaced them
     fallbacks: pd.DataFrame  # updates by reason
@@ -88,9 +84,7 @@ def read(path: Path, name: str) -> Run:
             settings=settings,
             state=_state(path, database, is_finished=len(rounds) >= settings.rounds),
             run_id=database.meta(RUN_ID),
-            tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int)
-            .value_counts()
-            .to_dict(),
+            tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int).value_counts().to_dict(),
             updates=_updates(database, rounds, started_s),
             rounds=_rounds(rounds, started_s),
             evaluations=_evaluations(evaluations, started_s),
@@ -111,9 +105,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     resolved = [path.resolve() for path in paths]
     for index, path in enumerate(resolved):
         if path in resolved[:index]:
-            raise UserError(
-                f"RUN {paths[index]} is named twice, expected different directories; leave one out"
-            )
+            raise UserError(f"RUN {paths[index]} is named twice, expected different directories; leave one out")
     depth = 1
     while len({path.parts[-depth:] for path in resolved}) < len(resolved):
         depth += 1
@@ -220,13 +212,9 @@ def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
     return {
         "is_compensated": bool(rows),
         "compensations": _frame(
-            ((version, update.method) for version, row in rows for update in row.updates),
-            version=int,
-            method=object,
+            ((version, update.method) for version, row in rows for update in row.updates), version=int, method=object
         ),
-        "fallbacks": _frame(
-            (item for _, row in rows for item in row.fallbacks.items()), reason=object, updates=int
-        ),
+        "fallbacks": _frame((item for _, row in rows for item in row.fallbacks.items()), reason=object, updates=int),
         "errors": _frame(
             (
                 (version, error.client_id, error.method, error.staleness, error.l1, error.cosine)
@@ -262,12 +250,5 @@ def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFram
         if answers.is_wanted(row.client_id, row.version):
             answers.answered(row.client_id, row.version, row.accuracy)
             rows.append((row.client_id, row.version, row.accuracy, row.loss, row.examples))
-    frame = _frame(
-        rows,
-        client_id=int,
-        version=int,
-        accuracy_ratio=float,
-        loss_nats=float,
-        num_examples=int,
-    )
+    frame = _frame(rows, client_id=int, version=int, accuracy_ratio=float, loss_nats=float, num_examples=int)
     return frame, answers.fairness

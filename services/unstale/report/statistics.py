@@ -55,9 +55,7 @@ class Curve:
     mean_x: Floats
     low_x: Floats
     high_x: Floats
-    left_out: (
-        int  # number of points of single runs that the curve does not use, because other runs have none there
-    )
+    left_out: int  # number of points of single runs that the curve does not use, because other runs have none there
 
 
 def single(at_x: Floats | Integers, values_x: Floats) -> Curve:

@@ -56,11 +56,7 @@ class Admission:
     """
 
     def __init__(
-        self,
-        bounds: NormBounds,
-        expected: Expected | None = None,
-        *,
-        rates: Iterable[float] | None = None,
+        self, bounds: NormBounds, expected: Expected | None = None, *, rates: Iterable[float] | None = None
     ) -> None:
         """Make one in its first state.
 
@@ -91,9 +87,7 @@ class Admission:
         if most is not None and update.num_examples > most:
             return f"it claims {update.num_examples} examples, expected at most {most} of this client"
         if update.batch_examples is not None and update.batch_examples > update.num_examples:
-            return (
-                f"its batch has {update.batch_examples} of {update.num_examples} examples, expected no more"
-            )
+            return f"its batch has {update.batch_examples} of {update.num_examples} examples, expected no more"
         return None
 
     def refuses(self, client_id: int, update: Update) -> bool:

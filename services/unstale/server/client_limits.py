@@ -18,9 +18,7 @@ STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another 
 ANSWER_S = 1.0  # least time between two errors for too many messages
 ROUTES_KEPT = 16_384  # connections that are remembered: 5 MB; whose is forgotten has a full bucket again
 
-UNREADABLE = frozenset(
-    {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
-)
+UNREADABLE = frozenset({Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL})
 """Reasons that damage in transit can cause, if the next message can be read."""
 
 BLAMED = UNREADABLE | {
@@ -50,9 +48,7 @@ def allow_all(_key: str | None, _client_id: int) -> bool:
 
 def not_owner_error(client_id: int) -> RemoteContractError:
     """The error of a connection that may not speak for a client."""
-    return RemoteContractError(
-        Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}"
-    )
+    return RemoteContractError(Reason.NOT_THE_OWNER, f"the key of this connection does not own client {client_id}")
 
 
 def check_participant(client_id: int, settings: CoordinatorSettings) -> None:
@@ -149,8 +145,7 @@ class ClientLimits:
             client = self._clients.get(client_id) or self._client(client_id, at_s)
             if not client.bucket.take(self._client_max, at_s):
                 raise RemoteContractError(
-                    Reason.RATE_LIMITED,
-                    f"more than {self._client_max:g} messages a second: those over are dropped",
+                    Reason.RATE_LIMITED, f"more than {self._client_max:g} messages a second: those over are dropped"
                 )
 
     def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
@@ -227,9 +222,7 @@ class ClientLimits:
         return True
 
     def _charge_route(self, route: bytes, at_s: float) -> None:
-        if self._stranger_max is not None and not self._route(route, at_s).bucket.take(
-            self._stranger_max, at_s
-        ):
+        if self._stranger_max is not None and not self._route(route, at_s).bucket.take(self._stranger_max, at_s):
             raise RemoteContractError(
                 Reason.RATE_LIMITED,
                 f"more than {self._stranger_max:g} messages a second without a hello, or hellos: those over are "

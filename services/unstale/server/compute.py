@@ -117,9 +117,7 @@ class Compute:
             begun_s = now_s()
             made = self._learner.make(rows, command.updates)
             compensate_s = now_s() - begun_s
-            result = self._learner.apply_round(
-                rows, command.updates, made, may_write=rows is not command.round.rows
-            )
+            result = self._learner.apply_round(rows, command.updates, made, may_write=rows is not command.round.rows)
             command.round.release()
             kept = None if result.compensation is None else result.compensation.made
             if kept is not None and self._keep is not None:
@@ -143,9 +141,7 @@ class Compute:
         elif isinstance(command, EvaluateCommand):
             assert command.version == self._learner.version, (command.version, self._learner.version)
             evaluation = self._evaluate(self._learner.sent)
-            self._post(
-                Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
-            )
+            self._post(Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s))
         elif isinstance(command, CheckpointCommand):
             self._post(self._checkpoint(command, started_s))
         else:
@@ -159,11 +155,7 @@ class Compute:
         except NoRoomError as error:
             return NotSaved(version=command.version, error=error)
         return Saved(
-            version=command.version,
-            seq=command.seq,
-            file=file,
-            size_bytes=size_bytes,
-            checkpoint_s=now_s() - started_s,
+            version=command.version, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=now_s() - started_s
         )
 
 

@@ -31,11 +31,7 @@ class Downloads:
     """At most one download for each client. One thread."""
 
     def __init__(
-        self,
-        frames_of: Callable[[Sent], Sequence[memoryview] | None],
-        *,
-        chunk_bytes: int,
-        scheduler: SlotScheduler,
+        self, frames_of: Callable[[Sent], Sequence[memoryview] | None], *, chunk_bytes: int, scheduler: SlotScheduler
     ) -> None:
         """Start without downloads.
 

@@ -49,11 +49,7 @@ class Outbox(Protocol):
         """Send the verdict on an update, if its client can be reached."""
 
     def publish(
-        self,
-        version: int,
-        frames: Sequence[memoryview],
-        learning_rate: float,
-        encoded: Sequence[memoryview] = (),
+        self, version: int, frames: Sequence[memoryview], learning_rate: float, encoded: Sequence[memoryview] = ()
     ) -> object:
         """From now on tasks may carry this version, and have this learning rate."""
 
@@ -159,10 +155,7 @@ class ActionExecutor:
         return True
 
     def execute(
-        self,
-        event: events.Event,
-        following: Sequence[actions.Action],
-        incoming: IncomingUpdate | None = None,
+        self, event: events.Event, following: Sequence[actions.Action], incoming: IncomingUpdate | None = None
     ) -> None:
         """Execute the actions that follow from an event. incoming: the update that the event is about."""
         if self._observe is not None:
@@ -210,9 +203,7 @@ class ActionExecutor:
         """Record the evaluation of a version."""
         self.commands_open -= 1
         at_s = self._clock()
-        self._recorder.evaluated(
-            evaluated.version, at_s, evaluated.evaluation, evaluate_s=evaluated.evaluate_s
-        )
+        self._recorder.evaluated(evaluated.version, at_s, evaluated.evaluation, evaluate_s=evaluated.evaluate_s)
         self._stats.evaluated(evaluated, at_s)
 
     # --- messages ---
@@ -249,9 +240,7 @@ class ActionExecutor:
     def announce_failure(self, why: str) -> None:
         """Tell every client that the run is given up, by a stop for `shutdown`, which older clients know too."""
         version = self._coordinator.version
-        self._outbox.send_to_all(
-            Stop(reason="shutdown", version=version, failed=True, message=why[:TEXT_MAX])
-        )
+        self._outbox.send_to_all(Stop(reason="shutdown", version=version, failed=True, message=why[:TEXT_MAX]))
 
     # --- actions ---
 
@@ -288,9 +277,7 @@ class ActionExecutor:
         """Let work on an update that is stale already begin before its round closes."""
         staleness = self._coordinator.version - event.base_version
         if staleness > 0:
-            update = staged.in_round(
-                task_id=event.task_id, base_version=event.base_version, staleness=staleness
-            )
+            update = staged.in_round(task_id=event.task_id, base_version=event.base_version, staleness=staleness)
             self._compute(PrecomputeCommand(row_D=self._staging.newest_D, update=update))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:

@@ -28,11 +28,7 @@ class HelloHandler:
         executor: ActionExecutor,
     ) -> None:
         self._coordinator = coordinator
-        self._client_limits, self._may_speak, self._owner_of = (
-            access.client_limits,
-            access.may_speak,
-            access.owner_of,
-        )
+        self._client_limits, self._may_speak, self._owner_of = (access.client_limits, access.may_speak, access.owner_of)
         self._sessions = sessions
         self._negotiation = negotiation
         self._sender = sender

@@ -121,9 +121,7 @@ class Loop:
     def _receive_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
-            received = sockets.receive_routed(
-                self._socket, payload_bytes_max=self._protocol.payload_bytes_max
-            )
+            received = sockets.receive_routed(self._socket, payload_bytes_max=self._protocol.payload_bytes_max)
             if received is None:
                 self._more_waits = False
                 self._limiter.drained()

@@ -97,12 +97,8 @@ class Pages:
             return _wrong_method(environ, start_response, "GET")
         with self._slot() as is_free:
             if not is_free:
-                answer = (
-                    f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
-                )
-                return _say(
-                    environ, start_response, "503 Service Unavailable", answer, [("Retry-After", "10")]
-                )
+                answer = f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
+                return _say(environ, start_response, "503 Service Unavailable", answer, [("Retry-After", "10")])
             headers = [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no")]
             write = start_response("200 OK", [*headers, *_common()])
             try:

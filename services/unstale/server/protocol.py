@@ -87,9 +87,7 @@ class ServerProtocol:
         self._client_limits, self._may_speak = access.client_limits, access.may_speak
         self._sessions = Sessions(state.welcome.clients)
         self._transport = BufferedTransport(transport, clock)
-        self._negotiation = EncodingNegotiation(
-            state.welcome, state.dimension, state.frames[max(state.frames)]
-        )
+        self._negotiation = EncodingNegotiation(state.welcome, state.dimension, state.frames[max(state.frames)])
         self._sender = Sender(
             self._transport,
             self._sessions,
@@ -331,11 +329,7 @@ class ServerProtocol:
     @property
     def _resumes_later(self) -> bool:
         """Whether the run was interrupted, and another server resumes it."""
-        return (
-            self._recorder.is_on
-            and self._executor.finish is not None
-            and self._executor.finish.reason == "shutdown"
-        )
+        return self._recorder.is_on and self._executor.finish is not None and self._executor.finish.reason == "shutdown"
 
     def _send_deferred_task(self, route: bytes, at_s: float) -> None:
         client_id = self._sessions.client_of(route)
@@ -344,9 +338,7 @@ class ServerProtocol:
             if self._sender.may_carry(owed.version):
                 self._executor.send_after_commit(self._executor.send_task, owed)
             else:
-                self._executor.handle(
-                    events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s)
-                )
+                self._executor.handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
 
     def _on_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error with a task gives that task back; one without is only logged. An error is never answered."""
@@ -354,9 +346,7 @@ class ServerProtocol:
             self._stats.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
-        log.log(
-            level, "client %d: %r (%s)", client_id, error.message, error.reason, extra=about_peer(client_id)
-        )
+        log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason, extra=about_peer(client_id))
         if error.task_id is not None:
             self._handle_message(error, client_id, at_s)
 
@@ -379,9 +369,7 @@ class ServerProtocol:
         self, route: bytes, client_id: int | None, message: Message, frames: Sequence[memoryview], at_s: float
     ) -> None:
         if client_id is None or not self._coordinator.is_active(client_id):
-            raise RemoteContractError(
-                Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection"
-            )
+            raise RemoteContractError(Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection")
         if frames and isinstance(message, Update):  # the most frequent message
             self._receiver.receive(client_id, message, frames, at_s, defect_of_whole(message, frames))
         elif isinstance(message, Chunk):
@@ -409,17 +397,13 @@ class ServerProtocol:
     def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:
         event = translate.to_event(message, client_id, at_s)
         if event is None:
-            raise RemoteContractError(
-                Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind"
-            )
+            raise RemoteContractError(Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind")
         self._executor.handle(event)
 
     def _finish_if_done(self, finish: actions.Finish) -> None:
         """End when no command is open and every client has left or has had its time to."""
         waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
-        if self._executor.commands_open or (
-            waits and self._clock() < self._executor.finished_s + self._linger_s
-        ):
+        if self._executor.commands_open or (waits and self._clock() < self._executor.finished_s + self._linger_s):
             return
         self.outcome = self._stats.ended(
             finish,

@@ -136,9 +136,7 @@ def prepare(settings: Settings) -> Run:
     model.let_go()
     admits = admission.configured(settings, learner, _examples_of(settings, dataset))
     evaluate = build.evaluation(settings, model, dataset, device)
-    welcome_message = welcome(
-        settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest
-    )
+    welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
@@ -149,9 +147,7 @@ def prepare(settings: Settings) -> Run:
         coordinator = Coordinator(coordinator_settings)
         staging = _staging(settings, coordinator_settings, learner, journal, device)
         if journal is not None:
-            welcome_message = welcome_message.model_copy(
-                update={"run_id": journal.run_id(welcome_message.run_id)}
-            )
+            welcome_message = welcome_message.model_copy(update={"run_id": journal.run_id(welcome_message.run_id)})
             if not journal.directory.is_new:
                 recovery = Recovery(
                     journal, coordinator=coordinator, learner=learner, staging=staging, evaluate=evaluate
@@ -190,9 +186,7 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
     """
     if recovered.admission is not None:
         admits.bounds.load_state_dict(recovered.admission)
-    for update in journal.database.updates_after(
-        recovered.checkpoint_seq if recovered.admission is not None else 0
-    ):
+    for update in journal.database.updates_after(recovered.checkpoint_seq if recovered.admission is not None else 0):
         admits.bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
     for row in journal.database.rounds():
         if row.version <= version:
@@ -208,9 +202,7 @@ def _staging(
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
     most_bytes = (
-        4
-        * learner.row_numbers
-        * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
+        4 * learner.row_numbers * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
     )
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
         return build.staging(coordinator_settings, learner.row_numbers, device)
@@ -229,12 +221,8 @@ def open_journal(settings: Settings) -> Journal | None:
     return journal
 
 
-def _write_checkpoint(
-    journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]
-) -> tuple[str, int]:
-    return journal.write_checkpoint(
-        command.version, command.seq, learner, command.coordinator, command.admission
-    )
+def _write_checkpoint(journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]) -> tuple[str, int]:
+    return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator, command.admission)
 
 
 def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:

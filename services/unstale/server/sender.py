@@ -80,17 +80,11 @@ class Sender:
         for version, its_frames in frames.items():
             self._add(version, its_frames, encoded.get(version, ()))
         self.announced: Callable[[int, int, Sent], None] = lambda *_: None  # receives client, task and model
-        self._awaiting_reply: set[int] = (
-            set()
-        )  # clients that were sent a model and have not been heard of since
+        self._awaiting_reply: set[int] = set()  # clients that were sent a model and have not been heard of since
         self._deferred: dict[int, actions.SendTask] = {}
 
     def publish(
-        self,
-        version: int,
-        frames: Sequence[memoryview],
-        learning_rate: float,
-        encoded: Sequence[memoryview] = (),
+        self, version: int, frames: Sequence[memoryview], learning_rate: float, encoded: Sequence[memoryview] = ()
     ) -> None:
         """From now on tasks may carry this version, and have this learning rate."""
         self._learning_rate = learning_rate

@@ -26,12 +26,7 @@ from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
 from unstale.net import connections, files, keys, sockets, zap
-from unstale.net.connections import (
-    MESSAGE_TOO_LONG,
-    SPARE_STRANGERS,
-    TOO_MANY_FRAMES,
-    ConnectionLimits,
-)
+from unstale.net.connections import MESSAGE_TOO_LONG, SPARE_STRANGERS, TOO_MANY_FRAMES, ConnectionLimits
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.wakeable_queue import Ping, WakeableQueue
@@ -60,11 +55,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        on_progress: Callable[[Progress], None],
-        observe: Observer | None = None,
+        self, settings: Settings, *, on_progress: Callable[[Progress], None], observe: Observer | None = None
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
@@ -152,9 +143,7 @@ class Server:
         """Report what runs, and register the metrics that are read on demand."""
         instruments, coordinator = self._instruments, run.coordinator
         labels = tuple(about[label] for label in catalogue.RUN_INFO.labels)
-        instruments.record_all(
-            observations.run_begins(labels, rounds=settings.rounds, version=coordinator.version)
-        )
+        instruments.record_all(observations.run_begins(labels, rounds=settings.rounds, version=coordinator.version))
         for state in coordinator.clients_by_state:
             instruments.follow(catalogue.CLIENTS, (state,), partial(_in_state, coordinator, state))
         instruments.follow(catalogue.UPDATES_PENDING, (), lambda: len(coordinator.pending))
@@ -196,11 +185,7 @@ class Server:
             self._queue.post(ConnectionCut(route))
 
     def _make_protocol(
-        self,
-        settings: Settings,
-        status: Status,
-        on_progress: Callable[[Progress], None],
-        observe: Observer | None,
+        self, settings: Settings, status: Status, on_progress: Callable[[Progress], None], observe: Observer | None
     ) -> ServerProtocol:
         run = self._run
         stats = ServerStats(

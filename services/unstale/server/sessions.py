@@ -90,9 +90,7 @@ class Sessions:
 
     def awaits_anyone(self, is_active: Callable[[int], bool]) -> bool:
         """Whether a client has not left. One that is cut off connects again soon while its lease lasts."""
-        return any(
-            client_id not in self._cut_off or is_active(client_id) for client_id in self._client_of.values()
-        )
+        return any(client_id not in self._cut_off or is_active(client_id) for client_id in self._client_of.values())
 
     def cut_off(self, client_id: int) -> None:
         """The client's connection is gone, but messages that arrived over it before, such as a bye, are still valid."""

@@ -183,9 +183,7 @@ class SlotScheduler:
         """The transfer that gives its slot to a client; None if all keep theirs."""
         owner = self._owner_of(client_id)
         used_s = self._used_s(owner, at_s)
-        yielding = [
-            transfer for transfer in self._transfers if self._may_lose_slot(transfer, owner, used_s, at_s)
-        ]
+        yielding = [transfer for transfer in self._transfers if self._may_lose_slot(transfer, owner, used_s, at_s)]
         yielding.sort(key=lambda transfer: self._used_in_s(transfer, at_s))
         while yielding and len(self._slow) < self._slow_slots and yielding[0] not in self._slow:
             self._keep_slow(yielding.pop(0), at_s)
@@ -198,8 +196,7 @@ class SlotScheduler:
             or (
                 transfer not in self._slow
                 and turn.owner != owner
-                and self._used_s(turn.owner, at_s) - used_s
-                >= self._grace_s + turn.moved_bytes * self._s_per_byte
+                and self._used_s(turn.owner, at_s) - used_s >= self._grace_s + turn.moved_bytes * self._s_per_byte
             )
             for turn in map(self._turns.__getitem__, self._transfers[transfer])
         )
@@ -266,6 +263,4 @@ class SlotScheduler:
 
     def _used_in_s(self, transfer: Transfer, at_s: float) -> float:
         """Return the largest use of an owner with clients in a transfer."""
-        return max(
-            self._used_s(self._turns[client_id].owner, at_s) for client_id in self._transfers[transfer]
-        )
+        return max(self._used_s(self._turns[client_id].owner, at_s) for client_id in self._transfers[transfer])

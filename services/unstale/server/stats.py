@@ -76,17 +76,11 @@ class ServerStats(RunStats):
             )
             if row.compensation is not None:
                 compensation = row.compensation
-                self._status.compensated(
-                    row.version, compensation.updates, compensation.errors, compensation.fallbacks
-                )
+                self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
             self.tally.evaluated(measured.version, measured.accuracy, measured.loss, {}, measured.at_s)
             self._status.evaluated(
-                measured.version,
-                measured.accuracy,
-                measured.loss,
-                evaluate_s=measured.evaluate_s,
-                at_s=measured.at_s,
+                measured.version, measured.accuracy, measured.loss, evaluate_s=measured.evaluate_s, at_s=measured.at_s
             )
             self._record(observe.measured(measured.accuracy, measured.loss, measured.class_accuracy))
         for own in database.own_evaluations():
@@ -170,18 +164,11 @@ class ServerStats(RunStats):
         evaluation = evaluated.evaluation
         self._record(
             observe.evaluated(
-                evaluation.accuracy,
-                evaluation.loss,
-                evaluation.class_accuracy,
-                evaluate_s=evaluated.evaluate_s,
+                evaluation.accuracy, evaluation.loss, evaluation.class_accuracy, evaluate_s=evaluated.evaluate_s
             )
         )
         self._status.evaluated(
-            evaluated.version,
-            evaluation.accuracy,
-            evaluation.loss,
-            evaluate_s=evaluated.evaluate_s,
-            at_s=at_s,
+            evaluated.version, evaluation.accuracy, evaluation.loss, evaluate_s=evaluated.evaluate_s, at_s=at_s
         )
         super().evaluated(evaluated, at_s)
 

@@ -300,9 +300,7 @@ class Status:
         updates = sum(counts)
         return {
             "counts": counts,
-            "mean": _number(sum(rounds * count for rounds, count in enumerate(counts)) / updates)
-            if updates
-            else None,
+            "mean": _number(sum(rounds * count for rounds, count in enumerate(counts)) / updates) if updates else None,
             "bounded_at": STALENESS_MAX,
         }
 

@@ -30,21 +30,13 @@ class UpdateDecoder:
     """
 
     def __init__(
-        self,
-        staging: Staging,
-        *,
-        signature: str,
-        encodings: Sequence[Encoding],
-        layout: Layout,
-        admission: Admission,
+        self, staging: Staging, *, signature: str, encodings: Sequence[Encoding], layout: Layout, admission: Admission
     ) -> None:
         self._staging = staging
         self._signature = signature
         self._encodings = {encoding.name: encoding for encoding in encodings}
         self.row_bytes = max(limits.FLOAT_BYTES * (each.dimension + each.behind) for each in encodings)
-        assert self.row_bytes == limits.FLOAT_BYTES * sum(layout), (
-            f"{layout}, and rows of {self.row_bytes} bytes"
-        )
+        assert self.row_bytes == limits.FLOAT_BYTES * sum(layout), f"{layout}, and rows of {self.row_bytes} bytes"
         self._layout = layout
         self._admission = admission
 
@@ -91,13 +83,7 @@ class UpdateDecoder:
         handle, row = self._staging.row()
         norms: Norms | None = None
         try:
-            write(
-                row.array_D,
-                encoding.decode(frames),
-                update.kind,
-                update.learning_rate,
-                self._layout.dimension,
-            )
+            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self._layout.dimension)
             norms, defect = self._admission.screen(client_id, update, row.array_D, self._layout)
         except RemoteContractError as error:
             defect = error.reason

@@ -191,9 +191,7 @@ class Uploads:
 
     def _bound(self) -> None:
         """Delete the smallest parts without a place above `parts_max`."""
-        idle = [
-            upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place
-        ]
+        idle = [upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place]
         if len(idle) > self._parts_max:
             idle.sort(key=lambda upload: upload.receiving.part.have if upload.receiving else 0)
             for upload in idle[: len(idle) - self._parts_max]:

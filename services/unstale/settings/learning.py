@@ -51,9 +51,7 @@ class CompensatorSettings(Section):
         description="Method that estimates fresh updates from stale ones: none, first-order, gradient-inversion, auto "
         "or oracle; see `unstale compensators`.",
     )
-    settings: dict[str, Any] = Field(
-        {}, description="Settings of the compensator; see `unstale compensators NAME`."
-    )
+    settings: dict[str, Any] = Field({}, description="Settings of the compensator; see `unstale compensators NAME`.")
     ray: Text | None = Field(
         None,
         pattern=r"^(auto|local|(ray://)?[^/\s]+:[0-9]{1,5})$",
@@ -71,12 +69,9 @@ class CompensatorSettings(Section):
 
 
 class DataSettings(Section):
-    name: Name = Field(
-        "digits", description="Data set, one of `unstale data list` or package.module:factory."
-    )
+    name: Name = Field("digits", description="Data set, one of `unstale data list` or package.module:factory.")
     path: Text | None = Field(
-        None,
-        description="Path of the data, for npz (x_train, y_train, x_test, y_test) and folder (of images).",
+        None, description="Path of the data, for npz (x_train, y_train, x_test, y_test) and folder (of images)."
     )
     cache: Text = Field(
         "~/.cache/unstale",
@@ -120,11 +115,7 @@ class PartitionSettings(Section):
         0.3, ge=1e-3, le=1e6, description="Concentration of a Dirichlet partition; smaller is more skewed."
     )
     min_examples: int = Field(
-        8,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "examples"},
-        description="Fewest examples of a client.",
+        8, ge=1, le=10**9, json_schema_extra={"unit": "examples"}, description="Fewest examples of a client."
     )
     classes: int | None = Field(
         None,
@@ -162,17 +153,10 @@ class PartitionSettings(Section):
         description="Examples of a class to draw from, for label-count; null for all.",
     )
     slow_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        json_schema_extra={"null_is": 0.1},
-        description="Share of slow clients, for slow-class.",
+        None, gt=0, le=1, json_schema_extra={"null_is": 0.1}, description="Share of slow clients, for slow-class."
     )
     slow_class: int | None = Field(
-        None,
-        ge=0,
-        le=10**6,
-        description="The class that only slow clients hold, for slow-class; null for the last.",
+        None, ge=0, le=10**6, description="The class that only slow clients hold, for slow-class; null for the last."
     )
 
 
@@ -224,10 +208,7 @@ class TrainingSettings(Section):
         "sgd with the terms of fedprox, moon or scaffold.",
     )
     learning_rate: float = Field(
-        0.1,
-        gt=0,
-        le=1e6,
-        description="Learning rate of a client's steps; with gradient, of the server's step.",
+        0.1, gt=0, le=1e6, description="Learning rate of a client's steps; with gradient, of the server's step."
     )
     batch_size: int = Field(
         32, ge=1, le=10**9, json_schema_extra={"unit": "examples"}, description="Size of a mini-batch."
@@ -240,11 +221,7 @@ class TrainingSettings(Section):
         description="Steps per task, unless training.epochs is set.",
     )
     epochs: int | None = Field(
-        None,
-        ge=1,
-        le=10**6,
-        json_schema_extra={"unit": "epochs"},
-        description="Epochs over a client's data per task.",
+        None, ge=1, le=10**6, json_schema_extra={"unit": "epochs"}, description="Epochs over a client's data per task."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of a client's steps; 0 is none.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of a client's steps; 0 is none.")
@@ -256,11 +233,7 @@ class TrainingSettings(Section):
         description="Weight of the term that fedprox or moon adds.",
     )
     temperature: float | None = Field(
-        None,
-        gt=0,
-        le=1e6,
-        json_schema_extra={"null_is": 0.5},
-        description="Temperature of the term that moon adds.",
+        None, gt=0, le=1e6, json_schema_extra={"null_is": 0.5}, description="Temperature of the term that moon adds."
     )
     schedule: ScheduleSettings = ScheduleSettings()
 
@@ -278,9 +251,7 @@ class OptimiserSettings(Section):
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of steps.")
     beta2: float = Field(0.99, ge=0, lt=1, description="For adam and yogi: decay of the mean of squares.")
-    epsilon: float = Field(
-        1e-3, gt=0, le=1e3, description="For adam and yogi: added to the denominator (tau)."
-    )
+    epsilon: float = Field(1e-3, gt=0, le=1e3, description="For adam and yogi: added to the denominator (tau).")
 
 
 class PolicySettings(Section):
@@ -290,14 +261,10 @@ class PolicySettings(Section):
         1.0, gt=0, le=1e6, description="Factor of training.learning_rate in the server's step (eta_g)."
     )
     profile: Literal["paper", "reference"] = Field(
-        "paper",
-        description="Source of the policy's defaults: its paper, or the authors' released code.",
+        "paper", description="Source of the policy's defaults: its paper, or the authors' released code."
     )
     clip_norm: float | None = Field(
-        None,
-        gt=0,
-        le=1e12,
-        description="Largest norm of an update; longer ones are scaled down. null for no limit.",
+        None, gt=0, le=1e12, description="Largest norm of an update; longer ones are scaled down. null for no limit."
     )
     optimiser: OptimiserSettings = OptimiserSettings()
     memory: Literal["host", "pinned", "mapped"] = Field(
@@ -306,15 +273,13 @@ class PolicySettings(Section):
         "policy.memory_folder.",
     )
     memory_folder: Text | None = Field(
-        None,
-        description="Folder of the file for policy.memory mapped; null for the system's temporary folder.",
+        None, description="Folder of the file for policy.memory mapped; null for the system's temporary folder."
     )
 
 
 class TriggerSettings(Section):
     name: Name = Field(
-        "k-async",
-        description="Condition that closes a round: sync, k-sync, k-async, async, buffered or deadline.",
+        "k-async", description="Condition that closes a round: sync, k-sync, k-async, async, buffered or deadline."
     )
     k: int | None = Field(
         5,
@@ -330,8 +295,7 @@ class TriggerSettings(Section):
 
 class SelectorSettings(Section):
     name: Name = Field(
-        "all",
-        description="Selection of clients: all, random, round-robin or availability (rarely available first).",
+        "all", description="Selection of clients: all, random, round-robin or availability (rarely available first)."
     )
     size: int | None = Field(
         None,

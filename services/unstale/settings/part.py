@@ -17,12 +17,7 @@ Part = TypeVar("Part")
 
 
 def part(
-    section: Section,
-    path: str,
-    parts: Mapping[str, type[Part]],
-    *,
-    shared: Collection[str] = (),
-    **context: Any,
+    section: Section, path: str, parts: Mapping[str, type[Part]], *, shared: Collection[str] = (), **context: Any
 ) -> Part:
     """The part that a section chooses.
 

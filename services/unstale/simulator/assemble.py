@@ -118,9 +118,7 @@ def simulation(
 
 def _client_limits(settings: Settings) -> ClientLimits:
     """Quarantine without rate limits: messages of clients that no toxic touches are not made."""
-    return ClientLimits(
-        quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s
-    )
+    return ClientLimits(quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s)
 
 
 def _conditions(settings: Settings) -> Conditions:

@@ -73,16 +73,12 @@ class ClientExamples:
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, OTHERS)
         return self._drawn(rng, [self._apart(client_id, version)])
 
-    def own_and_others_of_its_classes(
-        self, client_id: int, version: int, task_id: int
-    ) -> tuple[Examples, Examples]:
+    def own_and_others_of_its_classes(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
         """The same within each class that the client holds."""
         own, others = self._apart(client_id, version)
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, SAME_CLASSES)
         of_own, of_others = self._labels[own], self._labels[others]
-        return self._drawn(
-            rng, [(own[of_own == label], others[of_others == label]) for label in np.unique(of_own)]
-        )
+        return self._drawn(rng, [(own[of_own == label], others[of_others == label]) for label in np.unique(of_own)])
 
     def _drawn(self, rng: Generator, groups: Iterable[tuple[Indices, Indices]]) -> tuple[Examples, Examples]:
         """Of both sides of each group as many as the smaller has."""
@@ -108,9 +104,7 @@ class ClientExamples:
 
     def _gathered(self, indices_n: Indices) -> Examples:
         indices_n = np.sort(indices_n)
-        first_n, later_n = np.split(
-            indices_n, [np.searchsorted(indices_n, len(self._dataset.train.labels_N))]
-        )
+        first_n, later_n = np.split(indices_n, [np.searchsorted(indices_n, len(self._dataset.train.labels_N))])
         inputs_nX = self._dataset.train_examples(first_n)
         if len(later_n):
             later_nX = self._dataset.later_examples(later_n - len(self._dataset.train.labels_N))

@@ -44,9 +44,7 @@ class EventQueue:
         act()
         return True
 
-    def upcoming(
-        self, is_wanted: Callable[[int, Task], bool], most: int, until_s: float
-    ) -> list[tuple[int, Task]]:
+    def upcoming(self, is_wanted: Callable[[int, Task], bool], most: int, until_s: float) -> list[tuple[int, Task]]:
         """Clients and tasks of the next updates up to a time, of those that are wanted."""
         upcoming: list[tuple[int, Task]] = []
         seen: list[_Entry] = []

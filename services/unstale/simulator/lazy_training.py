@@ -24,12 +24,7 @@ class LazyTraining:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        encoded: Encoded,
-        coordinator: Coordinator,
-        event_queue: EventQueue,
-        rounds: int,
+        self, backend: Backend, encoded: Encoded, coordinator: Coordinator, event_queue: EventQueue, rounds: int
     ) -> None:
         """encoded: gives base versions. rounds: of the run. coordinator: gives open tasks. event_queue: gives the next
         ones.

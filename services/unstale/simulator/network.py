@@ -31,9 +31,7 @@ from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Task, 
 
 RECONNECT_S = 0.1  # as `net.sockets`
 NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
-STALLED_MESSAGES_MAX = (
-    20_000  # messages of a client without a single update that counts: over a day of hellos
-)
+STALLED_MESSAGES_MAX = 20_000  # messages of a client without a single update that counts: over a day of hellos
 _RUN = "0" * 32
 
 
@@ -83,9 +81,7 @@ class Network:
         self.stalled_messages = 0
         # Not a valid one: a model without tensors, so that a task without a payload fits it.
         fields: Any = {"run_id": _RUN, "version": 0, "tensors": (), "signature": NO_SIGNATURE}
-        self._welcome = Welcome.model_construct(
-            **fields, heartbeat_s=times.heartbeat_s, lease_s=times.lease_s
-        )
+        self._welcome = Welcome.model_construct(**fields, heartbeat_s=times.heartbeat_s, lease_s=times.lease_s)
 
     def join(self, client_id: int) -> None:
         """Connect a client whose messages a toxic touches; others do not pass the network."""
@@ -133,9 +129,7 @@ class Network:
     def on_task_failed(self, client_id: int, task: Task) -> None:
         """A client could not make an update of its task, and no longer holds it."""
         client = self.clients[client_id]
-        verdict = Ack(
-            task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE
-        )
+        verdict = Ack(task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE)
         self._follow(client, client.session.received(verdict, (), self._event_queue.now_s))
 
     # --- the server's side of a connection ---
@@ -208,9 +202,7 @@ class Network:
             return
         self._follow(client, client.session.received(received, (), self._event_queue.now_s))
 
-    def _read_damaged(
-        self, client: SimulatedClient, message: Message, damaged: InFlightMessage
-    ) -> Message | None:
+    def _read_damaged(self, client: SimulatedClient, message: Message, damaged: InFlightMessage) -> Message | None:
         """The message that a client reads from damaged bytes; None for none."""
         try:
             received, _ = corruption.read(message, (), damaged)

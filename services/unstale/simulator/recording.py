@@ -33,9 +33,7 @@ class SimulationRecorder(Recorder):
     def begin(cls, path: Path, settings: Settings, coordinator: Coordinator) -> Self:
         """Make the directory of a run. Raises UserError when there is one, or something else."""
         if settings.run.durability == "off":
-            raise UserError(
-                f"run.durability is off, so nothing would be recorded in {path}; leave it out, or --run"
-            )
+            raise UserError(f"run.durability is off, so nothing would be recorded in {path}; leave it out, or --run")
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             raise UserError(
                 f"{path} holds something already, expected a new directory: a simulation is recorded from its start; "

@@ -271,11 +271,7 @@ class Simulation:
                 at_s=self._queue.now_s,
             ),
             StagedUpdate(
-                client_id=client_id,
-                num_examples=0,
-                batch_examples=0,
-                loss=0.0,
-                local_rate=task.learning_rate,
+                client_id=client_id, num_examples=0, batch_examples=0, loss=0.0, local_rate=task.learning_rate
             ),
         )
 
@@ -293,9 +289,7 @@ class Simulation:
             self._network.on_task_failed(client_id, task)
         else:
             self.settle(client_id, task.number, accepted=False)
-        self.executor.handle(
-            events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._queue.now_s)
-        )
+        self.executor.handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._queue.now_s))
 
     def quarantine(self, client_id: int) -> None:
         """Exclude a client for a while whose messages were refused too often in a row."""

@@ -7,14 +7,7 @@ from typing import Protocol
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
-from unstale.server.commands import (
-    Applied,
-    ApplyCommand,
-    Command,
-    EvaluateCommand,
-    Evaluated,
-    ForgetCommand,
-)
+from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, ForgetCommand
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.recording import SimulationRecorder
 from unstale.training.evaluate import Evaluation

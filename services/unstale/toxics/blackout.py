@@ -21,9 +21,7 @@ class Blackout(Toxic):
     destroys = True
     example_settings: ClassVar = {"start_s": 10.0, "end_s": 20.0}
 
-    every_s: float | None = Field(
-        None, gt=0, description="Period of repeated blackouts; left out: one blackout."
-    )
+    every_s: float | None = Field(None, gt=0, description="Period of repeated blackouts; left out: one blackout.")
     layer: Layer = Field("message", description="message: messages are lost. tcp: bytes are delayed.")
 
     @model_validator(mode="after")

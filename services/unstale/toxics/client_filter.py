@@ -6,16 +6,7 @@ from textwrap import shorten
 from typing import Any, Literal
 from zlib import crc32
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    RootModel,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictInt, StrictStr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from unstale.errors import UserError
@@ -57,9 +48,7 @@ class SmallestClass(_Part):
     smallest_class: int = Field(ge=0)
 
 
-class ClientFilter(
-    RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass]
-):
+class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass]):
     """A selection of clients. Its plain data: see `EXPECTED`."""
 
     model_config = ConfigDict(frozen=True)

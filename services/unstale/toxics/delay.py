@@ -166,8 +166,7 @@ def _number_as_constant(data: Any) -> Any:
 
 Delay = Annotated[
     Annotated[
-        Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Trace,
-        Field(discriminator="distribution"),
+        Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Trace, Field(discriminator="distribution")
     ],
     BeforeValidator(_number_as_constant),
 ]

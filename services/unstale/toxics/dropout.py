@@ -49,9 +49,7 @@ class Dropout(Toxic):
     destroys = True
     example_settings: ClassVar = {"on_s": 10.0, "off_s": 5.0}
 
-    p: float | None = Field(
-        None, ge=0, le=1, description="Probability that a client is available in a round."
-    )
+    p: float | None = Field(None, ge=0, le=1, description="Probability that a client is available in a round.")
     p_by_client: tuple[Probability, ...] | None = Field(None, description="The probability of each client.")
     p_min: float | None = Field(None, ge=0, le=1, description="Lower bound of the probabilities p_i.")
     by: Literal["uniform", "adversarial"] = Field("uniform", description="How p_i is made from p_min.")
@@ -100,17 +98,13 @@ class Dropout(Toxic):
     def _check_rounds(self) -> None:
         """p_i alone decides about a round, because policies receive it."""
         if self.direction == "up" or "task" not in (self.messages or ("task",)):
-            raise ValueError(
-                "a dropout by rounds is about tasks, which go down; leave out direction and messages"
-            )
+            raise ValueError("a dropout by rounds is about tasks, which go down; leave out direction and messages")
         if self.toxicity < 1:
             raise ValueError(
                 f"toxicity is {self.toxicity:g}, but p is the probability of a dropout by rounds; leave out toxicity"
             )
         if self.start_s > 0 or self.end_s is not None:
-            raise ValueError(
-                "a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s"
-            )
+            raise ValueError("a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s")
 
     @property
     def by_rounds(self) -> bool:

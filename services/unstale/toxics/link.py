@@ -116,9 +116,7 @@ class ToxicLink:
         for applied, rngs in self._at_start:
             if applied.concerns(flight):
                 toxic = applied.toxic
-                flights = _numbered(
-                    [out for one in flights for out in self._touch(toxic, toxic.apply, one, rngs)]
-                )
+                flights = _numbered([out for one in flights for out in self._touch(toxic, toxic.apply, one, rngs)])
         return tuple(out for one in flights for out in self._in_order(one))
 
     def forget_client(self, client_id: int) -> None:

@@ -121,9 +121,7 @@ def preview(
                 there=tuple(map(available, sample)),
             )
         )
-    return Preview(
-        seconds=seconds, by_time=not all(by_rounds), by_rounds=any(by_rounds), groups=tuple(groups)
-    )
+    return Preview(seconds=seconds, by_time=not all(by_rounds), by_rounds=any(by_rounds), groups=tuple(groups))
 
 
 def _sample(clients: Sequence[int]) -> tuple[int, ...]:
@@ -132,9 +130,7 @@ def _sample(clients: Sequence[int]) -> tuple[int, ...]:
     return tuple(clients[index * len(clients) // count] for index in range(count))
 
 
-def _simulated(
-    link: ToxicLink, devices: Devices, size_bytes: int, steps: int, seconds: float, client_id: int
-) -> Seen:
+def _simulated(link: ToxicLink, devices: Devices, size_bytes: int, steps: int, seconds: float, client_id: int) -> Seen:
     """One task after the other until `seconds`, at most `TASKS_MAX`."""
     down_s, computing_s, up_s = [], [], []
     number = updates = declined = 0

@@ -51,9 +51,7 @@ class Toxic(BaseModel, ABC):
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.end_s is not None and self.end_s <= self.start_s:
-            raise ValueError(
-                f"end_s is {self.end_s:g}, expected more than start_s, which is {self.start_s:g}"
-            )
+            raise ValueError(f"end_s is {self.end_s:g}, expected more than start_s, which is {self.start_s:g}")
         return self
 
     @abstractmethod

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-CHARACTERS_MAX = (
-    64 * 1024 * 1024
-)  # some three million rows, such as thirty intervals for each of 100,000 clients
+CHARACTERS_MAX = 64 * 1024 * 1024  # some three million rows, such as thirty intervals for each of 100,000 clients
 DELAYS = ("time_s", "delay_s")
 AVAILABILITY = ("client", "start_s", "end_s")
 

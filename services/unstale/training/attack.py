@@ -34,9 +34,7 @@ def _noise(vector_d: Tensor, factor: float, rng: Generator) -> Tensor:
     return vector_d + drawn_d.to(vector_d.device) * (factor * root_mean_square)
 
 
-_CHANGES: Mapping[str, _Change] = MappingProxyType(
-    {"sign-flip": _sign_flip, "scale": _scale, "noise": _noise}
-)
+_CHANGES: Mapping[str, _Change] = MappingProxyType({"sign-flip": _sign_flip, "scale": _scale, "noise": _noise})
 
 
 def attackers(seed: int, clients: int, count: int) -> frozenset[int]:

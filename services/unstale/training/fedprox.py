@@ -31,9 +31,7 @@ class FedProx(Sgd):
     mu: float
 
     @override
-    def gradient_hook(
-        self, model: FlatModel, task: LocalTask, state: Mapping[str, Tensor]
-    ) -> GradientHook | None:
+    def gradient_hook(self, model: FlatModel, task: LocalTask, state: Mapping[str, Tensor]) -> GradientHook | None:
         if not self.mu:
             return None
         base_d = task.base_d.to(model.parameters_d.device)

@@ -38,19 +38,12 @@ class Gradient(LocalTraining):
 
     @override
     def compute(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        labels_n: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
+        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
     ) -> LocalUpdate:
         (batch_m,) = task.batches
         load_base(model, task)
         with seeded(task.seed, model.parameters_d.device):
-            loss = cross_entropy(
-                model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m)
-            )
+            loss = cross_entropy(model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m))
             loss.backward()  # type: ignore[no-untyped-call]
         return LocalUpdate(
             vector_d=model.gradient_d.clone(),

@@ -69,12 +69,7 @@ class LocalTraining(BaseModel, ABC):
 
     @abstractmethod
     def compute(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        labels_n: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
+        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
     ) -> LocalUpdate:
         """Train from `task.base_d` on the client's examples.
 

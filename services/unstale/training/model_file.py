@@ -16,21 +16,14 @@ def check_writable(path: Path) -> None:
     try:
         is_something_else = path.exists() and not path.is_file()
         if is_something_else or not path.parent.is_dir():
-            raise UserError(
-                f"save_model is {str(path)!r}, expected the name of a file in a folder that exists"
-            )
+            raise UserError(f"save_model is {str(path)!r}, expected the name of a file in a folder that exists")
         _write(path, b"", keep=False)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from None
 
 
 def save(
-    path: Path,
-    model: FlatModel,
-    model_d: Tensor,
-    about: Mapping[str, str],
-    *,
-    buffers_b: Tensor | None = None,
+    path: Path, model: FlatModel, model_d: Tensor, about: Mapping[str, str], *, buffers_b: Tensor | None = None
 ) -> None:
     """Write a version of the model. Replaces an existing file atomically.
 

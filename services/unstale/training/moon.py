@@ -51,12 +51,7 @@ class Moon(Sgd):
 
     @override
     def compute(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        labels_n: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
+        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
     ) -> LocalUpdate:
         update = super().compute(model, inputs_nX, labels_n, task, state)
         kept = {TRAINED: model.parameters_d.clone()}

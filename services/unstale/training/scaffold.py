@@ -41,12 +41,7 @@ class Scaffold(StepTraining):
 
     @override
     def compute(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        labels_n: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
+        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
     ) -> LocalUpdate:
         update = super().compute(model, inputs_nX, labels_n, task, state)
         change_d = update.vector_d.div(update.steps * update.learning_rate).sub_(_server_control(model, task))

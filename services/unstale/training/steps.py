@@ -55,18 +55,11 @@ class StepTraining(LocalTraining):
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
         examples = len(labels_n)
-        return list(
-            islice(_batches(examples, self.batch_size, rng, labels_n.device), self.steps_of(examples))
-        )
+        return list(islice(_batches(examples, self.batch_size, rng, labels_n.device), self.steps_of(examples)))
 
     @override
     def compute(
-        self,
-        model: FlatModel,
-        inputs_nX: Tensor,
-        labels_n: Tensor,
-        task: LocalTask,
-        state: Mapping[str, Tensor],
+        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
     ) -> LocalUpdate:
         return descend(
             *(model, inputs_nX, labels_n, task),
@@ -132,9 +125,7 @@ def descend(
     with seeded(task.seed, model.parameters_d.device):
         for number, batch_b in enumerate(task.batches):
             model.gradient_d.zero_()
-            loss, minimised = loss_fn(
-                number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)
-            )
+            loss, minimised = loss_fn(number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b))
             minimised.backward()  # type: ignore[no-untyped-call]
             reported.append(loss.detach())
             step_d = model.gradient_d

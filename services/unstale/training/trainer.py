@@ -85,12 +85,7 @@ class Trainer:
         self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
 
     def train(
-        self,
-        client_id: int,
-        number: int,
-        base_d: Tensor,
-        learning_rate: float,
-        **options: Unpack[TaskOptions],
+        self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
     ) -> LocalUpdate:
         """The update of one task. number: of the client's task, from 0. Other arguments: as in `LocalTask`.
 
@@ -99,12 +94,7 @@ class Trainer:
         return self.compute(client_id, number, self.task(client_id, number, base_d, learning_rate, **options))
 
     def task(
-        self,
-        client_id: int,
-        number: int,
-        base_d: Tensor,
-        learning_rate: float,
-        **options: Unpack[TaskOptions],
+        self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
     ) -> LocalTask:
         """The task that `train` computes, with all random numbers. Faster for several tasks in a row."""
         seed = None
@@ -159,9 +149,7 @@ class Trainer:
         """The state of a client, by name: no copies, read-only. Empty for most trainings."""
         return self._kept.get(client_id, {})
 
-    def restore(
-        self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]
-    ) -> None:
+    def restore(self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Restore a client from an earlier process.
 
         Args:
@@ -197,9 +185,7 @@ class Trainer:
         """Whether clients have test examples of their own."""
         return self._test_partitions is not None
 
-    def evaluate_own(
-        self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None
-    ) -> Evaluation | None:
+    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
         """Evaluate a model on the client's own test examples; None without examples.
 
         base_d: [d] and buffers_b: [b], as in `LocalTask`.
@@ -239,9 +225,7 @@ class Trainer:
         labels_n = self._dataset.train.labels_N.index_select(0, own_n)
         if self._attack is not None:
             labels_n = self._attack.labels(client_id, labels_n, self._dataset.classes)
-        return _ClientExamples(
-            inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device)
-        )
+        return _ClientExamples(inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device))
 
     def _replace(self, own: _ClientExamples, client_id: int, changes: VariantStream, version: int) -> None:
         """Change to the examples of a version, earlier or later. Their labels are the same."""

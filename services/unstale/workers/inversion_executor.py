@@ -27,9 +27,7 @@ def connect(settings: Settings, dataset: Dataset) -> "InversionExecutor":
         RayStart(
             address=address,
             key="compensator.ray",
-            program=described_program(
-                "unstale.workers.inversion_tasks:prepare", described(settings, dataset)
-            ),
+            program=described_program("unstale.workers.inversion_tasks:prepare", described(settings, dataset)),
             cpus=settings.threads,
             gpus=settings.compensator.ray_gpus,
             advice="lower threads or compensator.ray_gpus",

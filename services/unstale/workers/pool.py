@@ -22,11 +22,7 @@ LOCAL = "unstale.workers.local_worker"
 
 
 def local(
-    factory: str,
-    settings: object,
-    *,
-    environment: Mapping[str, str] | None = None,
-    descriptors: tuple[int, ...] = (),
+    factory: str, settings: object, *, environment: Mapping[str, str] | None = None, descriptors: tuple[int, ...] = ()
 ) -> "Pool":
     """A process of this machine that computes one task at a time. Arguments as of `described` and `Pool`."""
     return Pool(LOCAL, described(factory, settings), environment=environment, descriptors=descriptors)
@@ -180,9 +176,7 @@ class Pool:
                 future.set_exception(WorkerLostError(content.decode()))
 
 
-def _started(
-    module: str, descriptors: tuple[int, ...], environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
+def _started(module: str, descriptors: tuple[int, ...], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """The process. descriptors: of its socket, then of other files."""
     return subprocess.Popen(  # noqa: S603  (our own program)
         # With -P and this path it imports the modules that this process would.
@@ -190,11 +184,7 @@ def _started(
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            **environment,
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        },
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         process_group=0,  # an interrupt from the keyboard is for this process, which ends the other one
     )
 

@@ -227,9 +227,7 @@ class Driver:
         ready: list[Any] = []
         waiting, until_s = list(references), now_s() + PREPARE_S
         while waiting and now_s() < until_s:
-            if (
-                self._pipe.poll()
-            ):  # the parent has closed the socket: it sends nothing before this process is ready
+            if self._pipe.poll():  # the parent has closed the socket: it sends nothing before this process is ready
                 raise EOFError
             more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=PARENT_S)
             if more and not ready:

@@ -12,12 +12,8 @@ from unstale_proto.messages import Task
 from unstale_proto.transfer import checksum
 
 CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
-EXTENT_MAX = (
-    48  # entries of anything that the server protocol keeps: over every constant one, well under a crowd
-)
-TURNS_MAX = (
-    200  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
-)
+EXTENT_MAX = 48  # entries of anything that the server protocol keeps: over every constant one, well under a crowd
+TURNS_MAX = 200  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
 TURN_S = 2.0
 RETRY_S = 5.0  # of the played server
 
@@ -58,9 +54,7 @@ class LongPlay(Play):
             client_id = number % self.clients
             match kind:
                 case 0:
-                    self.say(
-                        route, "hello", client_id=client_id, session=f"{number:032x}", holding=[number + 1]
-                    )
+                    self.say(route, "hello", client_id=client_id, session=f"{number:032x}", holding=[number + 1])
                 case 1:
                     self.say(route, "heartbeat", number=number, version=0, newest_task=number, heard=number)
                 case 2:

@@ -189,9 +189,7 @@ def find_checkpoint(folder: Path, choices: Choices, note: Note) -> None:
     found = told(note, "checkpoint", lambda: checkpoints.read(folder / "00000001.safetensors"))
     if found is not None:
         state, about = found
-        assert about == disk.ABOUT and torch.equal(state["learner"]["sent"], disk.STATE["learner"]["sent"]), (
-            state
-        )
+        assert about == disk.ABOUT and torch.equal(state["learner"]["sent"], disk.STATE["learner"]["sent"]), state
 
 
 # --- an outbox ---
@@ -212,9 +210,7 @@ def find_outbox(folder: Path, choices: Choices, note: Note) -> None:
                 assert sum(map(len, made.parcel)) == made.update.payload_bytes
                 assert is_sealed or b"".join(made.parcel) == ONES
         kept = told(note, "restore", lambda: list(opened.restore(RUN))) or []
-        note(
-            ("found", len(found.get(0, ())), tuple((len(state), len(pending)) for _, state, pending in kept))
-        )
+        note(("found", len(found.get(0, ())), tuple((len(state), len(pending)) for _, state, pending in kept)))
         for made in found.get(0, []):
             opened.drop(0, made.run_id, made.number)
         told(note, "clear", lambda: opened.clear(0, RUN))

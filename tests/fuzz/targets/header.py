@@ -11,27 +11,10 @@ from unstale_proto.messages import Error, Message, Welcome
 
 Note = Callable[[Hashable], None]
 
-DECODING_REASONS = {
-    Reason.MALFORMED_HEADER,
-    Reason.HEADER_TOO_LARGE,
-    Reason.UNKNOWN_TYPE,
-    Reason.WRONG_PROTOCOL,
-}
+DECODING_REASONS = {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
 DIGITS = re.compile(r"\d+")  # a mistake elsewhere in an array is no other mistake
 PAYLOAD = memoryview(bytes(2 * limits.FRAME_BYTES_MAX + 8))  # three frames, were it all sent
-SIZES = (
-    0,
-    1,
-    3,
-    4,
-    8,
-    4096,
-    limits.FRAME_BYTES_MAX - 4,
-    limits.FRAME_BYTES_MAX,
-    limits.FRAME_BYTES_MAX + 4,
-    -4,
-    2**63,
-)
+SIZES = (0, 1, 3, 4, 8, 4096, limits.FRAME_BYTES_MAX - 4, limits.FRAME_BYTES_MAX, limits.FRAME_BYTES_MAX + 4, -4, 2**63)
 
 
 def run(data: bytes, note: Note) -> None:

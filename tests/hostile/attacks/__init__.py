@@ -4,6 +4,5 @@ from hostile.attacks import connections, floods, transfers, updates
 from hostile.attacks.attack import Attack
 
 ALL: dict[str, Attack] = {
-    attack.name: attack
-    for attack in (*connections.ATTACKS, *floods.ATTACKS, *transfers.ATTACKS, *updates.ATTACKS)
+    attack.name: attack for attack in (*connections.ATTACKS, *floods.ATTACKS, *transfers.ATTACKS, *updates.ATTACKS)
 }

@@ -16,9 +16,7 @@ EMPTY_FRAMES, EMPTY_MESSAGES = 5_000_000, 4
 ENDLESS_BYTES_MAX = 1_200_000_000
 RECONNECTING = 400
 UNFINISHED_HANDSHAKE = (
-    zmtp.greeting("CURVE")
-    + zmtp.long_frame_head(zmtp.COMMAND, FRAME_BYTES_MAX - 64)
-    + bytes(FRAME_BYTES_MAX - 65)
+    zmtp.greeting("CURVE") + zmtp.long_frame_head(zmtp.COMMAND, FRAME_BYTES_MAX - 64) + bytes(FRAME_BYTES_MAX - 65)
 )
 PLAIN, KEYED = "plain", "keyed"
 
@@ -201,12 +199,7 @@ ATTACKS = (
         scenes=(PLAIN, KEYED),
         run=reconnecting_silent,
     ),
-    Attack(
-        name="empty-frames",
-        about=f"messages of {EMPTY_FRAMES:,} empty frames",
-        scenes=(PLAIN,),
-        run=empty_frames,
-    ),
+    Attack(name="empty-frames", about=f"messages of {EMPTY_FRAMES:,} empty frames", scenes=(PLAIN,), run=empty_frames),
     Attack(
         name="tiny-frames",
         about="messages of frames of no byte that never end, from two clients, against server.memory_bytes_max",

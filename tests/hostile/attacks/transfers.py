@@ -105,9 +105,6 @@ ATTACKS = (
         run=dripping_downloads,
     ),
     Attack(
-        name="useless-chunks",
-        about="the same chunk again and again",
-        scenes=("plain", "keyed"),
-        run=useless_chunks,
+        name="useless-chunks", about="the same chunk again and again", scenes=("plain", "keyed"), run=useless_chunks
     ),
 )

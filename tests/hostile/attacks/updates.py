@@ -145,8 +145,6 @@ ATTACKS = (
         honest_rounds=False,
         learns=False,
     ),
-    _attack(
-        "gradient-for-delta", "updates of the kind that was not asked for", _gradient, none_of=("accepted",)
-    ),
+    _attack("gradient-for-delta", "updates of the kind that was not asked for", _gradient, none_of=("accepted",)),
     _attack("unasked-evaluation", "evaluations that were not asked for", _evaluation),
 )

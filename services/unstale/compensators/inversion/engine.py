@@ -118,15 +118,11 @@ class Engine:
         finite = _where(is_number_B, iterates, finite)
         stepped = _where(is_finite_B, stepped, finite)
         for index, one in enumerate(group):
-            one.adam = AdamState(
-                tuple(moment_B[index] for moment_B in moments), Reconstruction.row(finite, index)
-            )
+            one.adam = AdamState(tuple(moment_B[index] for moment_B in moments), Reconstruction.row(finite, index))
             one.disparity = disparity_B[index]
             one.advance(Reconstruction.row(stepped, index))
 
-    def _slopes(
-        self, group: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor
-    ) -> tuple["_Pair", Tensor]:
+    def _slopes(self, group: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor) -> tuple["_Pair", Tensor]:
         """The gradients of D in x and l, and D, [B]."""
         device = inputs_BrX.device
         targets = [one.target for one in group]
@@ -135,15 +131,12 @@ class Engine:
         update = tuple(map(torch.stack, zip(*(target.update for target in targets), strict=True)))
         steps, is_low = targets[0].steps, self._settings.precision == "bfloat16"
 
-        def disparity(
-            inputs_rX: Tensor, labels_rC: Tensor, base: Parts, update: Parts, rate: Tensor
-        ) -> Tensor:
+        def disparity(inputs_rX: Tensor, labels_rC: Tensor, base: Parts, update: Parts, rate: Tensor) -> Tensor:
             estimate = local_update(
                 self._network, base, inputs_rX, labels_rC, rate, steps=steps, like=self._like, loss=self._loss
             )
             return sum(
-                ((u - v).abs().sum() for u, v in zip(estimate, update, strict=True)),
-                torch.zeros((), device=device),
+                ((u - v).abs().sum() for u, v in zip(estimate, update, strict=True)), torch.zeros((), device=device)
             )
 
         with self._network.in_use(), torch.autocast(device.type, torch.bfloat16, enabled=is_low):
@@ -159,8 +152,7 @@ class Engine:
         device = iterates[0].device
         # In Python's precision: 1 - 0.999 in float32 is 3e-5 off.
         corrections = [
-            torch.tensor([1 - beta ** (one.done + 1) for one in group], device=device)
-            for beta in (BETA_1, BETA_2)
+            torch.tensor([1 - beta ** (one.done + 1) for one in group], device=device) for beta in (BETA_1, BETA_2)
         ]
         rate_B = torch.tensor([self._rate(one) for one in group], device=device)
         inputs_slope, labels_slope = slopes
@@ -205,11 +197,7 @@ def _stacked(reconstructions: Sequence[Reconstruction]) -> _Pair:
 
 
 def _adam(
-    values_B: Tensor,
-    slope_B: Tensor,
-    moments: Sequence[Tensor],
-    corrections: Sequence[Tensor],
-    rate_B: Tensor,
+    values_B: Tensor, slope_B: Tensor, moments: Sequence[Tensor], corrections: Sequence[Tensor], rate_B: Tensor
 ) -> Tensor:
     """The values after one step of Adam. Writes to both moments. corrections: 1 - beta^t of each, [B]."""
     mean_B, square_B = moments

@@ -37,9 +37,7 @@ class Inverted:
 
     # finished inversions, by index of the update in the round
     inverted_rows: dict[int, Inversion] = field(default_factory=dict)
-    fallbacks: Counter[str] = field(
-        default_factory=Counter
-    )  # number of updates that were not inverted, by reason
+    fallbacks: Counter[str] = field(default_factory=Counter)  # number of updates that were not inverted, by reason
     notes: list[str] = field(default_factory=list)  # about them, for people
 
 
@@ -149,11 +147,7 @@ class Inversions:
 
     def state_dict(self) -> dict[str, Any]:
         """Warm starts and the budget's counts. Open inversions start again."""
-        return {
-            "warm": self._warm.state_dict(),
-            "iterations": self.budget.iterations,
-            "seconds": self.budget.seconds,
-        }
+        return {"warm": self._warm.state_dict(), "iterations": self.budget.iterations, "seconds": self.budget.seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._warm.load_state_dict(state["warm"])
@@ -198,9 +192,7 @@ class Inversions:
             if not one.is_over and not self._is_remote(one):
                 by_kind.setdefault(one.kind, []).append(one)
         size = self._settings.batch_clients
-        return [
-            group[first : first + size] for group in by_kind.values() for first in range(0, len(group), size)
-        ]
+        return [group[first : first + size] for group in by_kind.values() for first in range(0, len(group), size)]
 
     def _compute(self, inversions: Sequence[Inversion]) -> None:
         groups = self._groups(inversions)

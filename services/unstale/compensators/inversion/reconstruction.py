@@ -32,9 +32,7 @@ class Reconstruction:
 
     def on_host(self) -> Self:
         """A copy on the host, which keeps no other tensor in memory."""
-        return type(self)(
-            inputs_rX=self.inputs_rX.to("cpu", copy=True), labels_rC=self.labels_rC.to("cpu", copy=True)
-        )
+        return type(self)(inputs_rX=self.inputs_rX.to("cpu", copy=True), labels_rC=self.labels_rC.to("cpu", copy=True))
 
     @property
     def size_bytes(self) -> int:

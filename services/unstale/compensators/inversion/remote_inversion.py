@@ -74,10 +74,7 @@ def _unpacked(group: Tensors, network: Network, device: torch.device) -> list[In
     return [
         Inversion(
             target=Target(
-                base=network.parts(base_d),
-                update=network.parts(update_d),
-                steps=int(group["steps"]),
-                rate=rate,
+                base=network.parts(base_d), update=network.parts(update_d), steps=int(group["steps"]), rate=rate
             ),
             iterations=iterations,
             now=Reconstruction(inputs_rX=inputs_rX, labels_rC=labels_rC),

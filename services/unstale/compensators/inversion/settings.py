@@ -35,9 +35,7 @@ _REFERENCE = {
     "warm_start": False,
 }
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {"fast": {}, "paper": _PAPER, "reference": _REFERENCE}
-)
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"fast": {}, "paper": _PAPER, "reference": _REFERENCE})
 """`paper`: as Wang & Gao describe. `reference`: as their released code. `fast`: ours (docs/compensators.md)."""
 
 
@@ -59,11 +57,7 @@ class InversionSettings(FirstOrderSettings):
         OURS,
     )
     iterations_min: int = setting(
-        5,
-        "An inversion that the budget ends earlier is not used, unless it was planned shorter.",
-        OURS,
-        ge=1,
-        le=10**7,
+        5, "An inversion that the budget ends earlier is not used, unless it was planned shorter.", OURS, ge=1, le=10**7
     )
     label_loss: Literal["soft", "bce-raw"] = setting(
         "soft",
@@ -71,20 +65,14 @@ class InversionSettings(FirstOrderSettings):
         "ours: as the paper intends",
     )
     labels_start: Literal["gradient", "normal"] = setting(
-        "gradient",
-        "First labels: estimated from the gradient of the last layer's bias, or drawn from N(0, 1).",
-        OURS,
+        "gradient", "First labels: estimated from the gradient of the last layer's bias, or drawn from N(0, 1).", OURS
     )
     optimiser: Literal["adam", "sign-adam"] = setting(
-        "adam",
-        "Optimiser of examples and labels; sign-adam uses only the signs of the examples' gradient.",
-        OURS,
+        "adam", "Optimiser of examples and labels; sign-adam uses only the signs of the examples' gradient.", OURS
     )
     learning_rate: float = setting(0.3, "Rate of that optimiser.", OURS, gt=0, le=1e3)
     schedule: Literal["steps", "constant"] = setting(
-        "constant",
-        "Schedule of the rate: divided by ten at 3/8, 5/8 and 7/8 of the iterations, or constant.",
-        OURS,
+        "constant", "Schedule of the rate: divided by ten at 3/8, 5/8 and 7/8 of the iterations, or constant.", OURS
     )
     residual: float = setting(
         0.5,
@@ -141,10 +129,7 @@ class InversionSettings(FirstOrderSettings):
         None, "How long a closed round waits for inversions, s; null for no limit.", "ours: no bound", gt=0
     )
     seconds_total: float | None = setting(
-        None,
-        "Most seconds of computing for inversions in the whole run; null for no limit.",
-        "ours: no bound",
-        gt=0,
+        None, "Most seconds of computing for inversions in the whole run; null for no limit.", "ours: no bound", gt=0
     )
     switch: Literal["matched", "oracle", "never"] = setting(
         "matched",
@@ -159,11 +144,7 @@ class InversionSettings(FirstOrderSettings):
         le=100,
     )
     window: int = setting(
-        10,
-        "Number of newest errors in the means.",
-        "Wang & Gao: as many as there are stale clients",
-        ge=1,
-        le=10**6,
+        10, "Number of newest errors in the means.", "Wang & Gao: as many as there are stale clients", ge=1, le=10**6
     )
     smooth_rounds: int = setting(
         20,
@@ -173,10 +154,7 @@ class InversionSettings(FirstOrderSettings):
         le=10**6,
     )
     last_round: int | None = setting(
-        None,
-        "Round after which nothing is inverted; null for none.",
-        "Wang & Gao's released code: 300 of 800",
-        ge=1,
+        None, "Round after which nothing is inverted; null for none.", "Wang & Gao's released code: 300 of 800", ge=1
     )
     matches_bytes_max: int = setting(
         256 * 1024**2,

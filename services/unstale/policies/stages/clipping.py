@@ -55,8 +55,6 @@ def _norms(matrix_Kd: Tensor) -> Tensor:
     for chunk in column_chunks(matrix_Kd):
         # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
         squares_K += matrix_Kd[:, chunk].square().sum(dim=1).to("cpu", torch.float64)
-    for row in (
-        torch.nonzero(torch.isinf(squares_K)).flatten().tolist()
-    ):  # a norm of 1e20 has no square in float32
+    for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
         squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
     return squares_K.sqrt()

@@ -17,16 +17,7 @@ class Stage(Policy[S]):
     Its state is the inner policy's, under `inner`, beside the stage's own.
     """
 
-    _SAME = (
-        "source",
-        "loops",
-        "memory",
-        "training",
-        "sends_extra",
-        "once_a_cycle",
-        "needs_base_models",
-        "column_wise",
-    )
+    _SAME = ("source", "loops", "memory", "training", "sends_extra", "once_a_cycle", "needs_base_models", "column_wise")
 
     def __init__(self, settings: S, inner: Policy[Any]) -> None:
         super().__init__(settings, inner.context)

@@ -11,17 +11,7 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table, count
 from unstale.report.groups import Group, frame, keys
 from unstale.report.recorded import Run
-from unstale.report.sections.columns import (
-    ACCURACY,
-    GROUP,
-    INTERVAL,
-    LOSS,
-    RUN,
-    RUNS,
-    VERSION,
-    of_frame,
-    of_spread,
-)
+from unstale.report.sections.columns import ACCURACY, GROUP, INTERVAL, LOSS, RUN, RUNS, VERSION, of_frame, of_spread
 from unstale.report.statistics import Curve, Floats, over_time, over_versions
 
 _EVALUATIONS = (
@@ -75,18 +65,14 @@ def _values(run: Run, measure: _Measure) -> Floats:
 
 
 def _over_versions(group: Group, measure: _Measure) -> Curve:
-    return over_versions(
-        [(run.evaluations.version.to_numpy(), _values(run, measure)) for run in group.evaluated]
-    )
+    return over_versions([(run.evaluations.version.to_numpy(), _values(run, measure)) for run in group.evaluated])
 
 
 def _picture(groups: Sequence[Group], measure: _Measure, along: str) -> Picture:
     is_time = along == drawing.TIME
     if is_time:
         curves = [
-            over_time(
-                [(run.evaluations.elapsed_s.to_numpy(), _values(run, measure)) for run in group.evaluated]
-            )
+            over_time([(run.evaluations.elapsed_s.to_numpy(), _values(run, measure)) for run in group.evaluated])
             for group in groups
         ]
         caption = f"Latest test {measure.word} at each time, in seconds since the first task"
@@ -100,9 +86,7 @@ def _picture(groups: Sequence[Group], measure: _Measure, along: str) -> Picture:
         title=f"{measure.word.capitalize()} over {over}",
         caption=caption + _details(groups, curves, measure, is_time=is_time),
         alternative=f"Curves of the test {measure.word}. {'; '.join(ends)}.",
-        draw=partial(
-            _draw, labels=[group.legend for group in groups], curves=curves, measure=measure, along=along
-        ),
+        draw=partial(_draw, labels=[group.legend for group in groups], curves=curves, measure=measure, along=along),
         keys=keys(groups),
     )
 

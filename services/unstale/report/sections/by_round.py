@@ -33,18 +33,14 @@ def picture(
         title=title,
         caption=caption + _details([runs for _, runs in drawn]),
         alternative=alternative,
-        draw=partial(
-            drawing.lines, labels=[group.legend for group, _ in drawn], curves=curves, axis_label=axis_label
-        ),
+        draw=partial(drawing.lines, labels=[group.legend for group, _ in drawn], curves=curves, axis_label=axis_label),
         keys=keys([group for group, _ in drawn]),
     )
 
 
 def _curve(runs: Sequence[Run], of_run: Callable[[Run], Any]) -> Curve:
     versions = runs[0].rounds.version[: _common(runs)].to_numpy()
-    return over_versions(
-        [drawing.binned(versions, of_run(run).reindex(versions).to_numpy(float)) for run in runs]
-    )
+    return over_versions([drawing.binned(versions, of_run(run).reindex(versions).to_numpy(float)) for run in runs])
 
 
 def _common(runs: Sequence[Run]) -> int:
@@ -57,7 +53,5 @@ def _details(groups: Sequence[Sequence[Run]]) -> str:
     width = -(-max(map(_common, groups), default=0) // drawing.POINTS_MAX)
     means = f"; each point is the mean of {width} rounds" if width > 1 else ""
     left_out = sum(run.version - _common(runs) for runs in groups for run in runs)
-    rest = (
-        f" Left out: {count(left_out, 'round')} that some runs of the group do not have." if left_out else ""
-    )
+    rest = f" Left out: {count(left_out, 'round')} that some runs of the group do not have." if left_out else ""
     return f"{band}{means}.{rest}"

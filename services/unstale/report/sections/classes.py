@@ -39,13 +39,7 @@ def section(groups: Sequence[Group]) -> Section | None:
         pictures=[*([_map(groups[0])] if len(groups) == 1 else []), _dots(groups, last)],
         tables=[
             Table("classes", caption, _CLASSES, rows, rows_shown=ROWS_SHOWN),
-            Table(
-                "class_evaluations",
-                "Every evaluation by class",
-                _EVALUATIONS,
-                _evaluations(groups),
-                rows_shown=0,
-            ),
+            Table("class_evaluations", "Every evaluation by class", _EVALUATIONS, _evaluations(groups), rows_shown=0),
         ],
     )
 
@@ -93,9 +87,7 @@ def _map(group: Group) -> Picture:
         alternative=f"A map of the test accuracy of {len(curves)} classes over versions of {group.label}; the table of "
         "classes below has the numbers of the last version.",
         draw=partial(
-            _draw_map,
-            versions=at_x[shown],
-            accuracy_Cx=np.stack([curve.mean_x for curve in curves])[:, shown],
+            _draw_map, versions=at_x[shown], accuracy_Cx=np.stack([curve.mean_x for curve in curves])[:, shown]
         ),
     )
 
@@ -123,9 +115,7 @@ def _class_ticks(classes: int) -> range:
 def _dots(groups: Sequence[Group], last: Sequence[Sequence[Spread]]) -> Picture:
     worst = []
     for group, by_class in zip(groups, last, strict=True):
-        means_C = np.nan_to_num(
-            [accuracy.mean for accuracy in by_class], nan=1.0
-        )  # no test example: not the worst
+        means_C = np.nan_to_num([accuracy.mean for accuracy in by_class], nan=1.0)  # no test example: not the worst
         worst.append(f"{group.label}: worst class {means_C.argmin()} with {means_C.min():.3f}")
     has_intervals = any(len(group.evaluated) > 1 for group in groups)
     return Picture(

@@ -33,9 +33,7 @@ def of_spread(
 ) -> tuple[Column, ...]:
     """Return a column for each of these parts of a `Spread`, such as `accuracy_mean_ratio`. head: of the mean."""
     return tuple(
-        Column(
-            "_".join(filter(None, (measure, part, unit))), _HEADS.get(part, head or f"{measure}, mean"), form
-        )
+        Column("_".join(filter(None, (measure, part, unit))), _HEADS.get(part, head or f"{measure}, mean"), form)
         for part in parts
     )
 
@@ -52,12 +50,7 @@ def versions(values: Iterable[Any]) -> str:
 
 
 def of_frame(
-    name: str,
-    caption: str,
-    columns: tuple[Column, ...],
-    frame: pd.DataFrame,
-    *,
-    rows_shown: int | None = None,
+    name: str, caption: str, columns: tuple[Column, ...], frame: pd.DataFrame, *, rows_shown: int | None = None
 ) -> Table:
     """Return a table of the columns of a data frame that have these names."""
     return Table(name, caption, columns, rows(frame, columns), rows_shown=rows_shown)

@@ -10,16 +10,7 @@ from unstale.compensators.compensator import UNCHANGED
 from unstale.report import drawing
 from unstale.report.content import Column, Picture, Section, Table
 from unstale.report.groups import Group, frame
-from unstale.report.sections.columns import (
-    CLIENT,
-    GROUP,
-    METHOD,
-    RUN,
-    STALENESS,
-    UPDATES,
-    VERSION,
-    of_frame,
-)
+from unstale.report.sections.columns import CLIENT, GROUP, METHOD, RUN, STALENESS, UPDATES, VERSION, of_frame
 from unstale.report.statistics import Curve, single
 
 _ERRORS = (
@@ -68,8 +59,7 @@ def _by_method(groups: Sequence[Group], measured: pd.DataFrame) -> list[tuple[st
         (group.label, method, errors)
         for group in groups
         for method, errors in sorted(
-            finite[finite.group == group.label].groupby("method"),
-            key=lambda item: (item[0] != UNCHANGED, item[0]),
+            finite[finite.group == group.label].groupby("method"), key=lambda item: (item[0] != UNCHANGED, item[0])
         )
     ]
 
@@ -83,9 +73,7 @@ def _picture(groups: Sequence[Group], measured: pd.DataFrame, column: str) -> Pi
     ]
     curves = [_curve(errors.groupby("version")[column].mean()) for _, _, errors in shown]
     means = [f"{label} {np.nanmean(curve.mean_x):.3g}" for label, curve in zip(labels, curves, strict=True)]
-    rest = (
-        f" The first {LINES_MAX} of {len(all_lines)} lines are drawn." if len(all_lines) > LINES_MAX else ""
-    )
+    rest = f" The first {LINES_MAX} of {len(all_lines)} lines are drawn." if len(all_lines) > LINES_MAX else ""
     word, axis = _AXES[column]
     return Picture(
         name=f"compensation_error_{column}",
@@ -111,13 +99,9 @@ def _tables(groups: Sequence[Group], measured: pd.DataFrame) -> list[Table]:
     fallbacks = _most_common(frame(groups, "fallbacks"), "reason")
     return [
         of_frame("compensation_methods", "Updates by the method that replaced them", _METHODS, methods),
-        of_frame(
-            "compensation_fallbacks", "Updates that were not compensated as configured", _FALLBACKS, fallbacks
-        ),
+        of_frame("compensation_fallbacks", "Updates that were not compensated as configured", _FALLBACKS, fallbacks),
         Table("compensation_errors", "Errors of compensation", _ERRORS, errors),
-        of_frame(
-            "compensation_measured", "Every measured error of compensation", _MEASURED, measured, rows_shown=0
-        ),
+        of_frame("compensation_measured", "Every measured error of compensation", _MEASURED, measured, rows_shown=0),
     ]
 
 
@@ -125,6 +109,4 @@ def _most_common(updates: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return the number of updates by group and column, the greatest of each group first."""
     counts = updates.groupby(["group", column], sort=False).updates.sum().reset_index()
     order = counts.group.map({label: number for number, label in enumerate(updates.group.unique())})
-    return counts.assign(order=order).sort_values(
-        ["order", "updates"], ascending=[True, False], kind="stable"
-    )
+    return counts.assign(order=order).sort_values(["order", "updates"], ascending=[True, False], kind="stable")

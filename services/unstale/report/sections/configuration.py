@@ -48,9 +48,7 @@ def _every(settings: Mapping[str, Mapping[str, str]]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _differences(
-    groups: Sequence[Group], differ: Sequence[str], settings: Mapping[str, Mapping[str, str]]
-) -> Table:
+def _differences(groups: Sequence[Group], differ: Sequence[str], settings: Mapping[str, Mapping[str, str]]) -> Table:
     def of_group(group: Group, key: str) -> str:
         texts = dict.fromkeys(settings[run.name].get(key, NONE) for run in group.runs)
         return ", ".join(printable(text) for text in texts)

@@ -70,10 +70,7 @@ def _is_used(phase: str, timed: Sequence[tuple[Group, _Phases]]) -> bool:
 
 def _phases(group: Group) -> _Phases:
     rounds, evaluations = frame([group], "rounds"), frame([group], "evaluations")
-    return {
-        phase: (rounds if phase != "evaluate" else evaluations)[f"{phase}_s"].to_numpy(float)
-        for phase in PHASES
-    }
+    return {phase: (rounds if phase != "evaluate" else evaluations)[f"{phase}_s"].to_numpy(float) for phase in PHASES}
 
 
 def _phase_rows(group: Group, phases: _Phases, used: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -94,9 +91,7 @@ def _phase_rows(group: Group, phases: _Phases, used: Sequence[str]) -> list[tupl
 
 
 def _bars(timed: Sequence[tuple[Group, _Phases]], used: Sequence[str]) -> Picture:
-    means = {
-        phase: [float(phases[phase].sum()) / len(phases["wait"]) for _, phases in timed] for phase in used
-    }
+    means = {phase: [float(phases[phase].sum()) / len(phases["wait"]) for _, phases in timed] for phase in used}
     texts = [
         f"{group.label}: " + ", ".join(f"{phase} {mean_s[index]:.3g} s" for phase, mean_s in means.items())
         for index, (group, _) in enumerate(timed)

@@ -9,10 +9,7 @@ from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, frame, keys
 from unstale.report.sections.columns import GROUP, UPDATES
 
-_REJECTIONS = (
-    *(GROUP, Column("reason", "reason"), UPDATES),
-    Column("received_ratio", "of those received", ".2%"),
-)
+_REJECTIONS = (*(GROUP, Column("reason", "reason"), UPDATES), Column("received_ratio", "of those received", ".2%"))
 REASONS_DRAWN = 10
 
 
@@ -32,9 +29,7 @@ def section(groups: Sequence[Group]) -> Section:
         title="Rejections",
         sentences=sentences if rows else ["No update was rejected.", *sentences],
         pictures=[_bars(groups, counts, received)] if rows else [],
-        tables=[
-            Table("rejections", "Rejected updates by reason, over all runs of a group", _REJECTIONS, rows)
-        ],
+        tables=[Table("rejections", "Rejected updates by reason, over all runs of a group", _REJECTIONS, rows)],
     )
 
 

@@ -10,16 +10,7 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, frame, keys
 from unstale.report.sections import by_round
-from unstale.report.sections.columns import (
-    CLIENT,
-    EXAMPLES,
-    GROUP,
-    RUN,
-    STALENESS,
-    UPDATES,
-    VERSION,
-    of_frame,
-)
+from unstale.report.sections.columns import CLIENT, EXAMPLES, GROUP, RUN, STALENESS, UPDATES, VERSION, of_frame
 from unstale.report.statistics import Floats, Integers
 
 _SUMMARY = (
@@ -93,10 +84,7 @@ _Aggregated = Sequence[tuple[Group, Integers]]
 
 
 def _histogram(aggregated: _Aggregated) -> Picture:
-    texts = [
-        f"{group.label}: mean {staleness.mean():.2f}, max {staleness.max()}"
-        for group, staleness in aggregated
-    ]
+    texts = [f"{group.label}: mean {staleness.mean():.2f}, max {staleness.max()}" for group, staleness in aggregated]
     return Picture(
         name="staleness_histogram",
         title="Staleness of updates",

@@ -7,16 +7,7 @@ from math import nan
 from unstale.report.content import Cell, Column, Section, Table, listed
 from unstale.report.groups import Group
 from unstale.report.recorded import Run, State
-from unstale.report.sections.columns import (
-    ACCURACY,
-    GROUP,
-    MEAN,
-    RUN,
-    RUNS,
-    cells,
-    of_spread,
-    versions,
-)
+from unstale.report.sections.columns import ACCURACY, GROUP, MEAN, RUN, RUNS, cells, of_spread, versions
 from unstale.report.statistics import spread
 
 _GROUPS = (
@@ -77,9 +68,7 @@ _MEANING = {
 def _state_notes(runs: Sequence[Run]) -> Iterator[str]:
     for state, meaning in _MEANING.items():
         names = [
-            f"{run.name} (version {run.version:,} of {run.settings.rounds:,})"
-            for run in runs
-            if run.state is state
+            f"{run.name} (version {run.version:,} of {run.settings.rounds:,})" for run in runs if run.state is state
         ]
         if names:
             yield f"{state.value.capitalize()}: {listed(names)}; {meaning}."
@@ -95,8 +84,7 @@ def _data_notes(runs: Sequence[Run]) -> Iterator[str]:
     if unmeasured:
         yield f"Without an evaluation on the test set, so without accuracy and loss: {listed(unmeasured)}."
     data_sets = dict.fromkeys(
-        " ".join(str(part) for part in (run.settings.data.name, run.settings.data.path) if part)
-        for run in runs
+        " ".join(str(part) for part in (run.settings.data.name, run.settings.data.path) if part) for run in runs
     )
     if len(data_sets) > 1:
         yield f"The runs use different data sets, {listed(list(data_sets))}: their accuracies are not comparable."

@@ -55,9 +55,7 @@ def results_of(reply: bytes, rows: SharedRows) -> list[Computed]:
             extra_d=None if extra_d is None else extra_d.clone(),
             **fields,
         )
-        results.append(
-            Computed(local=local, evaluation=None if evaluation is None else Evaluation(**evaluation))
-        )
+        results.append(Computed(local=local, evaluation=None if evaluation is None else Evaluation(**evaluation)))
     return results
 
 

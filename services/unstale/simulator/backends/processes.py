@@ -29,9 +29,7 @@ class Processes(Backend):
     Each process holds the data set. Workers end with this process, however it ends, and with `close`.
     """
 
-    def __init__(
-        self, context: TrainingContext, training: LocalTraining, settings: Settings, processes: int
-    ) -> None:
+    def __init__(self, context: TrainingContext, training: LocalTraining, settings: Settings, processes: int) -> None:
         """context, training: of the run's settings, on the CPU. processes: P, with this one, >= 1."""
         self.at_a_time = processes
         self._trainer = context.trainer

@@ -49,11 +49,7 @@ class SharedRows:
         """[d], [b] and [d] or None, views."""
         row_D = self._matrix_RD[row]
         extra_d = row_D[self._extra_start :]
-        return (
-            row_D[: self._dimension],
-            row_D[self._dimension : self._extra_start],
-            extra_d if len(extra_d) else None,
-        )
+        return (row_D[: self._dimension], row_D[self._dimension : self._extra_start], extra_d if len(extra_d) else None)
 
 
 def make_file(dimension: int, buffers: int, *, extra: bool) -> int:

@@ -50,9 +50,7 @@ class Vmap(Backend):
     def compute(self, jobs: Sequence[Job]) -> list[Computed]:
         trainer = self._trainer
         tasks = [
-            trainer.task(
-                *(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version
-            )
+            trainer.task(*(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version)
             for job in jobs
         ]
         alike: dict[tuple[int, ...], list[int]] = {}  # places, by the sizes of the mini-batches
@@ -85,8 +83,7 @@ class Vmap(Backend):
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
         examples = [
-            self._trainer.examples(client_id, task.version)
-            for client_id, task in zip(clients, tasks, strict=True)
+            self._trainer.examples(client_id, task.version) for client_id, task in zip(clients, tasks, strict=True)
         ]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
@@ -96,10 +93,7 @@ class Vmap(Backend):
         for step in range(len(tasks[0].batches)):
             inputs_KbX, labels_Kb = (
                 torch.stack(
-                    [
-                        own[part].index_select(0, task.batches[step])
-                        for own, task in zip(examples, tasks, strict=True)
-                    ]
+                    [own[part].index_select(0, task.batches[step]) for own, task in zip(examples, tasks, strict=True)]
                 )
                 for part in (0, 1)
             )
@@ -109,9 +103,7 @@ class Vmap(Backend):
                 steps_Kd = vectors_Kd.add_(parameters_Kd, alpha=training.weight_decay)
                 if training.momentum:
                     velocity_Kd = (
-                        steps_Kd
-                        if velocity_Kd is None
-                        else velocity_Kd.mul_(training.momentum).add_(steps_Kd)
+                        steps_Kd if velocity_Kd is None else velocity_Kd.mul_(training.momentum).add_(steps_Kd)
                     )
                     steps_Kd = velocity_Kd
                 parameters_Kd.sub_(rates_K1 * steps_Kd)

@@ -117,9 +117,7 @@ def _pixels(folder: Path, files: list[Path]) -> Pixels:
     # Without a writable folder, or on a full disk, the next start decodes again.
     with suppress(OSError), TemporaryDirectory(prefix=".unstale-", dir=folder) as temporary:
         np.save(Path(temporary) / target.name, images)
-        (Path(temporary) / target.name).replace(
-            target
-        )  # atomic, also if two processes do it at the same time
+        (Path(temporary) / target.name).replace(target)  # atomic, also if two processes do it at the same time
     return images
 
 
@@ -129,7 +127,5 @@ def _mapped(path: Path, examples: int) -> Pixels:
         if images.dtype != np.uint8 or images.shape != (examples, 3, SIDE, SIDE):
             raise ValueError(f"{images.dtype} {list(images.shape)}, expected {examples} images")
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({reason_of(error)}); delete it to have it made again"
-        ) from error
+        raise UserError(f"{path}: cannot be read ({reason_of(error)}); delete it to have it made again") from error
     return images

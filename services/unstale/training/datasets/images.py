@@ -46,8 +46,7 @@ def _decoded(path: Path, square: int | None, colour: bool) -> Pixels:
                 raise UserError(f"{path}: has more than 8 bits a channel, expected an image of 8")
             if max(opened.size) > _SIDE_MAX:
                 raise UserError(
-                    f"{path}: has {opened.width}x{opened.height} pixels, expected at most "
-                    f"{_SIDE_MAX}x{_SIDE_MAX}"
+                    f"{path}: has {opened.width}x{opened.height} pixels, expected at most {_SIDE_MAX}x{_SIDE_MAX}"
                 )
             image: Any = opened
             if square is not None:

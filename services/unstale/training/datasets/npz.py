@@ -72,18 +72,14 @@ def _names(path: Path, stored_names: list[str], column: str | None) -> list[str]
         return list(NAMES)
     columns = [name.removesuffix("_train") for name in stored_names if name.endswith("_train")]
     if column not in columns:
-        raise UserError(
-            f"{path}: has no {column}_train, which data.column asks for{nearest(column, columns)}"
-        )
+        raise UserError(f"{path}: has no {column}_train, which data.column asks for{nearest(column, columns)}")
     return [*NAMES, *(name for name in (f"{column}_train", f"{column}_test") if name in stored_names)]
 
 
 def _check_part(path: Path, part: str, x: Array, y: Array) -> None:
     if x.dtype == np.uint8:
         if x.ndim not in (3, 4):
-            raise UserError(
-                f"{path}: x_{part} holds {_described(x)}, expected uint8 images [N, H, W] or [N, H, W, C]"
-            )
+            raise UserError(f"{path}: x_{part} holds {_described(x)}, expected uint8 images [N, H, W] or [N, H, W, C]")
     elif not np.issubdtype(x.dtype, np.floating) or x.ndim < 2:
         raise UserError(f"{path}: x_{part} holds {_described(x)}, expected uint8 images or floats [N, ...]")
     if 0 in x.shape:
@@ -91,9 +87,7 @@ def _check_part(path: Path, part: str, x: Array, y: Array) -> None:
     if x.dtype != np.uint8 and not abs(x).max() <= np.finfo(np.float32).max:
         raise UserError(f"{path}: x_{part} holds NaN, infinity or a number that float32 cannot hold")
     if not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
-        raise UserError(
-            f"{path}: y_{part} holds {_described(y)}, expected {len(x)} integers, one for each example"
-        )
+        raise UserError(f"{path}: y_{part} holds {_described(y)}, expected {len(x)} integers, one for each example")
 
 
 def _classes(path: Path, y_train: NDArray[np.int64], y_test: NDArray[np.int64]) -> int:

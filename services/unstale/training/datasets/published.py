@@ -37,9 +37,7 @@ def read(source: Source) -> Dataset:
     def splits(download: bool) -> list[Split]:
         return [_split(source, is_train=is_train, download=download) for is_train in (True, False)]
 
-    train, test = fetched(
-        source, FILES[source.name], read=lambda: splits(False), download=lambda: splits(True)
-    )
+    train, test = fetched(source, FILES[source.name], read=lambda: splits(False), download=lambda: splits(True))
     return Dataset(
         name=source.name,
         classes=CLASSES.get(source.name, 10),
@@ -65,9 +63,7 @@ def _split(source: Source, *, is_train: bool, download: bool) -> Split:
         svhn = datasets.SVHN(root, split="train" if is_train else "test", download=download)
         return _of_arrays(svhn.data, svhn.labels)
     if name in ("cifar10", "cifar100"):
-        cifar = (datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100)(
-            root, is_train, download=download
-        )
+        cifar = (datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100)(root, is_train, download=download)
         return _of_arrays(cifar.data.transpose(0, 3, 1, 2), np.array(cifar.targets))
     if name.startswith("emnist-"):
         emnist = datasets.EMNIST(root, name.removeprefix("emnist-"), train=is_train, download=download)

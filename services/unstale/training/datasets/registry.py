@@ -32,23 +32,17 @@ def _from_cache(name: str, summary: str, constants: Constants | None = None) -> 
 
 
 _KINDS = {
-    "digits": _Kind(
-        summary="1,797 handwritten digits of 8x8 pixels, built into scikit-learn", read=digits.read
-    ),
+    "digits": _Kind(summary="1,797 handwritten digits of 8x8 pixels, built into scikit-learn", read=digits.read),
     "npz": _Kind(
         summary="your own file with x_train, y_train, x_test and y_test (uint8 images or floats)",
         read=npz.read,
         reads="file with x_train, y_train, x_test and y_test",
     ),
     "folder": _Kind(
-        summary=f"your own folder with {folder.EXPECTED}",
-        read=folder.read,
-        reads=f"folder with {folder.EXPECTED}",
+        summary=f"your own folder with {folder.EXPECTED}", read=folder.read, reads=f"folder with {folder.EXPECTED}"
     ),
     "mnist": _from_cache("mnist", "70,000 handwritten digits of 28x28", ((0.1307,), (0.3081,))),
-    "fashion-mnist": _from_cache(
-        "fashion-mnist", "70,000 articles of clothing of 28x28", ((0.2860,), (0.3530,))
-    ),
+    "fashion-mnist": _from_cache("fashion-mnist", "70,000 articles of clothing of 28x28", ((0.2860,), (0.3530,))),
     "emnist-mnist": _from_cache("emnist-mnist", "70,000 handwritten digits of 28x28, balanced"),
     "emnist-byclass": _Kind(
         summary="814,255 handwritten characters of 62 classes of 28x28; with writers from emnist-byclass.mat",
@@ -65,9 +59,7 @@ _KINDS = {
         "60,000 colour photographs of 32x32, 100 classes",
         ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     ),
-    "svhn": _from_cache(
-        "svhn", "99,289 house numbers of 32x32", ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
-    ),
+    "svhn": _from_cache("svhn", "99,289 house numbers of 32x32", ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))),
     "celeba": _Kind(
         summary="202,599 faces as 84x84, smiling or not, by celebrity", read=celeba.read, files=celeba.FILES
     ),
@@ -130,9 +122,7 @@ def check(source: Source) -> None:
         raise unknown_name("data set", source.name, DATASETS)
     _check_path(source, _KINDS[source.name])
     if source.column is not None and source.name != "npz":
-        raise UserError(
-            f"data set {source.name!r} has no columns, got column {source.column!r}; only 'npz' has"
-        )
+        raise UserError(f"data set {source.name!r} has no columns, got column {source.column!r}; only 'npz' has")
 
 
 def _check_path(source: Source, kind: _Kind) -> None:
@@ -142,13 +132,9 @@ def _check_path(source: Source, kind: _Kind) -> None:
                 f"data set {source.name!r} needs a path to a {kind.reads}; name it with {source.section}.path"
             )
     elif source.path is not None:
-        problem = (
-            "is built in and reads no file" if kind.files is None else "lies in the cache and takes no path"
-        )
+        problem = "is built in and reads no file" if kind.files is None else "lies in the cache and takes no path"
         advice = "'npz'" if kind.files is None else "the cache, or 'npz' or 'folder'"
-        raise UserError(
-            f"data set {source.name!r} {problem}, got path {str(source.path)!r}; did you mean {advice}?"
-        )
+        raise UserError(f"data set {source.name!r} {problem}, got path {str(source.path)!r}; did you mean {advice}?")
 
 
 def is_there(name: str, cache: str = CACHE) -> bool | None:

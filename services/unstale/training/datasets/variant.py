@@ -92,9 +92,7 @@ def _converted(stored_NX: Tensor, shape: tuple[int, ...], scale: float) -> Tenso
         return stored_NX
     converted_NX = torch.empty((len(stored_NX), *shape), dtype=torch.uint8)
     pieces = zip(
-        torch.split(stored_NX, _CONVERTED_TOGETHER),
-        torch.split(converted_NX, _CONVERTED_TOGETHER),
-        strict=True,
+        torch.split(stored_NX, _CONVERTED_TOGETHER), torch.split(converted_NX, _CONVERTED_TOGETHER), strict=True
     )
     for stored_nX, converted_nX in pieces:
         levels_nX = stored_nX.float() * scale

@@ -51,9 +51,7 @@ def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
     def make(input_shape: Shape, classes: int) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] != 3:
             raise MisfitError("it takes images of three channels")
-        module: nn.Module = models.get_model(
-            name, weights=None, num_classes=classes, **_SETTINGS.get(name, {})
-        )
+        module: nn.Module = models.get_model(name, weights=None, num_classes=classes, **_SETTINGS.get(name, {}))
         return module
 
     return make
@@ -80,9 +78,7 @@ def _call(name: str, user_factory: Callable[..., object], input_shape: Shape, cl
             ) from None
     module = user_factory(*bound.args, **bound.kwargs)
     if not isinstance(module, nn.Module):
-        raise UserError(
-            f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module"
-        )
+        raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
     return module.cpu()
 
 
@@ -153,9 +149,7 @@ def _normalise(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, inputs: T
     The last mini-batch of an epoch may be one example, and small images may have one pixel at this layer.
     """
     if norm.training and norm.track_running_stats and inputs.numel() == inputs.shape[1]:
-        return batch_norm(
-            inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps
-        )
+        return batch_norm(inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
     return type(norm).forward(norm, inputs)
 
 

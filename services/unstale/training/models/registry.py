@@ -54,9 +54,7 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
     if name in _NORMED:
         return partial(_NORMED[name], norm=norm), MODELS[name][1]
     if norm != "group":
-        raise UserError(
-            f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}"
-        )
+        raise UserError(f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}")
     if name in MODELS:
         return MODELS[name]
     if ":" in name:

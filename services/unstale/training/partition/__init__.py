@@ -4,14 +4,7 @@ One method per module; the interface is in `interface`, the names in `registry`.
 Source: docs/methods/partitions.md#partitions
 """
 
-from unstale.training.partition.histogram import (
-    Spread,
-    Summary,
-    block_holders,
-    label_counts,
-    summary,
-    top_holders,
-)
+from unstale.training.partition.histogram import Spread, Summary, block_holders, label_counts, summary, top_holders
 from unstale.training.partition.interface import Examples, Indices, Partition, check, split
 from unstale.training.partition.own_test_sets import split_test_set
 from unstale.training.partition.registry import PARTITIONS, create

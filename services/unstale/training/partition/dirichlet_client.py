@@ -25,9 +25,7 @@ class DirichletClient(Partition):
     the client with the most. alpha = infinity for floor(budget / C) of each class.
     """
 
-    source: ClassVar[str] = (
-        "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client"
-    )
+    source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client"
     is_complete: ClassVar[bool] = False
 
     alpha: float
@@ -58,9 +56,7 @@ class DirichletClient(Partition):
         indices: list[list[int]] = []
         for _ in range(clients):
             mixture_C = (
-                np.full(classes, 1 / classes)
-                if self.alpha == np.inf
-                else rng.dirichlet(np.full(classes, self.alpha))
+                np.full(classes, 1 / classes) if self.alpha == np.inf else rng.dirichlet(np.full(classes, self.alpha))
             )
             counts_C = np.floor(self.budget * mixture_C).astype(np.int64)
             # The lists are reversed: `pop` takes the first.

@@ -14,9 +14,7 @@ from unstale.training.partition.interface import Indices
 
 def label_counts(partitions: Sequence[Indices], labels_n: NDArray[np.integer], classes: int) -> Indices:
     """[N, C] int64: examples of each client and class. labels_n: in [0, classes)."""
-    return np.stack([np.bincount(labels_n[share], minlength=classes) for share in partitions]).astype(
-        np.int64
-    )
+    return np.stack([np.bincount(labels_n[share], minlength=classes) for share in partitions]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +64,7 @@ def _spread(numbers_N: Indices) -> Spread:
     return Spread(min=int(numbers_N.min()), median=float(np.median(numbers_N)), max=int(numbers_N.max()))
 
 
-def top_holders(
-    partitions: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int
-) -> list[int]:
+def top_holders(partitions: Sequence[Indices], labels_n: NDArray[np.integer], label: int, count: int) -> list[int]:
     """The `count` clients with the most examples of a class, most first; ties: the higher id.
 
     count: at most N.

@@ -80,9 +80,7 @@ class SizedPartition(Partition):
         check_size(len(examples), clients, self.min_examples)
 
 
-def check(
-    partition: Partition, labels_n: NDArray[np.integer], clients: int, groups_n: Indices | None = None
-) -> None:
+def check(partition: Partition, labels_n: NDArray[np.integer], clients: int, groups_n: Indices | None = None) -> None:
     """Raise UserError if `split` would. Cheap. labels_n, groups_n: as in `Examples`. clients: N."""
     if clients < 1:
         raise UserError(f"clients is {clients}, expected 1 or more")
@@ -92,11 +90,7 @@ def check(
 
 
 def split(
-    partition: Partition,
-    labels_n: NDArray[np.integer],
-    clients: int,
-    rng: Generator,
-    groups_n: Indices | None = None,
+    partition: Partition, labels_n: NDArray[np.integer], clients: int, rng: Generator, groups_n: Indices | None = None
 ) -> list[Indices]:
     """The indices of each client's examples, at least one each, shuffled.
 

@@ -44,9 +44,7 @@ def split_test_set(
     if partition.is_even:
         holders_C = (counts_NC > 0).sum(axis=0)
         size = min(map(len, class_indices)) // int(holders_C.max())
-        class_indices = [
-            indices[: size * holders] for indices, holders in zip(class_indices, holders_C, strict=True)
-        ]
+        class_indices = [indices[: size * holders] for indices, holders in zip(class_indices, holders_C, strict=True)]
     parts_by_class = [
         np.split(indices, np.cumsum(count_N)[:-1] * len(indices) // count_N.sum())
         for indices, count_N in zip(class_indices, counts_NC.T, strict=True)

@@ -56,9 +56,7 @@ class VariantStream:
             )
         new = Examples(new_labels_m)
         classes = max(int(labels_n.max()) + 1, new.classes)
-        self._new = [
-            self._rng(NEW_EXAMPLES, label).permutation(new.of_class(label)) for label in range(classes)
-        ]
+        self._new = [self._rng(NEW_EXAMPLES, label).permutation(new.of_class(label)) for label in range(classes)]
         held_NC = label_counts(partitions, labels_n, classes)
         self._before_NC = np.cumsum(held_NC, axis=0) - held_NC
         for label, own in enumerate(self._new):
