@@ -47,7 +47,7 @@ Vector = np.ndarray[Any, Any]
 def real(path: str | None) -> tuple[Vector, Vector]:
     """A model and the update that a client makes of it: [d] float32 each."""
     from unstale.config import Settings
-    from unstale.config.training_context import training_context
+    from unstale.config.workspace import training_context
 
     settings = Settings(
         clients=CLIENTS,

@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.training.evaluate import evaluate
 from unstale.training.models import build
 

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import report
-from unstale.config import build
+from unstale.config.data import ClientData
 from unstale.config.settings import Settings, SimulationSettings
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.coordinator import actions, events
 from unstale.metrics.progress import Progress
 from unstale.seeds import Stream, stream
@@ -156,7 +156,7 @@ def _batches(recorded: Recorded, first_round: int = 0, every: int = 1) -> Iterat
     """The mini-batches that the simulated clients draw, gathered; of some rounds."""
     settings = recorded.settings
     dataset = training_context(settings).dataset
-    shares = build.client_partitions(settings, dataset)
+    shares = ClientData.of(settings, dataset).train()
     for position, (client_id, number) in enumerate(recorded.order):
         if position // K % every != first_round:
             continue

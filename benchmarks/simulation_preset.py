@@ -37,7 +37,7 @@ from benchmarks import report
 from benchmarks.preset_start import CELL, Enough
 from unstale import translate
 from unstale.config.settings import Settings, SimulationSettings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate

@@ -17,7 +17,7 @@ from torch import Tensor
 from unstale.compensators import LocalSteps, Network, StaleRound, StaleUpdate
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
 
 CLIENTS, AT_A_TIME, EPOCHS, RATE = 100, 10, 5, 0.01

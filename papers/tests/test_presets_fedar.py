@@ -123,7 +123,8 @@ def test_every_run_trains_as_the_paper_says() -> None:
 def test_the_rate_falls_for_logistic_regression_alone_and_its_cut_off_is_the_convex_one() -> None:
     for cell in ar_f2().cells:
         convex = cell.labels["data"] == "MNIST"
-        assert build.schedule(cell.settings).rate(9) == pytest.approx(0.01 if convex else 0.1)
+        rate_of = build.learning_rate(cell.settings.training, cell.settings.rounds)
+        assert rate_of(9) == pytest.approx(0.01 if convex else 0.1)
         if cell.labels["method"] == "FedAR":
             assert cell.settings.policy.settings["cutoff"] == ("convex" if convex else "nonconvex")
 

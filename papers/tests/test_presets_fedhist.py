@@ -9,6 +9,7 @@ import torch
 from unstale.config import Settings, build
 from unstale.config.scenario import Held, conditions
 from unstale.seeds import Stream, stream
+from unstale.training.partition import create as create_partition
 from unstale.training.partition import label_counts, split
 from unstale.training.partition.slow_class import slow_clients
 from unstale_papers.preset import Cell, Preset
@@ -92,7 +93,7 @@ def test_the_methods_differ_in_policy_and_local_training_alone() -> None:
 @pytest.mark.parametrize(("ratio", "h"), [("10", 5), ("100", 50)])
 def test_fedhist_looks_back_half_as_many_rounds_as_the_level_of_staleness(ratio: str, h: int) -> None:
     settings = at(fh_f4(), beta="0.3", ratio=ratio, method="FedHist").settings
-    made = build.policy(settings, dimension=1, where=torch.device("cpu"))
+    made = build.policy_in_small(settings)
     assert made.state_dict()["h"] == h
 
 
@@ -120,7 +121,7 @@ def test_the_fairness_figure_has_the_methods_of_table_1_on_two_data_sets() -> No
 def test_all_who_hold_the_tenth_class_are_slow_and_nobody_else_is(beta: float, tmp_path: Path) -> None:
     labels_n = torch.arange(10).repeat_interleave(300).numpy()
     settings = at(fh_f5(), data="CIFAR-10", beta=f"{beta:.1f}", ratio="10", method="FedHist").settings
-    shares = split(build.partition(settings), labels_n, settings.clients, stream(0, Stream.PARTITION))
+    shares = split(create_partition(settings.partition), labels_n, settings.clients, stream(0, Stream.PARTITION))
     counts_NC = label_counts(shares, labels_n, 10)
     file = tmp_path / "slow.yaml"
     file.write_text(SLOW_HOLDERS)

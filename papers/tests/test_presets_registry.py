@@ -9,6 +9,7 @@ import pytest
 from unstale.config import build
 from unstale.config.keys import KEYS
 from unstale.errors import UserError
+from unstale.training.registry import create as create_training
 from unstale_papers.comparison import Comparison
 from unstale_papers.preset import Cell, Claim, Preset
 from unstale_papers.presets.registry import PRESETS, make
@@ -58,7 +59,7 @@ def test_parts_can_be_made_of_every_cell_without_its_data(preset: Preset, tmp_pa
             named = settings.scenario.model_copy(update={"name": str(file)})
             settings = settings.model_copy(update={"scenario": named})
         build.check(settings)
-        build.training(settings)
+        create_training(settings.training)
 
 
 @every_preset

@@ -151,7 +151,7 @@ def test_the_figures_on_natural_clients_share_wkafl_and_each_ablation_lacks_one_
 def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> None:
     cell = at(wk_f2(), K="10")
     assert (cell.settings.clients, cell.settings.trigger.k) == (1000, 10)
-    policy = build.policy(cell.settings, dimension=1, where=torch.device("cpu"))
+    policy = build.policy_in_small(cell.settings)
     step = policy.step(
         UpdateBatch(
             matrix_Kd=torch.tensor([[1.0], [-1.0]]),

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import torch
 import zmq
 
 from support.processes import START_S, Process
 from support.proxy import Proxy
 from support.running import RunningServer, small
-from unstale.config import build
+from unstale.config.workspace import make_workspace
 from unstale.flat import to_bytes
 from unstale.metrics.progress import Outcome
 from unstale.server.welcome import welcome
@@ -72,7 +71,7 @@ def test_an_update_that_nobody_acknowledged_comes_again_to_the_byte_under_its_ta
     tmp_path: Path, fake: FakeServer
 ) -> None:
     settings = small(clients=1, server=PATIENT)
-    model = build.model(settings, build.dataset(settings), torch.device("cpu"))
+    model = make_workspace(settings).model
     said = welcome(settings, model, extra=False)
     payload = to_bytes(model.parameters_d)
     task = Task(

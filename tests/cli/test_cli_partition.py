@@ -97,7 +97,7 @@ def test_programs_get_every_client(data: str, capsys: pytest.CaptureFixture[str]
 
 def test_the_shown_partition_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     from unstale.config import Settings
-    from unstale.config.training_context import training_context
+    from unstale.config.workspace import training_context
 
     assert main.run(["partition", "show", "--clients", "7", "--seed", "3", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)

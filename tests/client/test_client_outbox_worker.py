@@ -17,7 +17,7 @@ from unstale.client import outbox as outbox_module
 from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training import models
 from unstale.training.datasets import load

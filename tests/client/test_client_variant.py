@@ -10,8 +10,9 @@ from support.running import small
 from support.variant import small_and_large
 from unstale.client.worker import Job, ReceivedModel, Trained, Worker
 from unstale.client.workspace import training_context_of
-from unstale.config import Settings, build
-from unstale.config.training_context import training_context
+from unstale.config import Settings
+from unstale.config.data import read_dataset
+from unstale.config.workspace import make_workspace, training_context
 from unstale.errors import UserError
 from unstale.flat import to_bytes
 from unstale.server.welcome import welcome
@@ -24,9 +25,9 @@ def settings_of(data: dict[str, Any]) -> Settings:
 
 
 def said_by_a_server(settings: Settings) -> Welcome:
-    dataset = build.dataset(settings)
-    model = build.model(settings, dataset, torch.device("cpu"))
-    said = codec.decode(codec.encode(welcome(settings, model, extra=False, labels=dataset.labels_digest)))
+    server = make_workspace(settings)
+    labels = server.dataset.labels_digest
+    said = codec.decode(codec.encode(welcome(settings, server.model, extra=False, labels=labels)))
     assert isinstance(said, Welcome)
     return said
 
@@ -70,7 +71,7 @@ def test_the_server_says_which_data_set_comes_in_and_how_fast(tmp_path: Path) ->
     own = server.data.variant.model_copy(update={"name": None, "rate": None})
     elsewhere = server.model_copy(update={"data": server.data.model_copy(update={"variant": own})})
     made = training_context_of(said_by_a_server(server), elsewhere)
-    assert made.dataset.labels_digest == build.dataset(server).labels_digest
+    assert made.dataset.labels_digest == read_dataset(server.data).labels_digest
 
 
 def test_a_client_whose_own_file_says_that_data_changes_takes_part_in_a_run_where_it_stays(tmp_path: Path) -> None:

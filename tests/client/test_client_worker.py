@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from support.wire import RUN, welcome
 from unstale import translate
 from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate

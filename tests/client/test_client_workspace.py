@@ -9,14 +9,18 @@ import torch
 from support.running import small
 from unstale.client import workspace
 from unstale.client.workspace import durations_of, training_context_of
-from unstale.config import Settings, build
+from unstale.config import Settings
+from unstale.config import workspace as config_workspace
+from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import AttackSettings
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.server.welcome import welcome
 from unstale.training.attack import attackers
 from unstale.training.partition import PARTITIONS
+from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
+from unstale.training.registry import create as create_training
 from unstale_proto import codec
 from unstale_proto.messages import Welcome
 
@@ -43,8 +47,7 @@ TRAINING: dict[str, Any] = {
 
 def said_by_a_server(settings: Settings) -> Welcome:
     """The welcome of a server with these settings, as it comes over the wire."""
-    dataset = build.dataset(settings)
-    model = build.model(settings, dataset, torch.device("cpu"))
+    model = config_workspace.make_workspace(settings).model
     said = codec.decode(codec.encode(welcome(settings, model, extra=False)))
     assert isinstance(said, Welcome)
     return said
@@ -56,9 +59,9 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
 
     def workplace(settings: Settings, *, code: object) -> TrainingContext:
         found.append(settings)
-        dataset = build.dataset(settings)
-        model = build.model(settings, dataset, torch.device("cpu"))
-        return TrainingContext(dataset=dataset, model=model, trainer=None, device=None)  # type: ignore[arg-type]
+        place = config_workspace.make_workspace(settings)
+        parts = {key: getattr(place, key) for key in ("dataset", "client_data", "model", "device")}
+        return TrainingContext(**parts, trainer=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)
     training_context_of(said_by_a_server(server), own)
@@ -85,8 +88,8 @@ def test_client_and_server_make_the_same_partition(
     taken = {key: value for key, value in given.items() if key in PARTITIONS[name].model_fields}
     server = Settings(seed=4, clients=5, model={"name": "logreg"}, partition={"name": name, **taken})
     client = understood(monkeypatch, server, own)
-    assert build.partition(client) == build.partition(server)
-    assert type(build.partition(client)) is PARTITIONS[name]
+    assert create_partition(client.partition) == create_partition(server.partition)
+    assert type(create_partition(client.partition)) is PARTITIONS[name]
     assert (client.seed, client.clients) == (4, 5)
 
 
@@ -101,8 +104,8 @@ def test_client_and_server_make_the_same_training(
     taken = {key: value for key, value in given.items() if key in TRAININGS[name].model_fields}
     server = Settings(model={"name": "logreg"}, training={"name": name, **taken})
     client = understood(monkeypatch, server, own)
-    assert build.training(client) == build.training(server)
-    assert type(build.training(client)) is TRAININGS[name]
+    assert create_training(client.training) == create_training(server.training)
+    assert type(create_training(client.training)) is TRAININGS[name]
 
 
 @pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
@@ -177,7 +180,7 @@ def test_other_labels_than_the_servers_are_told_in_one_sentence() -> None:
     settings = Settings(clients=4)
     said = said_by_a_server(settings)
     assert said.data_plan is not None
-    for labels, fits in ((build.dataset(settings).labels_digest, True), ("0" * 64, False)):
+    for labels, fits in ((read_dataset(settings.data).labels_digest, True), ("0" * 64, False)):
         plan = said.data_plan.model_copy(update={"labels": labels})
         told = said.model_copy(update={"data_plan": plan})
         if fits:
@@ -217,8 +220,8 @@ def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_pa
     server = Settings(clients=6, seed=4, partition={"name": "dirichlet", "alpha": 0.1})
     own = Settings(clients=3, partition={"name": "iid"}, scenario={"name": str(scenario)})
     duration_s = durations_of(said_by_a_server(server), own)
-    dataset = build.dataset(server)
-    fives = [int((dataset.train.labels_N[share] == 5).sum()) for share in build.client_partitions(server, dataset)]
+    dataset = read_dataset(server.data)
+    fives = [int((dataset.train.labels_N[share] == 5).sum()) for share in ClientData.of(server, dataset).train()]
     most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
     assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)
 

@@ -14,6 +14,7 @@ from support.running import small
 from unstale.compensators import LocalSteps, Network, create
 from unstale.config import build, compensation
 from unstale.config.settings import Settings
+from unstale.config.workspace import make_workspace
 from unstale.errors import UserError
 from unstale.simulator.assemble import simulation
 
@@ -230,9 +231,7 @@ def test_ordinary_layers_can_be_inverted(layer):
 @pytest.mark.parametrize("name", ["digits_cnn", "logreg"])
 def test_our_small_models_can_be_inverted(name):
     settings = small(compensator={"name": "auto"}, model={"name": name})
-    dataset = build.dataset(settings)
-    model = build.model(settings, dataset, torch.device("cpu"))
-    made_ = compensation.compensator(settings, model, dataset, torch.device("cpu"))
+    made_ = compensation.compensator(settings, make_workspace(settings))
     assert made_ is not None
     assert made_.inverts
 

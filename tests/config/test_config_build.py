@@ -1,5 +1,6 @@
 """Parts made from the configuration, and what is wrong with them before anything starts."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +9,19 @@ import pytest
 import torch
 
 from unstale.config import Settings, load
-from unstale.config.build import (
-    check,
-    coordinator_settings,
-    dataset,
-    evaluation,
-    learner,
-    model,
-    partition,
-    policy,
-    schedule,
-    staging,
-    training,
-)
+from unstale.config.build import check, coordinator_settings, evaluation, learning_rate, policy, run_components, staging
+from unstale.config.workspace import make_workspace
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.errors import UserError
 from unstale.flat import FlatModel
+from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.policies import describe, names
+from unstale.policies.policy import Policy
 from unstale.seeds import Stream, stream
 from unstale.training.partition import PARTITIONS
+from unstale.training.partition import create as create_partition
+from unstale.training.registry import create as create_training
 from unstale.training.schedule import SCHEDULES
 
 CPU = torch.device("cpu")
@@ -35,6 +29,16 @@ CPU = torch.device("cpu")
 
 def from_variables(**values: str) -> Settings:
     return load(variables={f"UNSTALE_{name.upper()}": value for name, value in values.items()})
+
+
+def policy_of(settings: Settings) -> Policy[Any]:
+    """The policy for a model of three parameters."""
+    return policy(settings, 3, CPU, coordinator_settings(settings))
+
+
+def learner_of(settings: Settings, model: FlatModel) -> Learner:
+    workspace = replace(make_workspace(settings), model=model)
+    return run_components(settings, lambda *_, **__: None, workspace=workspace).learner
 
 
 def test_the_defaults_can_be_made() -> None:
@@ -53,21 +57,21 @@ def test_every_policy_can_be_chosen_by_its_name_and_the_training_that_it_needs(n
 
 @pytest.mark.parametrize("name", ["sgd", "gradient", "fedprox", "moon"])
 def test_every_training_that_needs_no_policy_of_its_own_can_be_chosen_by_its_name_alone(name: str) -> None:
-    assert training(from_variables(training__name=name)).name == name
+    assert create_training(from_variables(training__name=name).training).name == name
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_every_partition_can_be_chosen_by_its_name_alone(name: str) -> None:
     settings = from_variables(partition__name=name)
     check(settings)
-    assert type(partition(settings)) is PARTITIONS[name]
+    assert type(create_partition(settings.partition)) is PARTITIONS[name]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_can_be_chosen_by_its_name_alone(name: str) -> None:
     settings = from_variables(training__schedule__name=name, training__learning_rate="0.25")
     check(settings)
-    assert schedule(settings).rate(0) == 0.25
+    assert learning_rate(settings.training, settings.rounds)(0) == 0.25
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
@@ -103,19 +107,19 @@ def test_the_deadline_trigger_needs_its_time() -> None:
 
 
 def test_epochs_take_the_place_of_steps() -> None:
-    made: Any = training(from_variables(training__epochs="3"))
+    made: Any = create_training(from_variables(training__epochs="3").training)
     assert (made.epochs, made.steps) == (3, None)
 
 
 def test_the_gradient_mode_takes_the_batch_size() -> None:
-    made: Any = training(from_variables(training__name="gradient", training__batch_size="17"))
+    made: Any = create_training(from_variables(training__name="gradient", training__batch_size="17").training)
     assert (made.kind, made.batch_size) == ("gradient", 17)
 
 
 def test_the_servers_rate_is_its_multiplier_times_the_clients_rate() -> None:
     # eta = eta_g * eta_l = 0.5 * 0.25 = 0.125
     settings = from_variables(policy__server_multiplier="0.5", training__learning_rate="0.25")
-    made = learner(settings, FlatModel(torch.nn.Linear(2, 1)), CPU)
+    made = learner_of(settings, FlatModel(torch.nn.Linear(2, 1)))
     assert (made.learning_rate, made.rate) == (0.25, 0.125)
 
 
@@ -124,32 +128,34 @@ def test_the_schedule_is_of_this_run() -> None:
     inverse = from_variables(
         training__learning_rate="0.5", training__schedule__name="inverse", training__schedule__period="2"
     )
-    assert schedule(inverse).rate(4) == pytest.approx(0.5 / 3)
+    assert learning_rate(inverse.training, inverse.rounds)(4) == pytest.approx(0.5 / 3)
     cosine = from_variables(training__learning_rate="0.5", training__schedule__name="cosine", rounds="40")
-    assert schedule(cosine).rate(20) == pytest.approx(0.25)
+    assert learning_rate(cosine.training, cosine.rounds)(20) == pytest.approx(0.25)
 
 
 def test_what_a_training_takes_reaches_it() -> None:
-    made: Any = training(from_variables(training__name="moon", training__mu="3", training__temperature="0.25"))
+    made: Any = create_training(
+        from_variables(training__name="moon", training__mu="3", training__temperature="0.25").training
+    )
     assert (made.mu, made.temperature, made.steps) == (3.0, 0.25, 5)
 
 
 def test_a_policy_with_an_optimiser_still_is_of_the_run() -> None:
     settings = from_variables(policy__name="scaffold", policy__optimiser__name="adam", training__name="scaffold")
-    made = policy(settings, dimension=3, where=CPU)
+    made = policy_of(settings)
     assert (made.dimension, made.clients, made.sends_extra) == (3, 20, True)
     assert made.extra_d is not None
 
 
 def test_a_learner_is_made_with_the_models_buffers_and_what_the_policy_sends() -> None:
     settings = from_variables(policy__name="scaffold", training__name="scaffold")
-    made = learner(settings, FlatModel(torch.nn.BatchNorm1d(3)), CPU)
+    made = learner_of(settings, FlatModel(torch.nn.BatchNorm1d(3)))
     # weight and bias, running mean and variance, and a second vector for the former
     assert made.row_numbers == 6 + 6 + 6
 
 
 def test_the_settings_of_the_policy_reach_it() -> None:
-    made = policy(from_variables(policy__name="dynsgd", policy__settings__normalise="false"), dimension=3, where=CPU)
+    made = policy_of(from_variables(policy__name="dynsgd", policy__settings__normalise="false"))
     assert made.settings.normalise is False
     assert (made.dimension, made.clients) == (3, 20)
 
@@ -241,7 +247,7 @@ def test_memory_that_this_machine_lacks_is_told_where_the_run_is(sentence: str, 
     settings = from_variables(**values)
     check(settings)  # the run may be elsewhere
     with pytest.raises(UserError) as raised:
-        policy(settings, 3, torch.device("cpu"))
+        policy_of(settings)
     assert str(raised.value) == sentence
 
 
@@ -260,7 +266,7 @@ def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
     trigger: str, given: dict[str, str], weighting: str
 ) -> None:
     settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})
-    assert policy(settings, 4, CPU).settings.weighting == weighting
+    assert policy_of(settings).settings.weighting == weighting
 
 
 def test_where_clients_are_groups_of_the_data_the_test_set_is_theirs(tmp_path: Path) -> None:
@@ -282,9 +288,7 @@ def test_where_clients_are_groups_of_the_data_the_test_set_is_theirs(tmp_path: P
         data={"name": "npz", "path": str(path), "column": "writer"},
         partition={"name": "natural"},
     )
-    data = dataset(settings)
-    workspace = model(settings, data, CPU)
-    measured = evaluation(settings, workspace, data, CPU)(
-        Version(model_d=workspace.parameters_d, buffers_b=workspace.buffers_b)
-    )
+    workspace = make_workspace(settings)
+    model = workspace.model
+    measured = evaluation(workspace)(Version(model_d=model.parameters_d, buffers_b=model.buffers_b))
     assert measured.examples == 3 + 2

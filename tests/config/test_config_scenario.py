@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from unstale.config import Settings, build
+from unstale.config.data import ClientData, read_dataset
 from unstale.config.scenario import Held, client_info, conditions, read, ready_names
 from unstale.config.settings import ScenarioSettings
 from unstale.errors import UserError
@@ -84,8 +84,8 @@ def test_a_tenth_is_slow_and_takes_twice_as_long() -> None:
 
 def test_those_that_hold_the_most_of_class_5_are_40_rounds_late() -> None:
     settings = settings_of("staleness-40")
-    data = build.dataset(settings)
-    expected = top_holders(build.client_partitions(settings, data), data.train.labels_N.numpy(), 5, 10)
+    data = read_dataset(settings.data)
+    expected = top_holders(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), 5, 10)
     assert dict(conditions(settings).stale_rounds) == dict.fromkeys(expected, 40)
 
 
@@ -122,13 +122,13 @@ def test_the_coordinator_is_told_of_stale_clients_and_of_availability() -> None:
 
 def test_importance_sampling_knows_the_probabilities_of_the_scenario() -> None:
     settings = settings_of("availability-05", policy={"name": "fedavg-is"}, trigger={"name": "sync"})
-    policy = build.policy(settings, 1, torch.device("cpu"))
+    policy = build.policy_in_small(settings)
     assert isinstance(policy, FedAvgIs)
     assert policy.settings.probabilities == conditions(settings).availability
     own = settings_of(
         "availability-05", policy={"name": "fedavg-is", "settings": {"probabilities": 0.3}}, trigger={"name": "sync"}
     )
-    policy = build.policy(own, 1, torch.device("cpu"))
+    policy = build.policy_in_small(own)
     assert isinstance(policy, FedAvgIs)
     assert policy.settings.probabilities == 0.3
 
@@ -165,8 +165,8 @@ def test_holders_come_with_the_most_first_and_of_equals_the_higher_id() -> None:
 
 def test_the_clients_of_a_run_hold_what_its_partition_gives_them() -> None:
     settings = settings_of(None, clients=7)
-    data = build.dataset(settings)
-    counts_NC = label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes)
+    data = read_dataset(settings.data)
+    counts_NC = label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes)
     made, expected = client_info(settings), Held(counts_NC)
     assert (made.clients, made.classes) == (7, 10)
     assert [made.holders(label) for label in range(10)] == [expected.holders(label) for label in range(10)]

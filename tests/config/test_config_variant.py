@@ -9,8 +9,9 @@ import pytest
 from support.running import small
 from support.variant import small_and_large, write
 from unstale.config import Settings, build
+from unstale.config.data import ClientData, read_dataset
 from unstale.config.load import load
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.server.run import prepare
 
@@ -28,7 +29,7 @@ def sentence_of(settings: Settings, does: Any) -> str:
 
 
 def test_a_run_on_data_that_changes_has_the_shape_of_the_second_and_both_test_sets(tmp_path: Path) -> None:
-    data = build.dataset(settings_of(tmp_path))
+    data = read_dataset(settings_of(tmp_path).data)
     assert (data.input_shape, data.classes) == ((3, 8, 8), 3)
     assert (len(data.train.labels_N), len(data.test.labels_N)) == (90, 60)
     assert data.later is not None
@@ -37,8 +38,8 @@ def test_a_run_on_data_that_changes_has_the_shape_of_the_second_and_both_test_se
 
 def test_clients_own_test_examples_come_from_both(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    data = build.dataset(settings)
-    own = build.client_test_partitions(settings, data, build.client_partitions(settings, data))
+    data = read_dataset(settings.data)
+    own = ClientData.of(settings, data).test(ClientData.of(settings, data).train())
     assert own is not None
     assert sorted(np.concatenate(own)) == list(range(60))
 
@@ -46,8 +47,8 @@ def test_clients_own_test_examples_come_from_both(tmp_path: Path) -> None:
 def test_a_client_of_a_workplace_holds_what_the_stream_says(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     context = training_context(settings)
-    shares = build.client_partitions(settings, context.dataset)
-    changes = build.changes(settings, context.dataset, shares)
+    shares = ClientData.of(settings, context.dataset).train()
+    changes = ClientData.of(settings, context.dataset).changes(shares)
     assert changes is not None
     inputs_nX, _ = context.trainer.examples(1, 10)
     is_later_n = changes.indices(1, 10) >= 90
@@ -59,9 +60,9 @@ def test_a_client_of_a_workplace_holds_what_the_stream_says(tmp_path: Path) -> N
 
 def test_data_that_stays_needs_no_stream() -> None:
     settings = small()
-    data = build.dataset(settings)
+    data = read_dataset(settings.data)
     assert data.later is None
-    assert build.changes(settings, data, build.client_partitions(settings, data)) is None
+    assert ClientData.of(settings, data).changes(ClientData.of(settings, data).train()) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_data_that_stays_needs_no_stream() -> None:
 def test_what_is_missing_is_told_before_anything_starts(variant: dict[str, Any], said: str) -> None:
     settings = Settings(data={"variant": variant})
     assert sentence_of(settings, build.check) == said
-    assert sentence_of(settings, build.dataset) == said
+    assert sentence_of(settings, lambda settings: read_dataset(settings.data)) == said
 
 
 @pytest.mark.parametrize("rate", ["0", "-1"])
@@ -126,6 +127,6 @@ def test_of_groups_the_test_set_knows_nothing(tmp_path: Path) -> None:
     np.savez(data["path"], **dict(np.load(data["path"])), **whose)
     data["column"] = "writer"
     settings = small(clients=3, data=data, partition={"name": "column"}, evaluate_clients_every=1)
-    assert [len(share) for share in build.client_partitions(settings, build.dataset(settings))] == [30] * 3
-    said = sentence_of(settings, lambda settings: build.check_partition(settings, build.dataset(settings)))
+    assert [len(share) for share in ClientData.of(settings, read_dataset(settings.data)).train()] == [30] * 3
+    said = sentence_of(settings, lambda settings: build.run_components(settings, lambda *_, **__: None))
     assert "does not say whose its examples are" in said

@@ -22,7 +22,7 @@ from crash.plan import ROUNDS
 from crash.play import FailureError, Played
 from unstale import flat, translate
 from unstale.config import build, load
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator import actions, events
 from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
@@ -141,11 +141,8 @@ class Books:
 
     def _undisturbed(self) -> int:
         settings = self._settings
-        device = build.set_up_device(settings)
-        model = build.model(settings, build.dataset(settings), device)
-        told = build.coordinator_settings(settings)
-        coordinator = Coordinator(told)
-        learner = build.learner(settings, model, device, keep_versions=bool(told.stale_rounds))
+        parts = build.run_components(settings, lambda *_, **__: None)
+        coordinator, learner = Coordinator(parts.coordinator), parts.learner
         base_of = {0: learner.model_d}
         rates = {0: learner.learning_rate}
         making: tuple[actions.Contribution, ...] | None = None

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from support import variant
-from unstale.config import Settings, build
-from unstale.config.training_context import training_context
+from unstale.config import Settings
+from unstale.config.data import ClientData, read_dataset
+from unstale.config.workspace import training_context
 from unstale.privacy.findings import POOLS, Matches, findings
 from unstale.privacy.image_similarity import PSNR
 from unstale.seeds import Stream, stream
@@ -29,7 +30,7 @@ def rows(examples: Examples) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("normalise", ["standard", "unit", "raw"])
 def test_pixels_are_bytes_over_the_most_that_there_can_be(normalise: str) -> None:
-    data = build.dataset(Settings(data={"name": "digits", "normalise": normalise}))
+    data = read_dataset(Settings(data={"name": "digits", "normalise": normalise}).data)
     stored = data.train.stored_NX[:50].float()
     pixels = Pixels(data)(data.train_examples(torch.arange(50)))
     torch.testing.assert_close(pixels, stored / 16)
@@ -63,7 +64,7 @@ def settings() -> Settings:
 
 def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) -> None:
     context = training_context(settings)
-    client_examples = ClientExamples(settings, context.dataset)
+    client_examples = ClientExamples(context.client_data)
     inputs_nX, labels_n = context.trainer.examples(2)
     held = own(client_examples, 2)
     trained_on = Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy())
@@ -72,7 +73,7 @@ def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) ->
 
 
 def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
-    client_examples = ClientExamples(settings, build.dataset(settings))
+    client_examples = ClientExamples(ClientData.of(settings, read_dataset(settings.data)))
     for client in range(6):
         held, others = client_examples.own_and_others(client, 0, 1)
         everybody_else = {row for other in range(6) if other != client for row in rows(own(client_examples, other))}
@@ -82,7 +83,7 @@ def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
 
 
 def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) -> None:
-    client_examples = ClientExamples(settings, build.dataset(settings))
+    client_examples = ClientExamples(ClientData.of(settings, read_dataset(settings.data)))
     held, others = client_examples.own_and_others_of_its_classes(1, 0, 1)
     total = np.bincount(np.concatenate([own(client_examples, client).labels_n for client in range(6)]), minlength=10)
     own_C = np.bincount(own(client_examples, 1).labels_n, minlength=10)
@@ -99,7 +100,7 @@ def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_
     inputs, labels = drawn.random((640, 4), dtype=np.float32), drawn.integers(3, size=640)
     np.savez(tmp_path / "noise.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
     noise = Settings(clients=2, data={"name": "npz", "path": str(tmp_path / "noise.npz")})
-    client_examples = ClientExamples(noise, build.dataset(noise))
+    client_examples = ClientExamples(ClientData.of(noise, read_dataset(noise.data)))
     client_examples._shares = [np.arange(128), np.arange(128, 128 + of_others)]
     all_matches = []
     for task in range(1, 101):
@@ -125,8 +126,11 @@ def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_
 
 
 def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
-    data = build.dataset(settings)
-    client_examples, again = ClientExamples(settings, data), ClientExamples(settings, data)
+    data = read_dataset(settings.data)
+    client_examples, again = (
+        ClientExamples(ClientData.of(settings, data)),
+        ClientExamples(ClientData.of(settings, data)),
+    )
     _, others = client_examples.own_and_others(0, 0, 7)
     assert rows(others) == rows(again.own_and_others(0, 0, 7)[1])
     assert rows(others) != rows(client_examples.own_and_others(0, 0, 8)[1])
@@ -135,7 +139,7 @@ def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
 def test_an_example_of_the_client_is_not_one_of_others() -> None:
     few = {"name": "label-count", "smallest": 2, "largest": 2, "pool": 2}
     shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
-    client_examples = ClientExamples(shared, build.dataset(shared))
+    client_examples = ClientExamples(ClientData.of(shared, read_dataset(shared.data)))
     for client in range(30):
         held, others = client_examples.own_and_others(client, 0, 1)
         assert not set(rows(held)) & set(rows(others))
@@ -147,7 +151,7 @@ def test_a_class_of_one_client_has_no_counterpart(tmp_path: Path) -> None:
     inputs = np.arange(120, dtype=np.float32).reshape(60, 2)
     np.savez(file, x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
     alone = Settings(clients=3, data={"name": "npz", "path": str(file)}, partition={"name": "blocks"})
-    client_examples = ClientExamples(alone, build.dataset(alone))
+    client_examples = ClientExamples(ClientData.of(alone, read_dataset(alone.data)))
     assert list(map(len, client_examples.own_and_others(0, 0, 1))) == [20, 20]
     assert list(map(len, client_examples.own_and_others_of_its_classes(0, 0, 1))) == [0, 0]
 
@@ -157,7 +161,7 @@ def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
         clients=3, data=variant.small_and_large(tmp_path), partition={"name": "iid"}, model={"name": "logreg"}
     )
     context = training_context(changing)
-    client_examples = ClientExamples(changing, context.dataset)
+    client_examples = ClientExamples(context.client_data)
     before = own(client_examples, 1)
     for version in (0, 4, 9):
         inputs_nX, labels_n = context.trainer.examples(1, version)

@@ -10,7 +10,7 @@ from unstale.compensators import StaleUpdate
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.config import Settings
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale.privacy import audit as module

@@ -3,24 +3,26 @@
 import pytest
 import torch
 
-from unstale.config import Settings, build
+from unstale.config import Settings
+from unstale.config.workspace import make_workspace
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.server.welcome import welcome
 from unstale.training.partition import PARTITIONS, Partition
+from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
+from unstale.training.registry import create as create_training
 from unstale_proto.messages import PartitionPlan, TrainingPlan, Welcome
 
 
 def welcome_of(settings: Settings, *, extra: bool = False) -> Welcome:
-    dataset = build.dataset(settings)
-    return welcome(settings, build.model(settings, dataset, torch.device("cpu")), extra=extra)
+    return welcome(settings, make_workspace(settings).model, extra=extra)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_the_settings_of_a_partition_are_said_as_it_was_made(name: str) -> None:
     settings = Settings(partition={"name": name})
-    made: Partition = build.partition(settings)
+    made: Partition = create_partition(settings.partition)
     said = welcome_of(settings).partition
     assert said.name == name
     sent = {key: value for key, value in dict(made).items() if value is not None}
@@ -31,7 +33,7 @@ def test_the_settings_of_a_partition_are_said_as_it_was_made(name: str) -> None:
 def test_the_settings_of_a_training_are_sent_as_it_was_made(name: str) -> None:
     settings = Settings(training={"name": name})
     said = welcome_of(settings).training
-    sent = {key: value for key, value in dict(build.training(settings)).items() if value is not None}
+    sent = {key: value for key, value in dict(create_training(settings.training)).items() if value is not None}
     assert (said.name, said.settings) == (name, {**TrainingPlan.always, **sent})
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from support.running import small
-from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
@@ -23,9 +22,11 @@ from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
 from unstale.simulator.backends.vmap import Vmap
+from unstale.training.registry import create as create_training
 from unstale.workers import pool
 
 CLIENTS = 5
+ROUND_SIZE = 2  # most updates of a round
 SGD = {"name": "sgd", "steps": 3, "momentum": 0.5, "weight_decay": 0.01}
 
 
@@ -39,7 +40,7 @@ def loop(settings: Settings) -> Loop:
 
 
 def processes(settings: Settings, count: int = 2) -> Processes:
-    backend = Processes(training_context(settings), build.training(settings), settings, count)
+    backend = Processes(training_context(settings), create_training(settings.training), settings, count)
     backend.wait()
     return backend
 
@@ -47,7 +48,7 @@ def processes(settings: Settings, count: int = 2) -> Processes:
 def jobs_of(settings: Settings, number: int = 0) -> list[Job]:
     """One of each client, each from a base of its own."""
     model = training_context(settings).model
-    extra = build.training(settings).needs_extra
+    extra = create_training(settings.training).needs_extra
     return [
         Job(
             client_id=client_id,
@@ -142,7 +143,7 @@ def test_nobody_is_given_more_than_a_fair_share_of_the_steps(backend_of_two: tup
 
 def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
     settings = settings_of(SGD)
-    backend = Processes(training_context(settings), build.training(settings), settings, 2)
+    backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
     os.kill(backend._workers[0].pool._process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
         backend.wait()
@@ -152,7 +153,7 @@ def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
 def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(SGD)
     monkeypatch.setattr(pool, "LOCAL", "unstale.there_is_no_such_module")
-    backend = Processes(training_context(settings), build.training(settings), settings, 2)
+    backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         backend.wait()
     backend.close()
@@ -160,11 +161,11 @@ def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.Monke
 
 def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
     settings = settings_of(SGD)
-    closed = Processes(training_context(settings), build.training(settings), settings, 3)
+    closed = Processes(training_context(settings), create_training(settings.training), settings, 3)
     processes_started = [worker.pool._process for worker in closed._workers]
     closed.close()
     closed.close()
-    forgotten = Processes(training_context(settings), build.training(settings), settings, 2)
+    forgotten = Processes(training_context(settings), create_training(settings.training), settings, 2)
     processes_started += [worker.pool._process for worker in forgotten._workers]
     del forgotten
     assert [process.poll() for process in processes_started] == [-signal.SIGKILL] * 3
@@ -192,7 +193,7 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
     settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
     context = training_context(settings)
     jobs = jobs_of(settings)
-    ours = Vmap(context, build.training(settings)).compute(jobs)
+    ours = Vmap(context, create_training(settings.training)).compute(jobs)
     for our, their in zip(ours, loop(settings).compute(jobs), strict=True):
         scale = float(their.local.vector_d.abs().max())
         assert float((our.local.vector_d - their.local.vector_d).abs().max()) <= 1e-5 * scale
@@ -213,7 +214,7 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
 def test_what_vmap_does_not_compute_is_refused(training: dict[str, Any], model: str, expected: str) -> None:
     settings = settings_of(training, model={"name": model}, simulation={"backend": "vmap"})
     with pytest.raises(UserError, match=f"simulation.backend is 'vmap', expected {expected}"):
-        choose(settings, training_context(settings))
+        choose(settings, training_context(settings), ROUND_SIZE)
 
 
 @pytest.mark.parametrize(
@@ -232,21 +233,21 @@ def test_auto_takes_processes_for_a_long_run_on_several_cores(
 ) -> None:
     model = {"name": "digits_cnn"}
     settings = settings_of(SGD, rounds=rounds, model=model, simulation=simulation_settings)
-    backend = choose(settings, training_context(settings))
+    backend = choose(settings, training_context(settings), ROUND_SIZE)
     assert type(backend) is expected
     backend.close()
 
 
 def test_tasks_that_are_next_to_nothing_are_computed_in_this_process() -> None:
     settings = settings_of({"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2})
-    assert type(choose(settings, training_context(settings))) is Loop
+    assert type(choose(settings, training_context(settings), ROUND_SIZE)) is Loop
 
 
 def test_processes_are_for_the_cpu() -> None:
     settings = settings_of(SGD, simulation={"backend": "processes"})
     context = replace(training_context(settings), device=torch.device("meta"))
     with pytest.raises(UserError, match="'processes', which is for the CPU, with device meta"):
-        choose(settings, context)
+        choose(settings, context, ROUND_SIZE)
 
 
 def test_a_run_is_the_same_with_processes_as_with_the_loop() -> None:

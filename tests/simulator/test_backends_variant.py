@@ -7,15 +7,15 @@ import torch
 
 from support.running import small
 from support.variant import small_and_large
-from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Backend, Computed, Job
 from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
+from unstale.training.registry import create as create_training
 
 CLIENTS = 4
 VERSIONS = ((0, 0, 0, 0), (3, 9, 1, 400), (5, 2, 8, 6))
@@ -71,7 +71,7 @@ def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -
 
 def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "moon", "steps": 2, "batch_size": 8})
-    processes = Processes(training_context(settings), build.training(settings), settings, 2)
+    processes = Processes(training_context(settings), create_training(settings.training), settings, 2)
     processes.wait()
     for ours, theirs in zip(all_of(processes, settings), all_of(loop(settings), settings), strict=True):
         assert torch.equal(ours.local.vector_d, theirs.local.vector_d)
@@ -81,7 +81,7 @@ def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path
 
 def test_vmap_is_near_the_loop_on_data_that_changes(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
-    vmap = Vmap(training_context(settings), build.training(settings))
+    vmap = Vmap(training_context(settings), create_training(settings.training))
     for ours, theirs in zip(all_of(vmap, settings), all_of(loop(settings), settings), strict=True):
         assert torch.allclose(ours.local.vector_d, theirs.local.vector_d, atol=1e-6)
         assert ours.evaluation == theirs.evaluation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.running import small
 from unstale.config import build
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.settings.learning import AttackSettings
@@ -21,6 +21,7 @@ from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.attack import LISTED_MAX, Attack, attackers
 from unstale.training.local import LocalUpdate
+from unstale.training.registry import create as create_training
 
 NAMES = ("sign-flip", "scale", "noise", "label-flip")
 
@@ -130,7 +131,7 @@ def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batc
         settings = small(clients=5, training={"name": "sgd", "steps": 2}, **attack)
         context = training_context(settings)
         base_d = context.model.parameters_d.clone()
-        backend = Vmap(context, build.training(settings)) if batched else Loop(context.trainer)
+        backend = Vmap(context, create_training(settings.training)) if batched else Loop(context.trainer)
         return of_everybody(backend, base_d, 5)
 
     honest, attacked = updates(), updates(attack={"name": name, "clients": 2})

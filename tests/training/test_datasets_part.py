@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from unstale.config import Settings, build
+from unstale.config import Settings
+from unstale.config.data import read_dataset
 from unstale.errors import UserError
 from unstale.training.datasets import Dataset, Split, part, with_validation
 
@@ -60,8 +61,8 @@ def test_nothing_left_to_train_on_is_refused() -> None:
 
 
 def test_settings_take_the_share_first_and_the_test_set_is_not_looked_at() -> None:
-    whole = build.dataset(Settings())
-    chosen = build.dataset(Settings(data={"share": 0.5, "validation": 0.2}))
+    whole = read_dataset(Settings().data)
+    chosen = read_dataset(Settings(data={"share": 0.5, "validation": 0.2}).data)
     both = len(chosen.train.labels_N) + len(chosen.test.labels_N)
     assert both == len(part(whole, share=0.5).train.labels_N)
     seen = {example.numpy().tobytes() for example in whole.train.stored_NX}
@@ -71,4 +72,4 @@ def test_settings_take_the_share_first_and_the_test_set_is_not_looked_at() -> No
 def test_a_validation_set_of_data_that_changes_is_refused() -> None:
     settings = Settings(data={"variant": {"name": "digits", "rate": 1.0}, "validation": 0.1})
     with pytest.raises(UserError, match=r"data.validation is 0.1 with data.variant"):
-        build.dataset(settings)
+        read_dataset(settings.data)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unstale.config import build
+from unstale.config.data import read_dataset
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator import actions, events
 from unstale.coordinator.divergence import DivergedError
 from unstale.learner.learner import RoundResult
@@ -51,7 +51,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     updates were, by reason of the wire contract, where any was.
     """
     started_s = now_s()
-    context = training_context(settings, dataset=dataset_of(settings.data))
+    context = training_context(settings, data=dataset_of(settings.data))
     watcher = _Curves(settings, context, options.get("training_loss_every"), on_progress)
     run = simulation(settings, on_progress=lambda _: None, observe=watcher.acted, context=context, watcher=watcher)
     try:
@@ -73,7 +73,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
     """The data set of some settings; the last one is kept, for the next job of this process."""
-    return build.dataset(Settings(data=data))
+    return read_dataset(Settings(data=data).data)
 
 
 class _Curves(Watcher):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
@@ -40,10 +40,10 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     count = settings.clients
     if count > CLIENTS_MAX:
         raise UserError(f"clients is {count}, whose sets are too many to measure each, expected at most {CLIENTS_MAX}")
-    context = training_context(settings, dataset=dataset_of(settings.data))
+    context = training_context(settings, data=dataset_of(settings.data))
     silent = min(int(options["silent"]), settings.rounds - 1)
     model_d, last = _averaged(settings, context, silent, on_progress)
-    evaluate = build.evaluation(settings, context.model, context.dataset, context.device)
+    evaluate = build.evaluation(context)
     measured = 0
 
     def worth(those: Collection[int]) -> float:
@@ -93,13 +93,13 @@ def _averaged(
     settings: Settings, context: TrainingContext, silent: int, on_progress: Callable[[float], None]
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """The last model [d], and what each client last sent, [d] in parameter units."""
-    schedule = build.schedule(settings)
+    rate_of = build.learning_rate(settings.training, settings.rounds)
     model_d = context.model.parameters_d.clone()
     last: dict[int, Tensor] = {}
     for version in range(settings.rounds):
         for client in range(settings.clients):
             if client != SILENT or version < settings.rounds - silent:
-                rate = schedule.rate(version)
+                rate = rate_of(version)
                 local = context.trainer.train(
                     client, version, model_d, rate, buffers_b=context.model.buffers_b, version=version
                 )

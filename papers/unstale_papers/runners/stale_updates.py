@@ -17,7 +17,7 @@ from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.scenario import conditions
 from unstale.config.settings import ScenarioSettings, Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
@@ -48,7 +48,7 @@ class Played:
         rounds. of: trains in place of the run's own trainer, such as one with other data.
         """
         trainer = self.context.trainer if of is None else of
-        base, rate = self.versions[version], build.schedule(self.settings).rate(version)
+        base, rate = self.versions[version], build.learning_rate(self.settings.training, self.settings.rounds)(version)
         local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
         return StaleUpdate(
             client_id=client_id,
@@ -81,7 +81,7 @@ class Played:
 
     def inverting(self) -> GradientInversion:
         """The compensator that the settings name, in its first state. Raises UserError for one that does not invert."""
-        made = compensator(self.settings, self.context.model, self.context.dataset, self.context.device)
+        made = compensator(self.settings, self.context)
         if not isinstance(made, GradientInversion):
             raise UserError(
                 f"compensator.name is {self.settings.compensator.name!r}, which inverts nothing, expected "
@@ -111,7 +111,7 @@ def played(settings: Settings, versions: Sequence[int]) -> Played:
 @lru_cache(maxsize=1)
 def _played(said: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
     settings = Settings(**json.loads(said))
-    context = training_context(settings, dataset=dataset_of(settings.data))
+    context = training_context(settings, data=dataset_of(settings.data))
     keeper = _Keeper(versions)
     run = simulation(settings, on_progress=lambda _: None, context=context, watcher=keeper)
     keeper.keep(0, run.sent)

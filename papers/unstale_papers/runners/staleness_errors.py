@@ -60,7 +60,7 @@ def _errors(run: Played, staleness: int) -> list[MeasuredError]:
         updates=[run.update(client, now - staleness, task=now, staleness=staleness) for client in late],
     )
     context = run.context
-    made = compensator(run.settings, context.model, context.dataset, context.device)
+    made = compensator(run.settings, context)
     vectors = {} if made is None else made.take(stale, made.make(stale)).vectors
     errors = []
     for number, update in enumerate(stale.updates):

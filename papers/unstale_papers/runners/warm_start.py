@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from unstale.config import build
+from unstale.config.data import ClientData
 from unstale.config.settings import Settings
 from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
 from unstale.training.partition import Indices
+from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import curve, inverted
@@ -87,10 +88,10 @@ def saved(cold: int, warm: int) -> float:
 def _changed(run: Played, client_id: int, share: float) -> Trainer:
     """Trains the client with some of its examples replaced."""
     settings, dataset = run.settings, run.context.dataset
-    shares = build.client_partitions(settings, dataset)
+    shares = ClientData.of(settings, dataset).train()
     rng = stream(settings.seed, Stream.INVERSION, client_id, settings.rounds, CHANGED)
     shares[client_id] = replaced(shares[client_id], dataset.train.labels_N.numpy(), share, rng)
-    return Trainer(dataset, shares, run.context.model, build.training(settings), settings.seed)
+    return Trainer(dataset, shares, run.context.model, create_training(settings.training), settings.seed)
 
 
 def replaced(own_n: Indices, labels_N: Indices, share: float, rng: Generator) -> Indices:

@@ -262,9 +262,10 @@ def _attack(settings: Settings) -> str:
     """Return a line on the clients that attack; "" if all are honest."""
     if settings.attack.name is None:
         return ""
-    from unstale.config import build  # imports torch
 
-    attack = build.attack(settings)
+    from unstale.config.workspace import attack_of  # imports torch
+
+    attack = attack_of(settings.attack, settings.clients, settings.seed)
     assert attack is not None
     return f"[bold]attack[/bold] {attack.description}.\n"
 

@@ -68,12 +68,12 @@ def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
 
 
 def _make(settings: Settings) -> _Partition:
-    from unstale.config import build  # imports torch
+    from unstale.config.data import ClientData, read_dataset  # imports torch
     from unstale.training.partition import label_counts, summary
 
-    parameters = dict(build.partition(settings))
-    data = build.dataset(settings)
-    shares = build.client_partitions(settings, data)
+    data = read_dataset(settings.data)
+    client_data = ClientData.of(settings, data)
+    parameters, shares = dict(client_data.partition), client_data.train()
     labels_n = data.train.labels_N.numpy()
     name = settings.partition.name
     words = "".join(f", {key} {value:g}" for key, value in parameters.items() if value is not None)

@@ -33,19 +33,20 @@ Record = Annotated[
 )
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Simulate a run in virtual time: the same coordinator and learner, without sockets or waiting."""
-    from unstale.config import build
-    from unstale.simulator.assemble import configured, simulation  # imports torch
+    from unstale.config.compensation import compensator  # imports torch
+    from unstale.config.workspace import attack_of
+    from unstale.simulator.assemble import simulation
     from unstale.workers.inversion_executor import connect
 
     printing.log_to_stderr()
     announce(settings)
-    if (attack := build.attack(settings)) is not None:
+    if (attack := attack_of(settings.attack, settings.clients, settings.seed)) is not None:
         print(f"unstale: attack, for experiments: {attack.description}", file=sys.stderr, flush=True)
     run = simulation(
         settings,
         on_progress=lambda now: printing.progress(now, as_json=as_json),
         record_in=record_in,
-        compensator_of=partial(configured, connect=connect),
+        compensator_of=partial(compensator, connect=connect),
     )
     outcome = run.run()
     if run.traffic.sent:

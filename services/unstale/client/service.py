@@ -18,7 +18,7 @@ from unstale.client.server_timeout import ServerTimeout
 from unstale.client.session import ClientSession, State
 from unstale.client.stats import ClientStats
 from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.journal.partial_files import PartialFiles
 from unstale.metrics import catalogue, process

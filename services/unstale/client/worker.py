@@ -13,7 +13,7 @@ from unstale.client import residuals
 from unstale.client.actions import PendingUpdate, Settle
 from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.learner.device import compute_here
 from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
-from unstale.config import build
 from unstale.config.scenario import conditions
 from unstale.config.settings import ClientSettings, Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, attack_of, training_context
 from unstale.errors import UserError, unknown_name
 from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings, VariantSettings
 from unstale.settings.part import takes
@@ -66,7 +65,7 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
 
 def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
     """Log how many clients of this process attack, if an attack is configured: the seed of the run selects them."""
-    attack = build.attack(settings)
+    attack = attack_of(settings.attack, settings.clients, settings.seed)
     if attack is None:
         return
     attackers = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}

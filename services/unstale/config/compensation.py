@@ -9,8 +9,8 @@ import torch
 from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create
 from unstale.compensators.executor import Executor
 from unstale.config.settings import Settings
+from unstale.config.workspace import Workspace
 from unstale.errors import UserError
-from unstale.flat import FlatModel
 from unstale.training.datasets import Dataset
 from unstale.training.fedprox import FedProx
 from unstale.training.registry import create as create_training
@@ -42,26 +42,33 @@ def local_steps(settings: Settings) -> LocalSteps:
 
 def compensator(
     settings: Settings,
-    model: FlatModel,
-    dataset: Dataset,
-    where: torch.device,
+    workspace: Workspace,
     *,
     clock: Callable[[], float] | None = None,
     fresh_update: FreshUpdate | None = None,
     connect: Connect | None = None,
 ) -> Compensator[Any] | None:
-    """The compensator in its first state; None for none. model: its workspace, which it borrows in the thread that
-    applies rounds. where: the updates lie. clock, fresh_update: as in `CompensatorContext`. connect: None to invert
-    here whatever the settings say. Raises UserError.
+    """The compensator in its initial state; None for none.
+
+    Args:
+        settings: Of the run.
+        workspace: Workspace; its model is used in the thread that applies rounds.
+        clock: As in `CompensatorContext`.
+        fresh_update: As in `CompensatorContext`.
+        connect: None to invert in this process, even with `compensator.ray`.
+
+    Raises:
+        UserError: The compensator cannot be made.
     """
     check(settings)
-    network = Network(model.module, dataset.input_shape, dataset.classes)
-    make = partial(_made, settings, where, network=network, clock=clock, fresh_update=fresh_update)
+    data = workspace.dataset
+    network = Network(workspace.model.module, data.input_shape, data.classes)
+    make = partial(_made, settings, workspace.device, network=network, clock=clock, fresh_update=fresh_update)
     made = make()
     if made is not None and made.inverts:
         network.check_invertible(settings.model.name)
     if connect is not None and settings.compensator.ray is not None:
-        made = make(executor=connect(settings, dataset))
+        made = make(executor=connect(settings, data))
     return made
 
 

@@ -1,41 +1,37 @@
-"""The data of a run and the examples of each client, made from the configuration."""
+"""The data set of a run and its division among the clients, made from the configuration."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import Any, Self
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import DataSettings
-from unstale.training import partition as partitions
-from unstale.training.datasets import Dataset, Source, part, read, varied, with_validation
+from unstale.training.datasets import Dataset, Source, Split, part, read, varied, with_validation
+from unstale.training.partition import Examples, Indices, Partition, VariantStream, check, create, split, split_test_set
 
 
-def dataset(settings: Settings, *, code: Collection[str] | None = None) -> Dataset:
-    """The data set, read where it lies on this machine, or the part of it that is used; with `data.variant`, that and
-    the one that takes its place.
+def read_dataset(chosen: DataSettings, *, code: Collection[str] | None = None) -> Dataset:
+    """Read the data set from this machine, or the share of it that is used; with `data.variant`, both data sets.
 
     code: names `package.module:factory` that may be imported; None for any.
     """
-    share, validation = settings.data.share, settings.data.validation
-    first, *second = [part(read(source), share=share) for source in sources(settings.data, code)]
+    first, *second = [part(read(source), share=chosen.share) for source in sources(chosen, code)]
     if not second:
-        return first if validation is None else with_validation(first, validation)
-    if validation is not None:
+        return first if chosen.validation is None else with_validation(first, chosen.validation)
+    if chosen.validation is not None:
         raise UserError(
-            f"data.validation is {validation:g} with data.variant, whose test set is that of two data sets; leave out "
-            "one of them"
+            f"data.validation is {chosen.validation:g} with data.variant, whose test set is that of two data sets; "
+            "leave out one of them"
         )
-    rate = settings.data.variant.rate
-    assert rate is not None, "there is no second one without"
-    return varied(first, second[0], rate=rate, normalise=settings.data.normalise)
+    assert chosen.variant.rate is not None, "`sources` refuses a variant without a rate"
+    return varied(first, second[0], rate=chosen.variant.rate, normalise=chosen.normalise)
 
 
 def sources(data: DataSettings, code: Collection[str] | None = None) -> list[Source]:
-    """The source of the data set, and of the one that takes its place where there is one. code: as for `dataset`."""
+    """The source of the data set, and of its variant if there is one. code: as for `read_dataset`."""
 
     def source(name: str, path: str | None, **others: Any) -> Source:
         return Source(
@@ -66,74 +62,58 @@ def sources(data: DataSettings, code: Collection[str] | None = None) -> list[Sou
     return [first, source(variant.name, variant.path, section="data.variant")]
 
 
-def partition(settings: Settings) -> partitions.Partition:
-    """How the training set is shared out."""
-    return partitions.create(settings.partition)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientData:
+    """Divides a data set among the clients of a run.
 
-
-def check_partition(settings: Settings, data: Dataset) -> None:
-    """Raise UserError when the data set cannot be shared out among the clients, who do that themselves."""
-    if settings.evaluate_clients_every is not None and not _has_own_tests(settings, data):
-        raise UserError(
-            f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
-            f"{settings.data.name!r} does not say whose its examples are, as partition.name "
-            f"{settings.partition.name!r} needs; leave it out"
-        )
-    partitions.check(partition(settings), data.train.labels_N.numpy(), settings.clients, _numbers(data.train.groups_N))
-    if data.later is not None:
-        changes(settings, data, client_partitions(settings, data))
-
-
-def client_partitions(settings: Settings, data: Dataset) -> list[partitions.Indices]:
-    """The training examples of each client.
-
-    They are a function of the data set, the partition's settings, the number of clients and the seed alone, so that
-    processes agree on them without a word.
+    The result is a function of the data set, the partition, the number of clients and the seed alone, so that all
+    processes of a run agree on it without a message.
     """
-    return partitions.split(
-        partition(settings),
-        data.train.labels_N.numpy(),
-        settings.clients,
-        stream(settings.seed, Stream.PARTITION),
-        _numbers(data.train.groups_N),
-    )
+
+    dataset: Dataset
+    partition: Partition
+    clients: int
+    seed: int
+
+    @classmethod
+    def of(cls, settings: Settings, data: Dataset) -> Self:
+        """The division that the settings describe."""
+        return cls(dataset=data, partition=create(settings.partition), clients=settings.clients, seed=settings.seed)
+
+    @property
+    def has_own_tests(self) -> bool:
+        """Whether each client has test examples of its own: not if they belong to groups unknown to the test set."""
+        return self.dataset.test.groups_N is not None or not self.partition.by_group
+
+    def check(self) -> None:
+        """Raise UserError if the data set cannot be divided."""
+        examples = _examples(self.dataset.train)
+        check(self.partition, examples.labels_n, self.clients, examples.groups_n)
+        if self.dataset.later is not None:
+            self.changes(self.train())
+
+    def train(self) -> list[Indices]:
+        """Indices of the training examples of each client."""
+        examples = _examples(self.dataset.train)
+        rng = stream(self.seed, Stream.PARTITION)
+        return split(self.partition, examples.labels_n, self.clients, rng, examples.groups_n)
+
+    def test(self, train: Sequence[Indices]) -> list[Indices] | None:
+        """Indices of the test examples of each client; None without `has_own_tests`. train: of `train`."""
+        if not self.has_own_tests:
+            return None
+        rng = stream(self.seed, Stream.OWN_TEST_SETS)
+        examples = _examples(self.dataset.train), _examples(self.dataset.test)
+        return split_test_set(self.partition, train, *examples, rng)
+
+    def changes(self, train: Sequence[Indices]) -> VariantStream | None:
+        """The examples of each client at each version; None for data that does not change. train: of `train`."""
+        later = self.dataset.later
+        if later is None:
+            return None
+        labels = self.dataset.train.labels_N.numpy(), later.labels_L.numpy()
+        return VariantStream(train, *labels, rate=later.rate, seed=self.seed)
 
 
-def changes(
-    settings: Settings, data: Dataset, client_indices: Sequence[partitions.Indices]
-) -> partitions.VariantStream | None:
-    """Which examples each client holds at each version; None where they stay. client_partitions: of
-    `client_partitions`.
-    """
-    if data.later is None:
-        return None
-    return partitions.VariantStream(
-        client_indices,
-        data.train.labels_N.numpy(),
-        data.later.labels_L.numpy(),
-        rate=data.later.rate,
-        seed=settings.seed,
-    )
-
-
-def client_test_partitions(
-    settings: Settings, data: Dataset, client_indices: Sequence[partitions.Indices]
-) -> list[partitions.Indices] | None:
-    """The test examples of each client; None where they belong to groups that the test set does not know."""
-    if not _has_own_tests(settings, data):
-        return None
-    return partitions.split_test_set(
-        partition(settings),
-        client_indices,
-        partitions.Examples(data.train.labels_N.numpy(), _numbers(data.train.groups_N)),
-        partitions.Examples(data.test.labels_N.numpy(), _numbers(data.test.groups_N)),
-        stream(settings.seed, Stream.OWN_TEST_SETS),
-    )
-
-
-def _has_own_tests(settings: Settings, data: Dataset) -> bool:
-    return data.test.groups_N is not None or not partition(settings).by_group
-
-
-def _numbers(groups_N: Tensor | None) -> partitions.Indices | None:
-    return None if groups_N is None else groups_N.numpy()
+def _examples(split: Split) -> Examples:
+    return Examples(split.labels_N.numpy(), None if split.groups_N is None else split.groups_N.numpy())

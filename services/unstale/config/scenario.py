@@ -115,12 +115,12 @@ class _Clients:
 
     @cached_property
     def _examples_of(self) -> Held:
-        from unstale.config import build  # imports torch
+        from unstale.config.data import ClientData, read_dataset  # imports torch
         from unstale.training.partition import label_counts
 
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
-        data = build.dataset(settings)
-        return Held(label_counts(build.client_partitions(settings, data), data.train.labels_N.numpy(), data.classes))
+        data = read_dataset(settings.data)
+        return Held(label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes))
 
 
 class _DataIsElsewhere(Exception):  # noqa: N818  (nobody's error)

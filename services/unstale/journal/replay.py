@@ -119,9 +119,9 @@ class Replay:
         if self.last == 0:
             raise UserError(f"the run in {run.directory.path} has no rounds yet; replay it after the first round")
         parts = build.run_components(
-            settings, partial(compensator, clock=float, fresh_update=_never_called), keep_versions=keep_versions
+            settings, partial(compensator, clock=float), fresh_update=_never_called, keep_versions=keep_versions
         )
-        self.device, self.dataset, self.model, self.learner = (parts.device, parts.dataset, parts.model, parts.learner)
+        self.workspace, self.learner = parts.workspace, parts.learner
         self._recorded = RecordedRounds(
             database, Segments(run.directory.segments), run.directory.compensations, self.learner.row_numbers
         )
@@ -221,7 +221,7 @@ class Comparison:
         if self.asks_for_bases:
             replay.check_bases()
         self._evaluations = {row.version: row for row in run.database.evaluations()}
-        self._evaluate = build.evaluation(settings, replay.model, replay.dataset, replay.device)
+        self._evaluate = build.evaluation(replay.workspace)
 
     def points(self) -> Iterator[Point]:
         """Both policies at every evaluated version. Ends early when the replay differs."""
@@ -249,11 +249,11 @@ class _Folding(Learner):
 
     def __init__(self, replay: Replay, settings: Settings) -> None:
         """Start from the replay's first version, with a new policy."""
-        model = replay.model
+        model, device = replay.workspace.model, replay.workspace.device
         super().__init__(
             model.parameters_d,
-            build.policy(settings, model.dimension, replay.device),
-            learning_rate=build.schedule(settings).rate,
+            build.policy(settings, model.dimension, device, build.coordinator_settings(settings)),
+            learning_rate=build.learning_rate(settings.training, settings.rounds),
             server_multiplier=settings.policy.server_multiplier,
             buffers_b=model.buffers_b,
         )

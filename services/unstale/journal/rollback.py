@@ -161,14 +161,14 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
         staging = (
             journal.spill(learner.row_numbers)
             if learner.column_wise
-            else build.staging(coordinator_settings, learner.row_numbers, parts.device)
+            else build.staging(coordinator_settings, learner.row_numbers, parts.workspace.device)
         )
         Recovery(
             journal,
             coordinator=coordinator,
             learner=learner,
             staging=staging,
-            evaluate=build.evaluation(settings, parts.model, parts.dataset, parts.device),
+            evaluate=build.evaluation(parts.workspace),
         ).run_to(target.seq)
     return learner.state_dict(), snapshot.taken(coordinator)
 

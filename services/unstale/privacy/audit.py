@@ -19,7 +19,7 @@ from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.registry import describe
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import Workspace
 from unstale.errors import UserError
 from unstale.metrics.progress import Progress
 from unstale.privacy import image_similarity
@@ -91,9 +91,9 @@ def audit(
     watches: list[_Watch] = []
 
     def watch(
-        settings: Settings, context: TrainingContext, fresh_update: FreshUpdate
+        settings: Settings, workspace: Workspace, *, fresh_update: FreshUpdate | None = None
     ) -> Compensator[InversionSettings]:
-        watches.append(_Watch(settings, context, fresh_update, rounds, updates_max, on_reconstructed))
+        watches.append(_Watch(settings, workspace, fresh_update, rounds, updates_max, on_reconstructed))
         return watches[0]
 
     run = simulation(settings, on_progress=on_progress, compensator_of=watch)
@@ -123,22 +123,22 @@ class _Watch(Compensator[InversionSettings]):
     def __init__(
         self,
         settings: Settings,
-        context: TrainingContext,
-        fresh_update: FreshUpdate,
+        workspace: Workspace,
+        fresh_update: FreshUpdate | None,
         rounds: Collection[int],
         updates_max: int,
         on_reconstructed: Callable[[Reconstructed], None],
     ) -> None:
-        inverting = compensator(settings, context.model, context.dataset, context.device, fresh_update=fresh_update)
+        inverting = compensator(settings, workspace, fresh_update=fresh_update)
         assert inverting is not None
         assert isinstance(inverting.settings, InversionSettings)
         super().__init__(inverting.settings, inverting.context)
         self._inversions = Inversions(self.settings, self.context)
-        self._client_examples = ClientExamples(settings, context.dataset)
+        self._client_examples = ClientExamples(workspace.client_data)
         self._rounds = frozenset(rounds)
         self._left = updates_max
         self._on_reconstructed = on_reconstructed
-        self.measures, self.notes = _measures(context.dataset.input_shape)
+        self.measures, self.notes = _measures(workspace.dataset.input_shape)
         self.reconstructed: list[Reconstructed] = []
 
     def make(self, stale: StaleRound) -> Made:

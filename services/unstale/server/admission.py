@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unstale.config import build
-from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.rows import RoundRow
@@ -20,6 +18,7 @@ from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.row_checks import Layout, Norms
 from unstale.learner.updates import Vector
 from unstale.training.local import Kind
+from unstale.training.registry import create as create_training
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Update
 
@@ -122,13 +121,14 @@ class Admission:
         return self._rates[base_version : base_version + 1 + self._expected.late]
 
 
-def configured(settings: Settings, learner: Learner, examples_of: Callable[[int], int]) -> Admission:
+def configured(settings: Settings, learner: Learner, examples_of: Callable[[int], int], *, late: int) -> Admission:
     """The admission of a run that begins.
 
     Args:
         settings: Of the run.
-        learner: In its first state.
+        learner: In its initial state.
         examples_of: Examples of a client's share of the training set.
+        late: Most rounds by which a client is late.
     """
     chosen = settings.server
     first = learner.sent
@@ -141,9 +141,9 @@ def configured(settings: Settings, learner: Learner, examples_of: Callable[[int]
             buffers_norm=float(first.buffers_b.double().norm()),
         ),
         Expected(
-            kind=build.training(settings).kind,
+            kind=create_training(settings.training).kind,
             examples_max=examples_of if chosen.num_examples_max == "partition" else lambda _: by_number,
-            late=max(conditions(settings).stale_rounds.values(), default=0),
+            late=late,
         ),
         rates=[learner.learning_rate],
     )

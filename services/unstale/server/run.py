@@ -13,6 +13,7 @@ import torch
 
 from unstale.config import build
 from unstale.config.compensation import compensator
+from unstale.config.data import ClientData
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -34,7 +35,6 @@ from unstale.server.compute import Keep, Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
-from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation
 from unstale.workers.inversion_executor import connect
 from unstale_proto import encodings
@@ -125,18 +125,16 @@ def prepare(settings: Settings) -> Run:
     """Make a new run, or resume one. Raises UserError where the settings or the directory do not allow it."""
     limit_retained_memory()
     parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
-    device, dataset, model, coordinator_settings, learner = (
-        parts.device,
-        parts.dataset,
-        parts.model,
-        parts.coordinator,
-        parts.learner,
-    )
-    save_model = build.saver(settings, model)
+    workspace, coordinator_settings, learner = parts.workspace, parts.coordinator, parts.learner
+    model = workspace.model
+    save_model = build.saver(settings.save_model, settings.model.name, model)
     model.let_go()
-    admits = admission.configured(settings, learner, _examples_of(settings, dataset))
-    evaluate = build.evaluation(settings, model, dataset, device)
-    welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
+    admits = admission.configured(
+        settings, learner, _examples_of(settings, workspace.client_data), late=coordinator_settings.stale_rounds_max
+    )
+    evaluate = build.evaluation(workspace)
+    labels = workspace.dataset.labels_digest
+    welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
@@ -145,7 +143,7 @@ def prepare(settings: Settings) -> Run:
             check_not_given_up(journal.database, journal.directory.path)
             coordinator_settings = replace(coordinator_settings, excluded=excluded(journal.database))
         coordinator = Coordinator(coordinator_settings)
-        staging = _staging(settings, coordinator_settings, learner, journal, device)
+        staging = _staging(settings, coordinator_settings, learner, journal, workspace.device)
         if journal is not None:
             welcome_message = welcome_message.model_copy(update={"run_id": journal.run_id(welcome_message.run_id)})
             if not journal.directory.is_new:
@@ -171,11 +169,11 @@ def prepare(settings: Settings) -> Run:
     )
 
 
-def _examples_of(settings: Settings, data: Dataset) -> Callable[[int], int]:
+def _examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
     """How many training examples each client holds."""
     if settings.server.num_examples_max != "partition":
         return lambda _: 0  # nobody asks
-    counts = array("q", map(len, build.client_partitions(settings, data)))
+    counts = array("q", map(len, client_data.train()))
     return counts.__getitem__
 
 

@@ -6,11 +6,12 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from unstale import flat
-from unstale.config import build
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.settings.learning import DataSettings
 from unstale.settings.values import Section
+from unstale.training.partition import create as create_partition
+from unstale.training.registry import create as create_training
 from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
     DataPlan,
@@ -55,8 +56,8 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         version=0,
         model=settings.model.name,
         data=settings.data.name,
-        partition=_plan(PartitionPlan, settings.partition, build.partition(settings)),
-        training=_plan(TrainingPlan, settings.training, build.training(settings)),
+        partition=_plan(PartitionPlan, settings.partition, create_partition(settings.partition)),
+        training=_plan(TrainingPlan, settings.training, create_training(settings.training)),
         tensors=tensors,
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,

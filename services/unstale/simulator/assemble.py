@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import build
-from unstale.config.compensation import Connect, compensator
+from unstale.config.build import CompensatorOf
+from unstale.config.compensation import compensator
 from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext, training_context
+from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
 from unstale.metrics.progress import Progress
@@ -30,18 +29,6 @@ from unstale_proto import encodings
 PLAIN = "exponential"
 """The ready scenario whose device a simulated client has where the run's scenario gives it none."""
 
-CompensatorOf = Callable[[Settings, TrainingContext, FreshUpdate], Compensator[Any] | None]
-"""Makes the compensator of a run. What clients would send, were they given the current model, goes with it."""
-
-
-def configured(
-    settings: Settings, context: TrainingContext, fresh_update: FreshUpdate, *, connect: Connect | None = None
-) -> Compensator[Any] | None:
-    """The one that the settings name; None for none. connect: as in `config.compensation.compensator`."""
-    return compensator(
-        settings, context.model, context.dataset, context.device, fresh_update=fresh_update, connect=connect
-    )
-
 
 def simulation(
     settings: Settings,
@@ -50,7 +37,7 @@ def simulation(
     observe: Observer | None = None,
     relay: Relay | None = None,
     record_in: Path | None = None,
-    compensator_of: CompensatorOf = configured,
+    compensator_of: CompensatorOf = compensator,
     context: TrainingContext | None = None,
     watcher: Watcher | None = None,
 ) -> Simulation:
@@ -70,20 +57,19 @@ def simulation(
         UserError: The settings cannot be used.
     """
     context = training_context(settings) if context is None else context
-    build.check_partition(settings, context.dataset)
-    model = context.model
     under = _conditions(settings)
-    coordination = build.coordinator_settings(settings)
+    coordination = build.coordinator_settings(settings, under)
     if not any(may_lose(applied.toxic) for applied in under.toxics):
-        coordination = replace(coordination, lease_s=inf)  # nobody falls silent, so nobody need look
-    backend = choose(settings, context)
-    learner = build.learner(
+        coordination = replace(coordination, lease_s=inf)  # no client can fall silent
+    backend = choose(settings, context, coordination.round_size_max)
+    learner = build.run_components(
         settings,
-        model,
-        context.device,
-        compensator=compensator_of(settings, context, OracleUpdates(backend, settings).of),
+        compensator_of,
+        workspace=context,
+        coordinator=coordination,
+        fresh_update=OracleUpdates(backend, settings.clients).of,
         keep_versions=True,
-    )
+    ).learner
     coordinator = Coordinator(coordination)
     recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
     return Simulation(
@@ -95,7 +81,7 @@ def simulation(
                 backend=backend,
                 steps_of=context.trainer.steps_of,
                 conditions=under,
-                encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
+                encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
                 evaluate_every=settings.evaluate_clients_every,
             ),
             times=Times(
@@ -103,9 +89,11 @@ def simulation(
                 lease_s=settings.server.lease_s,
                 task_timeout_s=settings.server.task_timeout_s,
             ),
-            evaluate=build.evaluation(settings, model, context.dataset, context.device),
-            save=build.saver(settings, model),
-            admission=admission.configured(settings, learner, context.trainer.examples_of),
+            evaluate=build.evaluation(context),
+            save=build.saver(settings.save_model, settings.model.name, context.model),
+            admission=admission.configured(
+                settings, learner, context.trainer.examples_of, late=coordination.stale_rounds_max
+            ),
             client_limits=_client_limits(settings),
         ),
         on_progress=on_progress,

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.config import build
-from unstale.config.settings import Settings
+from unstale.config.data import ClientData
 from unstale.seeds import Generator, Stream, stream
 from unstale.training.datasets import Dataset
 from unstale.training.partition import Indices
@@ -56,13 +55,14 @@ class Pixels:
 class ClientExamples:
     """What each client of a run holds at each version."""
 
-    def __init__(self, settings: Settings, dataset: Dataset) -> None:
+    def __init__(self, client_data: ClientData) -> None:
+        dataset = client_data.dataset
         self.pixels = Pixels(dataset)
         self._dataset = dataset
-        self._seed = settings.seed
-        self._clients = settings.clients
-        self._shares = build.client_partitions(settings, dataset)
-        self._changes = build.changes(settings, dataset, self._shares)
+        self._seed = client_data.seed
+        self._clients = client_data.clients
+        self._shares = client_data.train()
+        self._changes = client_data.changes(self._shares)
         later = [] if dataset.later is None else [dataset.later.labels_L]
         self._labels = torch.cat([dataset.train.labels_N, *later]).numpy()
 

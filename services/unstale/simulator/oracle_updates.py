@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from unstale.compensators import StaleRound, StaleUpdate
-from unstale.config.settings import Settings
 from unstale.learner.versions import Version
 from unstale.simulator.backends.backend import Backend, Job
 
@@ -15,9 +14,9 @@ from unstale.simulator.backends.backend import Backend, Job
 class OracleUpdates:
     """Computes true unstale updates: the same task, its draws included, from another model."""
 
-    def __init__(self, backend: Backend, settings: Settings) -> None:
+    def __init__(self, backend: Backend, clients: int) -> None:
         self._backend = backend
-        self._clients = settings.clients
+        self._clients = clients
 
     def of(self, update: StaleUpdate, stale: StaleRound) -> Tensor:
         """The pseudo-gradient [d] that the client makes of the model of a round instead."""

@@ -4,14 +4,14 @@ import os
 
 import torch
 
-from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.simulator.backends.backend import Backend
 from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
+from unstale.training.registry import create as create_training
 
 _FLOPS_OF_A_TASK_MIN = 1e6
 """Below it a task takes a fifth of a millisecond, and to hand it to another process costs as much as is gained."""
@@ -26,14 +26,20 @@ _BACKWARD = 3
 """A step costs about so many forward passes."""
 
 
-def choose(settings: Settings, context: TrainingContext) -> Backend:
+def choose(settings: Settings, context: TrainingContext, round_size: int) -> Backend:
     """The backend that `simulation.backend` names, or for `auto` the fastest known: the same bits either way, but for
     `vmap`, which has to be asked for.
 
-    context: of the settings. Raises UserError for a backend that cannot compute this run.
+    Args:
+        settings: Of the run.
+        context: Of the settings.
+        round_size: Most updates of a round.
+
+    Raises:
+        UserError: The backend cannot compute this run.
     """
     name = settings.simulation.backend
-    training = build.training(settings)
+    training = create_training(settings.training)
     if name == "vmap":
         return Vmap(context, training)
     processes = settings.simulation.processes or max(1, _cores() // settings.threads)
@@ -46,7 +52,7 @@ def choose(settings: Settings, context: TrainingContext) -> Backend:
         backend = Processes(context, training, settings, processes)
         backend.wait()  # who asks for them by name has all of them from the first job on
         return backend
-    if name == "auto" and processes > 1 and _is_worth_it(settings, context):
+    if name == "auto" and processes > 1 and _is_worth_it(settings, context, round_size):
         return Processes(context, training, settings, processes)
     return Loop(context.trainer)
 
@@ -55,12 +61,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _is_worth_it(settings: Settings, context: TrainingContext) -> bool:
+def _is_worth_it(settings: Settings, context: TrainingContext, round_size: int) -> bool:
     if context.device.type != "cpu" or os.name != "posix":
         return False
     steps = sum(map(context.trainer.steps_of, range(settings.clients))) / settings.clients
     step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(context)
-    tasks = settings.rounds * build.coordinator_settings(settings).round_size_max
+    tasks = settings.rounds * round_size
     run_s = tasks * steps * (_SECONDS_OF_A_STEP + step_flops / _FLOPS_A_SECOND)
     return steps * step_flops >= _FLOPS_OF_A_TASK_MIN and run_s >= _SECONDS_OF_A_RUN_MIN
 

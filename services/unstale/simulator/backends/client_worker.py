@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unstale.config import build
 from unstale.config.settings import Settings
-from unstale.config.training_context import training_context
+from unstale.config.workspace import training_context
 from unstale.simulator.backends.backend import Computed, Job
 from unstale.simulator.backends.loop import one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
 from unstale.workers.program import Compute, Progress
 
@@ -23,7 +23,7 @@ def begin(settings: dict[str, Any]) -> Compute:
     run_settings = Settings.model_validate(settings["settings"])
     context = training_context(run_settings)
     buffers = context.model.buffers_b.numel()
-    extra = build.training(run_settings).needs_extra
+    extra = create_training(run_settings.training).needs_extra
     rows = SharedRows(settings["rows"], context.model.dimension, buffers, extra=extra)
     os.close(settings["rows"])
 

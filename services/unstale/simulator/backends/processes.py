@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from unstale.config.settings import Settings
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError, WorkerLostError
 from unstale.simulator.backends import client_worker
 from unstale.simulator.backends.backend import Backend, Computed, Job

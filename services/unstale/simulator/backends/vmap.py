@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from unstale.config.training_context import TrainingContext
+from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.simulator.backends.backend import Backend, Computed, Job
