@@ -9,11 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstale.errors import UserError, nearest
-from unstale.settings.values import Section
-
-_NOUNS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
-
+from unstale.settings.values import NOUNS, Section, range_of
 
 NO_OTHERS: Mapping[str, Any] = MappingProxyType({})
 
@@ -90,7 +86,7 @@ def _described(
     return SettingDescription(
         name=key,
         type=f"{kind} or null" if is_nullable else kind,
-        range=_range(field),
+        range=range_of(field.metadata),
         default=default,
         synchronous_default=synchronous.get(key, default),
         reference_default=reference.get(key, default),
@@ -112,14 +108,4 @@ def _noun(annotation: Any) -> str:
         return "one of " + ", ".join(str(choice) for choice in get_args(annotation))
     if get_origin(annotation) in (tuple, list):
         return f"a list, each {_noun(get_args(annotation)[0])}"
-    return _NOUNS.get(annotation, str(annotation))
-
-
-def _range(field: FieldInfo) -> str:
-    bounds = [
-        f"{sign} {getattr(bound, attribute):g}"
-        for bound in field.metadata
-        for attribute, sign in _SIGNS
-        if hasattr(bound, attribute)
-    ]
-    return " and ".join(bounds)
+    return NOUNS.get(annotation, str(annotation))

@@ -10,12 +10,11 @@ from pydantic.fields import FieldInfo
 
 from unstale.config.settings import Settings
 from unstale.settings.part import description
+from unstale.settings.values import NOUNS, range_of
 
 PREFIX = "UNSTALE_"
 OPEN_SECTIONS = ("policy.settings", "compensator.settings")
 """The keys whose value is a mapping with keys of its own, which the part knows and we do not."""
-
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a mapping"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def _key(name: str, field: FieldInfo) -> Key:
         expected = " or ".join(get_args(annotation))
     else:
         kind = get_origin(annotation) or annotation
-        expected = f"{_NOUNS[kind]}{_range(metadata)}"
+        expected = f"{NOUNS[kind]} {range_of(metadata)}".rstrip()
     return Key(
         name=name,
         description=description(field),
@@ -100,23 +99,6 @@ def _key(name: str, field: FieldInfo) -> Key:
         may_be_null=may_be_null,
         expected=f"{extra.get('expected', expected)}{' or null' if may_be_null else ''}",
     )
-
-
-def _range(metadata: list[Any]) -> str:
-    """` from 1 to 1,024`: the bounds in words, with a space in front; "" where there are none."""
-    bounds = {
-        attribute: f"{getattr(bound, attribute):,}".removesuffix(".0")
-        for bound in metadata
-        for attribute in ("ge", "gt", "le", "lt", "min_length", "max_length")
-        if hasattr(bound, attribute)
-    }
-    if "max_length" in bounds:
-        return f" of {bounds['min_length']} to {bounds['max_length']} characters"
-    if "ge" in bounds and "le" in bounds:
-        return f" from {bounds['ge']} to {bounds['le']}"
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    words = " and ".join(f"{signs[attribute]} {number}" for attribute, number in bounds.items())
-    return f" {words}" if words else ""
 
 
 KEYS: dict[str, Key] = {key.name: key for key in _keys(Settings, "")}

@@ -1,7 +1,8 @@
 """What the keys of the configuration are made of: limits, types, addresses, and a group of keys."""
 
+from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -18,6 +19,32 @@ TEXT_MAX = 4096  # a path or an address; what is longer was pasted by mistake
 Name = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+
+
+NOUNS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    dict: "a mapping",
+}
+"""The types of values in words."""
+
+
+def range_of(metadata: Sequence[Any]) -> str:
+    """The bounds of a field in words, such as `from 1 to 1,024`; "" without bounds. metadata: of the field."""
+    bounds = {
+        attribute: f"{getattr(bound, attribute):,}".removesuffix(".0")
+        for bound in metadata
+        for attribute in ("ge", "gt", "le", "lt", "min_length", "max_length")
+        if hasattr(bound, attribute)
+    }
+    if "max_length" in bounds:
+        return f"of {bounds['min_length']} to {bounds['max_length']} characters"
+    if "ge" in bounds and "le" in bounds:
+        return f"from {bounds['ge']} to {bounds['le']}"
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    return " and ".join(f"{signs[attribute]} {number}" for attribute, number in bounds.items())
 
 
 def _is_host_and_port(address: str) -> bool:
