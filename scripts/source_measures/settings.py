@@ -137,7 +137,7 @@ class Declarations:
         value = field.value
         if module.partition(".")[0] == WIRE and (value is None or ast.unparse(value) == "None"):
             return any(_is_bounded(node) for node in ast.walk(field.annotation))
-        if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in ("Field", "field"):
+        if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in ("Field", "field", "setting"):
             keywords = {keyword.arg for keyword in value.keywords}
             default = bool(value.args) and ast.unparse(value.args[0]) != "..."
             default |= bool(keywords & {"default", "default_factory"})

@@ -5,104 +5,89 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstale.settings.values import CLIENTS_MAX, Address, HttpAddress, Seconds, Section, Text, is_loopback
+from unstale.settings.values import CLIENTS_MAX, Address, HttpAddress, Seconds, Section, Text, is_loopback, setting
 
 NormBound = Annotated[float, Field(gt=0, le=1e19)]
 ExamplesBound = Annotated[int, Field(ge=1, le=9 * 10**18)]
 
 
 class ServerSettings(Section):
-    address: Address = Field(
+    address: Address = setting(
         "tcp://127.0.0.1:5555",
-        json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Address of the server for clients; port 0 is any free port.",
+        "Address of the server for clients; port 0 is any free port.",
+        expected="tcp://HOST:PORT",
     )
-    http_address: HttpAddress | None = Field(
+    http_address: HttpAddress | None = setting(
         "127.0.0.1:9464",
-        json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
+        "HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
+        expected="HOST:PORT",
     )
-    heartbeat_s: Seconds = Field(2.0, json_schema_extra={"unit": "s"}, description="Interval of heartbeats of clients.")
-    lease_s: Seconds = Field(
+    heartbeat_s: Seconds = setting(2.0, "Interval of heartbeats of clients.", unit="s")
+    lease_s: Seconds = setting(
         10.0,
-        json_schema_extra={"unit": "s"},
-        description="A client without messages for this time is lost; set it above the time of 4 MiB on the slowest "
-        "link.",
+        "A client without messages for this time is lost; set it above the time of 4 MiB on the slowest link.",
+        unit="s",
     )
-    retry_s: Seconds = Field(
-        1.0,
-        json_schema_extra={"unit": "s"},
-        description="Pause before new tasks if every update of the round was refused.",
+    retry_s: Seconds = setting(1.0, "Pause before new tasks if every update of the round was refused.", unit="s")
+    task_timeout_s: Seconds | None = setting(
+        None, "Time to answer a task; a client that does not is skipped for some rounds. null for no limit.", unit="s"
     )
-    task_timeout_s: Seconds | None = Field(
-        None,
-        json_schema_extra={"unit": "s"},
-        description="Time to answer a task; a client that does not is skipped for some rounds. null for no limit.",
-    )
-    linger_s: float = Field(
-        2.0,
-        ge=0,
-        le=3600,
-        json_schema_extra={"unit": "s"},
-        description="Time to deliver pending messages when a process ends.",
-    )
-    stay: bool = Field(False, description="Continue to serve pages and metrics after the run, until stopped.")
-    client_messages_per_s_max: int | None = Field(
+    linger_s: float = setting(2.0, "Time to deliver pending messages when a process ends.", unit="s", ge=0, le=3600)
+    stay: bool = setting(False, "Continue to serve pages and metrics after the run, until stopped.")
+    client_messages_per_s_max: int | None = setting(
         1000,
+        "Message rate of a client, with bursts of twice as many; others are dropped. null for no limit.",
+        unit="messages/s",
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "messages/s"},
-        description="Message rate of a client, with bursts of twice as many; others are dropped. null for no limit.",
     )
-    quarantine_after: int | None = Field(
+    quarantine_after: int | None = setting(
         10,
+        "Consecutive refusals for errors of a client until its quarantine; null for never.",
+        unit="refusals",
         ge=1,
         le=10**6,
-        json_schema_extra={"unit": "refusals"},
-        description="Consecutive refusals for errors of a client until its quarantine; null for never.",
     )
-    quarantine_s: Seconds = Field(60.0, json_schema_extra={"unit": "s"}, description="Duration of a quarantine.")
-    hello_s: Seconds = Field(
-        15.0,
-        json_schema_extra={"unit": "s"},
-        description="Time until a connection must send a hello; also the limit of a handshake.",
+    quarantine_s: Seconds = setting(60.0, "Duration of a quarantine.", unit="s")
+    hello_s: Seconds = setting(
+        15.0, "Time until a connection must send a hello; also the limit of a handshake.", unit="s"
     )
-    strangers_max: int | None = Field(
+    strangers_max: int | None = setting(
         None,
+        "Most connections without a hello; above it the oldest are cut. null for clients + 256.",
+        unit="connections",
         ge=1,
         le=CLIENTS_MAX,
-        json_schema_extra={"unit": "connections"},
-        description="Most connections without a hello; above it the oldest are cut. null for clients + 256.",
     )
-    unread_bytes_max: int = Field(
+    unread_bytes_max: int = setting(
         2**30,
+        "Most bytes of incomplete messages; above it the connection with most is cut.",
+        unit="bytes",
         ge=2**20,
         le=2**50,
-        json_schema_extra={"unit": "bytes"},
-        description="Most bytes of incomplete messages; above it the connection with most is cut.",
     )
-    memory_bytes_max: int | None = Field(
+    memory_bytes_max: int | None = setting(
         None,
+        "Most memory of the process; above it connections with most unread bytes are cut. null for 80 %.",
+        unit="bytes",
         ge=2**20,
         le=2**50,
-        json_schema_extra={"unit": "bytes"},
-        description="Most memory of the process; above it connections with most unread bytes are cut. null for 80 %.",
     )
-    norm_max: Literal["adaptive"] | NormBound | None = Field(
+    norm_max: Literal["adaptive"] | NormBound | None = setting(
         "adaptive",
-        json_schema_extra={"expected": "adaptive or a number > 0 and <= 1e+19"},
-        description="Largest L2 norm of an update divided by its learning rate: adaptive or a number; null for any.",
+        "Largest L2 norm of an update divided by its learning rate: adaptive or a number; null for any.",
+        expected="adaptive or a number > 0 and <= 1e+19",
     )
-    num_examples_max: Literal["partition"] | ExamplesBound | None = Field(
+    num_examples_max: Literal["partition"] | ExamplesBound | None = setting(
         "partition",
-        json_schema_extra={"unit": "examples", "expected": "partition or a whole number from 1 to 9e+18"},
-        description="Most examples that an update may claim: partition (those of the client) or a number; null for "
-        "any.",
+        "Most examples that an update may claim: partition (those of the client) or a number; null for any.",
+        unit="examples",
+        expected="partition or a whole number from 1 to 9e+18",
     )
-    keys: Text | None = Field(
-        None, description="Folder of `unstale keys` with the server's key and the authorized keys; null for plain text."
+    keys: Text | None = setting(
+        None, "Folder of `unstale keys` with the server's key and the authorized keys; null for plain text."
     )
-    insecure: bool = Field(False, description="Allow plain text beyond loopback.")
+    insecure: bool = setting(False, "Allow plain text beyond loopback.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

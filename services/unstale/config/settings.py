@@ -7,7 +7,7 @@ The commented file, the help texts, the variables and the options are all made f
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from unstale.config.server import ServerSettings as ServerSettings
@@ -34,69 +34,52 @@ from unstale.settings.values import (
     Text,
     check_link,
     is_loopback,
+    setting,
 )
 
 
 class EncodingSettings(Section):
-    updates: Literal["float32", "bfloat16", "float16", "int8", "top-k"] = Field(
-        "float32", description="Encoding of updates, for clients that support it: fewer bytes and a known error."
+    updates: Literal["float32", "bfloat16", "float16", "int8", "top-k"] = setting(
+        "float32", "Encoding of updates, for clients that support it: fewer bytes and a known error."
     )
-    models: Literal["float32", "bfloat16", "float16", "int8"] = Field(
-        "float32", description="Encoding of models, for clients that support it."
+    models: Literal["float32", "bfloat16", "float16", "int8"] = setting(
+        "float32", "Encoding of models, for clients that support it."
     )
-    block: int = Field(
-        256,
-        ge=8,
-        le=65_536,
-        json_schema_extra={"unit": "numbers"},
-        description="Consecutive numbers with a common scale, for int8.",
-    )
-    fraction: float = Field(0.01, gt=0, le=0.5, description="Share of an update's numbers that is sent, for top-k.")
+    block: int = setting(256, "Consecutive numbers with a common scale, for int8.", unit="numbers", ge=8, le=65_536)
+    fraction: float = setting(0.01, "Share of an update's numbers that is sent, for top-k.", gt=0, le=0.5)
 
 
 class ClientSettings(Section):
-    server: Address = Field(
-        "tcp://127.0.0.1:5555", json_schema_extra={"expected": "tcp://HOST:PORT"}, description="Address of the server."
+    server: Address = setting("tcp://127.0.0.1:5555", "Address of the server.", expected="tcp://HOST:PORT")
+    first: int = setting(0, "Client id of the first client in this process.", ge=0, lt=CLIENTS_MAX)
+    count: int = setting(
+        1, "Number of clients in this process, with ids from client.first.", unit="clients", ge=1, le=CLIENTS_MAX
     )
-    first: int = Field(0, ge=0, lt=CLIENTS_MAX, description="Client id of the first client in this process.")
-    count: int = Field(
-        1,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="Number of clients in this process, with ids from client.first.",
-    )
-    patience_s: Seconds | None = Field(
+    patience_s: Seconds | None = setting(
         None,
-        json_schema_extra={"unit": "s"},
-        description="Time without messages from the server until the client gives up, at least one lease; null for no "
+        "Time without messages from the server until the client gives up, at least one lease; null for no "
         "limit, so that the client survives restarts of the server.",
+        unit="s",
     )
-    data_path: Text | None = Field(None, description="Path of the run's data on this machine, if not data.path.")
-    directory: Text = Field(
-        "unstale-client", description="Directory of unacknowledged updates and of the state between tasks."
-    )
-    durability: Literal["full", "normal", "off"] = Field(
+    data_path: Text | None = setting(None, "Path of the run's data on this machine, if not data.path.")
+    directory: Text = setting("unstale-client", "Directory of unacknowledged updates and of the state between tasks.")
+    durability: Literal["full", "normal", "off"] = setting(
         "normal",
-        description="Failures that the directory survives: of power (full), of this process (normal), or none (off: "
-        "memory only).",
+        "Failures that the directory survives: of power (full), of this process (normal), or none (off: memory only).",
     )
-    key: Text | None = Field(
+    key: Text | None = setting(
         None,
-        description="File NAME.key_secret of `unstale keys`, with the keys of this process and of the server; null for "
-        "plain text.",
+        "File NAME.key_secret of `unstale keys`, with the keys of this process and of the server; null for plain text.",
     )
-    server_key: Text | None = Field(
+    server_key: Text | None = setting(
         None,
-        description="File NAME.key of the process at client.server, such as an injector; null for the server's key in "
-        "client.key.",
+        "File NAME.key of the process at client.server, such as an injector; null for the server's key in client.key.",
     )
-    insecure: bool = Field(False, description="Allow plain text beyond loopback.")
-    http_address: HttpAddress | None = Field(
+    insecure: bool = setting(False, "Allow plain text beyond loopback.")
+    http_address: HttpAddress | None = setting(
         None,
-        json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of /metrics, /healthz and /readyz of this process, such as 127.0.0.1:9466; null for "
-        "none.",
+        "HOST:PORT of /metrics, /healthz and /readyz of this process, such as 127.0.0.1:9466; null for none.",
+        expected="HOST:PORT",
     )
 
     def check_link(self) -> None:
@@ -107,42 +90,38 @@ class ClientSettings(Section):
 
 
 class InjectorSettings(Section):
-    address: Address = Field(
+    address: Address = setting(
         "tcp://127.0.0.1:5556",
-        json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Address of the injector for clients; port 0 is any free port.",
+        "Address of the injector for clients; port 0 is any free port.",
+        expected="tcp://HOST:PORT",
     )
-    upstream: Address = Field(
-        "tcp://127.0.0.1:5555",
-        json_schema_extra={"expected": "tcp://HOST:PORT"},
-        description="Address of the server behind the injector.",
+    upstream: Address = setting(
+        "tcp://127.0.0.1:5555", "Address of the server behind the injector.", expected="tcp://HOST:PORT"
     )
-    http_address: HttpAddress | None = Field(
+    http_address: HttpAddress | None = setting(
         "127.0.0.1:9465",
-        json_schema_extra={"expected": "HOST:PORT"},
-        description="HOST:PORT of the injector's HTTP interface and /metrics; null for none.",
+        "HOST:PORT of the injector's HTTP interface and /metrics; null for none.",
+        expected="HOST:PORT",
     )
-    in_flight_bytes_max: int = Field(
+    in_flight_bytes_max: int = setting(
         256 * 1024 * 1024,
+        "Most bytes in flight; above it the injector pauses reading.",
+        unit="bytes",
         ge=1024 * 1024,
         le=2**40,
-        json_schema_extra={"unit": "bytes"},
-        description="Most bytes in flight; above it the injector pauses reading.",
     )
-    patience_s: Seconds | None = Field(
+    patience_s: Seconds | None = setting(
         30.0,
-        json_schema_extra={"unit": "s"},
-        description="Time without a connection to the server at the start until the injector gives up; null for no "
-        "limit.",
+        "Time without a connection to the server at the start until the injector gives up; null for no limit.",
+        unit="s",
     )
-    tcp: bool = Field(False, description="Also relay TCP streams, so that toxics of the tcp layer can be added later.")
-    keys: Text | None = Field(
+    tcp: bool = setting(False, "Also relay TCP streams, so that toxics of the tcp layer can be added later.")
+    keys: Text | None = setting(
         None,
-        description="Folder of `unstale keys` with the injector's key and the authorized keys; null for plain text on "
-        "both sides.",
+        "Folder of `unstale keys` with the injector's key and the authorized keys; null for plain text on both sides.",
     )
-    insecure: bool = Field(
-        False, description="Allow plain text beyond loopback on both sides, and the HTTP interface for other machines."
+    insecure: bool = setting(
+        False, "Allow plain text beyond loopback on both sides, and the HTTP interface for other machines."
     )
 
     @model_validator(mode="after")
@@ -178,78 +157,52 @@ class InjectorSettings(Section):
 
 
 class ScenarioSettings(Section):
-    name: Text | None = Field(
-        None, description="Scenario of delays and faults: one of `unstale scenario list` or a YAML file; null for none."
+    name: Text | None = setting(
+        None, "Scenario of delays and faults: one of `unstale scenario list` or a YAML file; null for none."
     )
-    time_scale: float = Field(
-        1.0, ge=1e-4, le=1e6, description="Factor of every time of the scenario; 0.1 makes it ten times as fast."
+    time_scale: float = setting(
+        1.0, "Factor of every time of the scenario; 0.1 makes it ten times as fast.", ge=1e-4, le=1e6
     )
 
 
 class SimulationSettings(Section):
-    backend: Literal["auto", "loop", "processes", "vmap"] = Field(
+    backend: Literal["auto", "loop", "processes", "vmap"] = setting(
         "auto",
-        description="Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, "
+        "Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, "
         "with other bits); auto is the fastest with the same bits.",
     )
-    processes: int | None = Field(
-        None,
-        ge=1,
-        le=THREADS_MAX,
-        json_schema_extra={"unit": "processes"},
-        description="Number of processes, including this one; null for one per core.",
+    processes: int | None = setting(
+        None, "Number of processes, including this one; null for one per core.", unit="processes", ge=1, le=THREADS_MAX
     )
 
 
 class Settings(Section):
     """Everything that can be set. `config.load` reads the sources."""
 
-    seed: int = Field(0, ge=0, le=SEED_MAX, description="Seed of all random numbers of the run.")
-    clients: int = Field(
-        20,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="Number of clients (N); the training set is distributed to them.",
+    seed: int = setting(0, "Seed of all random numbers of the run.", ge=0, le=SEED_MAX)
+    clients: int = setting(
+        20, "Number of clients (N); the training set is distributed to them.", unit="clients", ge=1, le=CLIENTS_MAX
     )
-    min_clients: int | None = Field(
+    min_clients: int | None = setting(
+        None, "Clients that must join before the run starts; null for all.", unit="clients", ge=1, le=CLIENTS_MAX
+    )
+    rounds: int = setting(200, "Rounds of the run; each makes a version of the model.", unit="rounds", ge=1, le=10**9)
+    evaluate_every: int = setting(10, "Rounds between evaluations on the test set.", unit="rounds", ge=1, le=10**9)
+    evaluate_clients_every: int | None = setting(
         None,
-        ge=1,
-        le=CLIENTS_MAX,
-        json_schema_extra={"unit": "clients"},
-        description="Clients that must join before the run starts; null for all.",
-    )
-    rounds: int = Field(
-        200,
+        "Rounds between evaluations by clients on their own test examples; null for none.",
+        unit="rounds",
         ge=1,
         le=10**9,
-        json_schema_extra={"unit": "rounds"},
-        description="Rounds of the run; each makes a version of the model.",
     )
-    evaluate_every: int = Field(
-        10,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "rounds"},
-        description="Rounds between evaluations on the test set.",
-    )
-    evaluate_clients_every: int | None = Field(
-        None,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "rounds"},
-        description="Rounds between evaluations by clients on their own test examples; null for none.",
-    )
-    save_model: Text | None = Field(
-        None, description="File for the last version of the model (safetensors); null for none."
-    )
-    device: Text = Field("auto", description="Device: auto, cpu, cuda, cuda:0, ... or mps.")
-    threads: int = Field(
+    save_model: Text | None = setting(None, "File for the last version of the model (safetensors); null for none.")
+    device: Text = setting("auto", "Device: auto, cpu, cuda, cuda:0, ... or mps.")
+    threads: int = setting(
         1,
+        "CPU threads for computation in each process; the bits of results may depend on it.",
+        unit="threads",
         ge=1,
         le=THREADS_MAX,
-        json_schema_extra={"unit": "threads"},
-        description="CPU threads for computation in each process; the bits of results may depend on it.",
     )
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()

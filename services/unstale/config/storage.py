@@ -2,55 +2,37 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from unstale.settings.values import Section, Text
+from unstale.settings.values import Section, Text, setting
 
 
 class RunSettings(Section):
-    directory: Text = Field(
-        "unstale-run", description="Directory of the run; the same command resumes the run from it after any shutdown."
+    directory: Text = setting(
+        "unstale-run", "Directory of the run; the same command resumes the run from it after any shutdown."
     )
-    durability: Literal["full", "normal", "off"] = Field(
+    durability: Literal["full", "normal", "off"] = setting(
         "normal",
-        description="Failures that an acknowledged update survives: of power (full), of the server (normal), or none "
+        "Failures that an acknowledged update survives: of power (full), of the server (normal), or none "
         "(off: the run is not stored).",
     )
-    sync_every_s: float = Field(
-        1.0,
-        ge=0.01,
-        le=3600,
-        json_schema_extra={"unit": "s"},
-        description="For durability normal: longest time of updates that a power failure may lose.",
+    sync_every_s: float = setting(
+        1.0, "For durability normal: longest time of updates that a power failure may lose.", unit="s", ge=0.01, le=3600
     )
-    checkpoint_every: int = Field(
-        500,
-        ge=1,
-        le=10**9,
-        json_schema_extra={"unit": "rounds"},
-        description="Rounds between checkpoints; the most that a restart computes again.",
+    checkpoint_every: int = setting(
+        500, "Rounds between checkpoints; the most that a restart computes again.", unit="rounds", ge=1, le=10**9
     )
-    payload_bytes_max: int = Field(
-        4 * 1024**3,
-        ge=1024,
-        le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="Stored updates after which a checkpoint is written early.",
+    payload_bytes_max: int = setting(
+        4 * 1024**3, "Stored updates after which a checkpoint is written early.", unit="bytes", ge=1024, le=2**60
     )
-    rows_memory_bytes_max: int = Field(
+    rows_memory_bytes_max: int = setting(
         1024**3,
+        "Memory for pending updates; above it they wait on disk, if the policy works by columns.",
+        unit="bytes",
         ge=0,
         le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="Memory for pending updates; above it they wait on disk, if the policy works by columns.",
     )
-    keep_updates: bool = Field(
-        False, description="Keep every update for `unstale replay`, not only those since the last checkpoints."
+    keep_updates: bool = setting(
+        False, "Keep every update for `unstale replay`, not only those since the last checkpoints."
     )
-    free_bytes_min: int = Field(
-        256 * 1024**2,
-        ge=0,
-        le=2**60,
-        json_schema_extra={"unit": "bytes"},
-        description="Free space on the disk below which updates are refused.",
+    free_bytes_min: int = setting(
+        256 * 1024**2, "Free space on the disk below which updates are refused.", unit="bytes", ge=0, le=2**60
     )

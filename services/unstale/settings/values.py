@@ -91,6 +91,24 @@ def check_link(name: str, address: str, keys: str, given: str | None, *, insecur
         )
 
 
+def setting(
+    default: Any, description: str, *, unit: str = "", expected: str = "", null_is: Any = None, **bounds: Any
+) -> Any:
+    """A key of the configuration, as a field of a `Section`.
+
+    Args:
+        default: Of the key.
+        description: For people.
+        unit: Of the value; "" for none.
+        expected: Type and range in words, if they do not follow from the type and the bounds.
+        null_is: Default of the part where the key is null: a value, or values by the name of the part.
+        bounds: As for pydantic's `Field`.
+    """
+    extra = {"unit": unit, "expected": expected, "null_is": null_is}
+    known: Any = {name: value for name, value in extra.items() if value not in ("", None)}
+    return Field(default, description=description, json_schema_extra=known or None, **bounds)
+
+
 class Section(BaseModel):
     """A group of keys. Frozen; unknown keys and numbers that are no number are refused."""
 
