@@ -17,7 +17,7 @@ from unstale.training.registry import create as create_training
 from unstale.training.sgd import Sgd
 
 Connect = Callable[[Settings, Dataset], Executor]
-"""Connects to the machines that `compensator.ray` names. Raises UserError when they cannot be had."""
+"""Connects to the Ray cluster of `compensator.ray`. Raises UserError."""
 
 IMITABLE = ("gradient", "sgd", "fedprox")
 """Local trainings whose updates are a function of model and data alone."""
@@ -73,7 +73,7 @@ def compensator(
 
 
 def check(settings: Settings) -> None:
-    """Raise UserError for a mistake that shows without model and data."""
+    """Raise UserError for errors that do not depend on model and data."""
     made = _made(settings, torch.device("cpu"), network=None)
     if settings.compensator.ray is not None and not (made is not None and made.inverts):
         raise UserError(

@@ -1,4 +1,4 @@
-"""The keys of the configuration, one a field of `Settings`. File, variables and options come from them."""
+"""The keys of the configuration, one for each field of `Settings`: file, variables and options have them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,24 +14,20 @@ from unstale.settings.values import NOUNS, range_of
 
 PREFIX = "UNSTALE_"
 OPEN_SECTIONS = ("policy.settings", "compensator.settings")
-"""The keys whose value is a mapping with keys of its own, which the part knows and we do not."""
+"""Keys whose value is a mapping; the part that takes it checks its keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key. name: dotted, as in `training.learning_rate`. default: a plain value. unit: "" for none.
+    """One key."""
 
-    kind: the type that a value has, `str` for a choice among names. may_be_null: whether null is a value.
-    expected: type and range in words, such as `a number > 0 and <= 3,600`.
-    """
-
-    name: str
+    name: str  # dotted, such as `training.learning_rate`
     description: str
-    unit: str
+    unit: str  # "" for none
     default: Any
-    kind: type
+    kind: type  # of a value; `str` for a choice of names
     may_be_null: bool
-    expected: str
+    expected: str  # type and range in words, such as `a number > 0 and <= 3,600`
 
     @property
     def variable(self) -> str:
@@ -40,28 +36,28 @@ class Key:
 
     @property
     def section(self) -> str:
-        """The first part of the name, "" for a key that stands in no section."""
+        """The first part of the name; "" for a key outside sections."""
         return self.name.rpartition(".")[0].partition(".")[0]
 
 
 def open_section(name: str) -> str | None:
-    """The open section that a key lies in; None for one of `KEYS`."""
+    """The open section of a key; None for one of `KEYS`."""
     return next((section for section in OPEN_SECTIONS if name.startswith(f"{section}.")), None)
 
 
 def flat(name: str) -> str:
-    """The key that a name stands for: `training.settings.momentum` is `training.momentum`."""
+    """The key of a name: `training.settings.momentum` is `training.momentum`."""
     section, _, key = name.partition(".settings.")
     return f"{section}.{key}" if key and holds_settings(section) else name
 
 
 def holds_settings(section: str) -> bool:
-    """Whether a section chooses a part by `name`, so that its other keys may also stand in a mapping `settings`."""
+    """Whether a section chooses a part by `name`: its other keys may also be in a mapping `settings`."""
     return f"{section}.name" in KEYS and f"{section}.settings" not in OPEN_SECTIONS
 
 
 def variable(name: str) -> str:
-    """The environment variable of a key or of what lies below it: dots become two underscores."""
+    """The environment variable of a key: dots become two underscores."""
     return PREFIX + name.replace(".", "__").upper()
 
 
@@ -107,6 +103,6 @@ KEYS: dict[str, Key] = {key.name: key for key in _keys(Settings, "")}
 SECTIONS: frozenset[str] = frozenset(
     name.rsplit(".", depth)[0] for name in KEYS for depth in range(1, name.count(".") + 1)
 )
-"""Names that stand for a group of keys, such as `training` and `training.schedule`."""
+"""Names of groups of keys, such as `training` and `training.schedule`."""
 
 KEYS_AT_THE_TOP: frozenset[str] = frozenset(name.partition(".")[0] for name in KEYS)

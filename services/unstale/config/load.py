@@ -1,4 +1,4 @@
-"""The configuration as resolved: defaults < file < variables < options, each able to set every key."""
+"""Reads the configuration: file, variables and options, each of which may set every key; later ones win."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
 
 FILE_VARIABLE = "UNSTALE_CONFIG"
-"""The variable that names the file; the only one of ours that stands for no key."""
+"""The variable that names the file; the only `UNSTALE_` variable that is no key."""
 
 _OF_KUBERNETES = re.compile(
     r"UNSTALE_([A-Z0-9]+_)*"
@@ -44,7 +44,7 @@ SHOWN_MAX = 80  # characters of a wrong value that an error repeats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value that somebody gave. origin: where, for people: a line of a file, a variable or an option."""
+    """A value of a key. origin: a line of a file, a variable or an option, for people."""
 
     value: Any
     origin: str
@@ -53,12 +53,15 @@ class Given:
 def load(
     file: Path | None = None, variables: Mapping[str, str] | None = None, options: Mapping[str, Given] | None = None
 ) -> Settings:
-    """Read the sources, the later ones winning key by key, and check the whole.
+    """Read the sources and validate the result. In texts `null` is null, and a mapping is YAML.
 
-    variables: the environment; what does not begin with `UNSTALE_` is passed over, and so is what Kubernetes says there
-    of a Service whose name is ours. options: by key, the text
-    that was given. In both, `null` is no value, and a mapping is written as in YAML. Raises UserError for the
-    first mistake.
+    Args:
+        file: YAML file.
+        variables: The environment. Names without `UNSTALE_` are ignored, and those that Kubernetes sets for a Service.
+        options: Texts by key; they win over variables, and variables over the file.
+
+    Raises:
+        UserError: The first error in the sources.
     """
     given = _from_file(file) if file else {}
     given |= _from_texts(_by_key(variables or {}))
@@ -74,7 +77,7 @@ def _nested(given: Mapping[str, Given]) -> dict[str, Any]:
     for name, item in given.items():
         sections, _, last = name.rpartition(".")
         inside = open_section(name)
-        if inside is not None:  # what follows may hold dots of its own
+        if inside is not None:  # the rest may contain dots
             sections, last = inside, name.removeprefix(f"{inside}.")
         below = nested
         for section in filter(None, sections.split(".")):
@@ -103,7 +106,7 @@ def _is_key(name: str) -> bool:
 def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserError:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
-    while name not in KEYS and "." in name:  # behind a key may stand which of its alternatives failed
+    while name not in KEYS and "." in name:  # the alternative of a union that failed may follow the key
         name = name.rpartition(".")[0]
     origins = [item.origin for key, item in given.items() if key == name]
     if first["type"] == "sentence":  # several keys do not fit together
@@ -113,7 +116,7 @@ def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserEr
 
 
 def shown(value: Any) -> str:
-    """A value for a sentence: `null`, `true`, a quoted text, a number. What is long is cut."""
+    """A value in an error message: `null`, `true`, a quoted text, a number. Long ones are cut."""
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
@@ -122,7 +125,7 @@ def shown(value: Any) -> str:
 
 
 def _from_yaml(text: str) -> Any:
-    """What a text stands for in YAML, and the text itself where that is nothing."""
+    """The YAML value of a text; the text itself if it is no YAML."""
     try:
         return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -158,7 +161,7 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def _plain(text: str) -> str | None:
-    """The value of a text for a key that takes no mapping; its type reads numbers and booleans from texts."""
+    """The value of a text for a key without a mapping; pydantic parses numbers and booleans."""
     return None if text == "null" else text
 
 
@@ -212,7 +215,7 @@ def _entries(
 
 
 def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
-    """The whole name of a key, which is then seen."""
+    """The full name of a key; adds it to `seen`."""
     if not isinstance(node, yaml.ScalarNode):
         raise UserError(f"{origin}: expected a key, which is one word")
     name = f"{above}{node.value}"
@@ -223,7 +226,7 @@ def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
 
 
 def _prefix(name: str) -> str | None:
-    """The beginning of the names of keys in a group, `training.` for `training` and `training.settings`."""
+    """The prefix of the keys of a group: `training.` for `training` and `training.settings`."""
     section = name.removesuffix(".settings")
     if section != name and holds_settings(section):
         return f"{section}."
@@ -233,5 +236,5 @@ def _prefix(name: str) -> str | None:
 def _value(loader: Loader, node: yaml.Node, where: str) -> Any:
     try:
         return loader.construct_object(node, deep=True)
-    except ValueError as error:  # what looks like a date or a number and is none
+    except ValueError as error:  # such as an impossible date
         raise UserError(f"{where}: this is not YAML: {error}") from None

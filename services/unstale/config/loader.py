@@ -1,4 +1,4 @@
-"""How YAML of ours is read: files, scenarios, and values of variables and options."""
+"""The YAML loader of files, scenarios, and values of variables and options."""
 
 import yaml
 
@@ -6,8 +6,8 @@ import yaml
 class Loader(yaml.SafeLoader):
     """`yaml.SafeLoader`, in which only `true` and `false` are booleans, as in YAML 1.2.
 
-    YAML 1.1 takes `off`, `on`, `yes` and `no` for booleans, too, which would keep one from saying `durability: off`
-    without quotes. Where a key is a boolean these words still say which.
+    In YAML 1.1 `off`, `on`, `yes` and `no` are booleans, too, so that `durability: off` would need quotes. Pydantic
+    accepts these words for keys that are booleans.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (the name and kind that PyYAML has)

@@ -1,4 +1,4 @@
-"""Where a policy's memory of all clients lies: ordinary, page-locked or memory-mapped memory of the host."""
+"""Allocates a policy's memory of all clients: pageable, pinned or memory-mapped memory of the host."""
 
 import os
 import tempfile
@@ -16,11 +16,15 @@ Allocate = Callable[[int, int], Tensor]
 
 
 def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
-    """A function that makes zeros [rows, columns], float32.
+    """A function that allocates zeros [rows, columns], float32.
 
-    kind: `host`; `pinned`, which copies to a CUDA device faster; `mapped`, a file in `folder` (None: the system's for
-    temporary files) that the system writes out when memory is short, and that nobody else sees: it is gone with the
-    process. where: the policy's device. Raises UserError for pinned memory without CUDA and a folder that is not there.
+    Args:
+        kind: `host`, `pinned` (faster copies to a CUDA device) or `mapped` (an unlinked file, gone with the process).
+        folder: Of the mapped file; None for the system's temporary folder.
+        where: The policy's device.
+
+    Raises:
+        UserError: Pinned memory without CUDA, or a folder that does not exist.
     """
     if kind == "pinned":
         if where.type != "cuda":
@@ -49,10 +53,10 @@ def _mapped(folder: Path, rows: int, columns: int) -> Tensor:
     try:
         with tempfile.NamedTemporaryFile(prefix="unstale-memory-", dir=folder) as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a disk that is full says so now, and not by a signal later
+                os.posix_fallocate(file.fileno(), 0, size)  # else a full disk is a SIGBUS later
             else:
                 file.truncate(size)
-            # The mapping outlives the name, which goes here.
+            # The mapping outlives the file name, which is deleted here.
             return torch.from_file(file.name, shared=True, size=rows * columns).view(rows, columns)
     except OSError as error:
         raise UserError(

@@ -1,6 +1,6 @@
-"""The scenario of a run: its file, or a ready one by name, and what it means for the run's clients.
+"""Reads the scenario of a run and applies it to the run's clients.
 
-Nothing here imports torch before a scenario asks which classes a client holds.
+Imports torch only if a scenario selects clients by their classes.
 """
 
 from collections import Counter
@@ -41,9 +41,9 @@ def read(name: str) -> Scenario:
 
 
 def conditions(settings: Settings, *, of: ClientInfo | None = None) -> Conditions:
-    """What the configured scenario means for the clients of the run; nothing at all where none is configured.
+    """The conditions of the run's clients; no delays and faults without a scenario.
 
-    of: those clients, where the caller knows them already. Raises UserError.
+    of: The clients, if the caller has them already. Raises UserError.
     """
     chosen = settings.scenario
     if chosen.name is None:
@@ -55,14 +55,14 @@ def conditions(settings: Settings, *, of: ClientInfo | None = None) -> Condition
 
 
 def client_info(settings: Settings) -> ClientInfo:
-    """The clients of a run. Its data is looked at when somebody asks for it."""
+    """The clients of a run. Reads the data when it is needed."""
     return _Clients(settings.clients, settings.seed, settings.data, settings.partition)
 
 
 def check(settings: Settings) -> Conditions:
-    """What can be told of `conditions` without looking at the data. Raises UserError.
+    """The conditions as far as they do not depend on the data. Raises UserError.
 
-    Where a scenario asks which classes a client holds, that is that it can be read, and everybody is taken to be there.
+    For a scenario that selects clients by their classes: the scenario is valid, and all clients are available.
     """
     try:
         return conditions(settings, of=_Unknown(settings.clients))
@@ -74,7 +74,7 @@ def check(settings: Settings) -> Conditions:
 
 
 class Held:
-    """A population whose data is known. counts_NC: [N, C], examples of class c at client i."""
+    """Clients with known data. counts_NC: [N, C], examples of class c at client i."""
 
     def __init__(self, counts_NC: "Indices") -> None:
         self._counts_NC = counts_NC
@@ -88,7 +88,7 @@ class Held:
         return int(self._counts_NC.shape[1])
 
     def holders(self, label: int) -> Sequence[int]:
-        """Those with the most first; of equals the higher id."""
+        """Clients with the most examples first; of equals the higher id."""
         count_N = self._counts_NC[:, label].tolist()
         return sorted((i for i, count in enumerate(count_N) if count), key=lambda i: (count_N[i], i), reverse=True)
 
@@ -123,8 +123,8 @@ class _Clients:
         return Held(label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes))
 
 
-class _DataIsElsewhere(Exception):  # noqa: N818  (nobody's error)
-    """Somebody asked of clients what only their data says."""
+class _DataIsElsewhere(Exception):  # noqa: N818  (no error)
+    """The scenario depends on the data."""
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,14 @@ class _Unknown:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a scenario stands, in words; its text; the folder from which its paths are meant."""
+    """The text of a scenario."""
 
-    words: str
+    words: str  # name, for people
     text: str
-    folder: str
+    folder: str  # of relative paths in the text
 
 
-@lru_cache(maxsize=4)  # parts of one process ask for the same one
+@lru_cache(maxsize=4)  # parts of a process use the same one
 def _conditions(
     source: _Source, time_scale: float, clients: int, seed: int, data: DataSettings, partition: PartitionSettings
 ) -> Conditions:
@@ -219,8 +219,8 @@ def _parsed(source: _Source) -> Scenario:
 
 
 class _Loader(Loader):
-    """Refuses a mapping that names a key twice, of which YAML would take the last without a word, and what makes a
-    document hold itself, grow without end or name types.
+    """Refuses a mapping that names a key twice, of which YAML would take the last without a word, and what lets a
+    document contain itself, grow without bound or name types.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -241,15 +241,15 @@ class _Loader(Loader):
 
 
 def _expanded(text: str) -> Path:
-    """A path; `~` and `~user` are home directories where there are such."""
+    """A path with `~` and `~user` expanded, if there are such."""
     try:
         return Path(text).expanduser()
-    except (RuntimeError, ValueError):  # nobody's, or a null character
+    except (RuntimeError, ValueError):  # no such user, or a null character
         return Path(text)
 
 
 def _with_whole_paths(data: Any, folder: Path) -> Any:
-    """The same data; a path in it that is not absolute is one from the folder of the file."""
+    """The data with paths made absolute, relative to the folder of the file."""
     if isinstance(data, dict):
         return {
             key: str(folder / _expanded(value))

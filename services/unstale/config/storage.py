@@ -1,4 +1,4 @@
-"""The keys that say what a run leaves on disk, and what that survives."""
+"""The keys of the stored run."""
 
 from typing import Literal
 

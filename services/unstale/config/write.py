@@ -1,4 +1,4 @@
-"""The configuration as YAML: a file of every key with its comment, and the values as resolved."""
+"""Writes the configuration as YAML: all keys with comments, or the resolved values."""
 
 from pathlib import Path
 from textwrap import wrap
@@ -21,7 +21,7 @@ _HEAD = """\
 
 
 def commented() -> str:
-    """A YAML file of every key at its default, above it what it means, what it takes and its unit."""
+    """A YAML file of every key at its default, with description, expected values and unit."""
     lines = _HEAD.splitlines()
     open_sections: list[str] = []
     for key in KEYS.values():
@@ -44,12 +44,12 @@ def _takes(key: Key) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as in the file."""
+    """A value as YAML, on one line."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
 def write_commented(file: Path, *, force: bool) -> None:
-    """Write `commented()` to a file. Raises UserError when that fails, or it exists and not `force`."""
+    """Write `commented()` to a file. Raises UserError if it fails, or the file exists without `force`."""
     try:
         with file.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(commented())
@@ -60,7 +60,7 @@ def write_commented(file: Path, *, force: bool) -> None:
 
 
 def as_variables(settings: Settings) -> dict[str, str]:
-    """The keys that were given, as variables that load to the same settings."""
+    """The keys that were set, as environment variables that load to the same settings."""
     given = settings.model_dump(exclude_unset=True)
     variables = {}
     for key in KEYS.values():
@@ -69,11 +69,11 @@ def as_variables(settings: Settings) -> dict[str, str]:
         for section in sections:
             value = value.get(section, {})
         if last in value:
-            what = value[last]
-            variables[key.variable] = what if isinstance(what, str) else as_yaml(what)
+            plain = value[last]
+            variables[key.variable] = plain if isinstance(plain, str) else as_yaml(plain)
     return variables
 
 
 def resolved(settings: Settings, *, only_ascii: bool = False) -> str:
-    """Every key with the value it has, as YAML that loads to the same settings. only_ascii: escape all else."""
+    """Every key with its value, as YAML that loads to the same settings. only_ascii: escape other characters."""
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=not only_ascii)

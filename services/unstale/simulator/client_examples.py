@@ -1,4 +1,4 @@
-"""Training examples of each client, with which reconstructions are compared.
+"""Training examples of each client, to compare reconstructions with.
 
 Legend: n examples of a client, N training examples of the data set, L later ones, X the shape of one example.
 """
@@ -15,7 +15,7 @@ from unstale.seeds import Generator, Stream, stream
 from unstale.training.datasets import Dataset
 from unstale.training.partition import Indices
 
-OTHERS, SAME_CLASSES = 1, 2  # which draw; behind client and task in the key of the stream
+OTHERS, SAME_CLASSES = 1, 2  # of a draw, in the key of its stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,9 @@ class Examples:
 
 
 class Pixels:
-    """What a model is given, as numbers in [0, 1]: from the least to the most that the data set can store (bytes), or
-    does store (floats). What lies beyond, which no example does, becomes 0 or 1.
+    """Converts inputs of the model to numbers in [0, 1], the range of the data set: of bytes, or of its floats.
+
+    Numbers outside the range, which no example has, become 0 or 1.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -46,14 +47,14 @@ class Pixels:
             self._low, self._high = float(stored_NX.min()), float(stored_NX.max())
 
     def __call__(self, inputs_nX: Tensor) -> Tensor:
-        """float32 of the same shape, on the CPU; the argument is not written to."""
+        """float32 of the same shape, on the CPU."""
         stored_nX = inputs_nX.to("cpu") * self._std + self._mean
         span = self._high - self._low
         return ((stored_nX - self._low) / (span if span > 0 else 1.0)).clamp_(0.0, 1.0)
 
 
 class ClientExamples:
-    """What each client of a run holds at each version."""
+    """The examples of each client at each version."""
 
     def __init__(self, client_data: ClientData) -> None:
         dataset = client_data.dataset
@@ -67,21 +68,23 @@ class ClientExamples:
         self._labels = torch.cat([dataset.train.labels_N, *later]).numpy()
 
     def own_and_others(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
-        """What a client holds, and as many examples, drawn among all that only other clients hold. Where these hold
-        fewer, as many are drawn of its own: the more there are, the closer the closest of them is, by chance.
+        """Examples of a client, and as many that only other clients hold, drawn at random.
+
+        If the others hold fewer, as many of the client's are drawn: among more examples the closest one is closer, by
+        chance.
         """
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, OTHERS)
         return self._drawn(rng, [self._apart(client_id, version)])
 
     def own_and_others_of_its_classes(self, client_id: int, version: int, task_id: int) -> tuple[Examples, Examples]:
-        """The same within each class that the client holds."""
+        """As `own_and_others`, within each class of the client."""
         own, others = self._apart(client_id, version)
         rng = stream(self._seed, Stream.INVERSION, client_id, task_id, SAME_CLASSES)
         of_own, of_others = self._labels[own], self._labels[others]
         return self._drawn(rng, [(own[of_own == label], others[of_others == label]) for label in np.unique(of_own)])
 
     def _drawn(self, rng: Generator, groups: Iterable[tuple[Indices, Indices]]) -> tuple[Examples, Examples]:
-        """Of both sides of each group as many as the smaller has."""
+        """As many examples of both sides of each group as the smaller side has."""
         sides: tuple[list[Indices], list[Indices]] = ([], [])
         for group in groups:
             count = min(map(len, group))
@@ -91,7 +94,7 @@ class ClientExamples:
         return own, others
 
     def _examples(self, client_id: int, version: int) -> Indices:
-        """i < N is the training example i of the data set, N + j its later one j."""
+        """Index i < N is training example i of the data set, N + j is later example j."""
         if self._changes is None:
             return self._shares[client_id]
         return self._changes.indices(client_id, version)

@@ -19,15 +19,20 @@ M = TypeVar("M", bound=Message)
 
 
 def read(message: M, frames: Sequence[memoryview], flight: InFlightMessage) -> tuple[M, list[memoryview]]:
-    """Header and payload as the other side reads them. Raises RemoteContractError when the header is no message of this
-    type any more.
+    """Header and payload as the receiver reads them.
 
-    frames: not written to. flight: says which bits were flipped, and how long the header was thought to be.
+    Args:
+        message: As it was sent.
+        frames: Its payload, read-only.
+        flight: The flipped bits, and the length of the header for which they were drawn.
+
+    Raises:
+        RemoteContractError: The header is no message of this type any more.
     """
     header = codec.encode(message)
     header_bits = 8 * flight.header_bytes
     in_header = [bit for bit in flight.damage if bit < min(header_bits, 8 * len(header))]
-    # A header that was made later may be longer or shorter: the payload is damaged where it was said to be.
+    # The header may have another length by now: the damage of the payload moves with it.
     shift = 8 * len(header) - header_bits
     in_payload = [bit + shift for bit in flight.damage if bit >= header_bits] if frames else []
     flipped, cargo = damaged(header, frames, [*in_header, *in_payload])
@@ -38,7 +43,7 @@ def read(message: M, frames: Sequence[memoryview], flight: InFlightMessage) -> t
 
 
 def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Version:
-    """A version whose payload came damaged. encoding: of the payload."""
+    """A version whose payload arrived damaged. encoding: of the payload."""
     header_bits = 8 * flight.header_bytes
     bits = [bit - header_bits for bit in flight.damage if bit >= header_bits]
     frames: Any = encoding.frames([flat.to_bytes(part) for part in base.parts])
@@ -48,8 +53,9 @@ def version(base: Version, flight: InFlightMessage, encoding: Encoding) -> Versi
 
 
 def read_version(base: Version, frames: Sequence[memoryview], encoding: Encoding) -> Version:
-    """The version in a payload, of the shape of base. One that cannot be read is NaN: its client gives the task back,
-    as after training from NaN.
+    """The version in a payload, of the shape of base; NaN if the payload cannot be read.
+
+    From NaN training diverges, and the client gives the task back.
     """
     d, b, numbers = encoding.dimension, base.buffers_b.numel(), encoding.dimension + encoding.behind
     try:

@@ -1,4 +1,4 @@
-"""Encodings in a simulation: clients train from models as they are decoded, and updates are decoded as on a server."""
+"""Encodings in a simulation: clients train from decoded models, and the server decodes updates."""
 
 from unstale import flat, translate
 from unstale.client.residuals import Payload, Residuals
@@ -50,7 +50,7 @@ class Encoded:
         return corruption.version(self._learner.base(number), flight, self.models)
 
     def forget(self, number: int) -> None:
-        """This version is not needed any more."""
+        """Forget a version that is not needed any more."""
         self._received.pop(number, None)
 
     def payload(self, client_id: int, number: int, local: LocalUpdate) -> Payload:

@@ -9,7 +9,7 @@ from unstale_proto.messages import Task
 Act = Callable[[], None]
 _Entry = tuple[float, int, int, Act, Task | None]
 
-_SCANNED_MAX = 64  # entries that are not wanted, after which `upcoming` looks no further
+_SCANNED_MAX = 64  # unwanted entries after which `upcoming` stops
 
 
 class EventQueue:

@@ -1,4 +1,4 @@
-"""Updates that clients would send from the current model: known to a simulation only.
+"""Updates of clients from the current model, which only a simulation can compute.
 
 Legend: d parameters.
 """
@@ -19,7 +19,7 @@ class OracleUpdates:
         self._clients = clients
 
     def of(self, update: StaleUpdate, stale: StaleRound) -> Tensor:
-        """The pseudo-gradient [d] that the client makes of the model of a round instead."""
+        """The pseudo-gradient [d] of the same task from the model of the round."""
         number = (update.task_id - 1) // self._clients
         job = Job(
             client_id=update.client_id,
@@ -29,7 +29,7 @@ class OracleUpdates:
             evaluate=False,
             version=stale.version,
         )
-        with torch.enable_grad():  # rounds are applied without
+        with torch.enable_grad():  # rounds are applied without gradients
             (computed,) = self._backend.compute([job])
         self._backend.drop(update.client_id, number)
         local = computed.local

@@ -1,4 +1,4 @@
-"""Which backend a run gets. Decisions record 0022 has the measurements behind it."""
+"""Selects the backend of a run. Decision 0022 has the measurements."""
 
 import os
 
@@ -14,21 +14,20 @@ from unstale.simulator.backends.vmap import Vmap
 from unstale.training.registry import create as create_training
 
 _FLOPS_OF_A_TASK_MIN = 1e6
-"""Below it a task takes a fifth of a millisecond, and to hand it to another process costs as much as is gained."""
+"""Below it a task takes 0.2 ms, and the transfer to another process costs as much as it saves."""
 
 _SECONDS_OF_A_RUN_MIN = 10.0
-"""Below it a run is over before the other processes, which need some seconds to come up, have helped much."""
+"""Below it a run ends before worker processes, which start in some seconds, save much."""
 
 _SECONDS_OF_A_STEP, _FLOPS_A_SECOND = 8e-4, 2.5e10
-"""What a step takes on one core, roughly: so long, and for each floating-point operation at this rate."""
+"""Duration of a step on one core, roughly: a constant, and floating-point operations at this rate."""
 
 _BACKWARD = 3
-"""A step costs about so many forward passes."""
+"""Forward passes that a step costs, roughly."""
 
 
 def choose(settings: Settings, context: TrainingContext, round_size: int) -> Backend:
-    """The backend that `simulation.backend` names, or for `auto` the fastest known: the same bits either way, but for
-    `vmap`, which has to be asked for.
+    """The backend that `simulation.backend` names; for `auto` the fastest with the bits of `loop`.
 
     Args:
         settings: Of the run.
@@ -50,7 +49,7 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
         )
     if name == "processes":
         backend = Processes(context, training, settings, processes)
-        backend.wait()  # who asks for them by name has all of them from the first job on
+        backend.wait()  # chosen by name: all processes work from the first job on
         return backend
     if name == "auto" and processes > 1 and _is_worth_it(settings, context, round_size):
         return Processes(context, training, settings, processes)

@@ -1,4 +1,4 @@
-"""Backend `loop`: one client after the other, in this process. What the other backends are measured by."""
+"""Backend `loop`: one client after the other, in this process; the reference for the other backends."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from unstale.training.trainer import Trainer
 
 
 class Loop(Backend):
-    """trainer: of all clients. It would rather be given several jobs: what is drawn in a row is drawn faster."""
+    """Computes in this process. Several jobs in one call are faster, because consecutive draws are."""
 
     at_a_time = 2
 
@@ -30,7 +30,7 @@ class Loop(Backend):
 
 
 def one_by_one(trainer: Trainer, jobs: Sequence[Job]) -> Iterator[Computed]:
-    """What each job makes, in their order; the next one is begun when it is asked for."""
+    """The results of jobs, in order; each is computed when it is requested."""
     tasks = [
         trainer.task(
             *(job.client_id, job.number, job.base.model_d, job.learning_rate),

@@ -27,14 +27,14 @@ TOGETHER_MAX = 64
 class Vmap(Backend):
     """`gradient` and `sgd` for models without buffers that draw nothing.
 
-    A batch adds in another order than one client by itself, so its numbers are not the bits of `loop` but near them:
-    decisions record 0022 says how near. They also depend on who is computed together.
+    A batch adds in another order than one client, so its results differ from those of `loop` by rounding (decision
+    0022), and depend on the clients of the batch.
     """
 
     at_a_time = TOGETHER_MAX // 8
 
     def __init__(self, context: TrainingContext, training: LocalTraining) -> None:
-        """context, training: of the run. Raises UserError for what cannot be computed so."""
+        """context, training: of the run. Raises UserError for a training or model that the backend cannot compute."""
         if type(training) not in (Gradient, Sgd):
             raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
         if context.model.buffers_b.numel():
@@ -53,7 +53,7 @@ class Vmap(Backend):
             trainer.task(*(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version)
             for job in jobs
         ]
-        alike: dict[tuple[int, ...], list[int]] = {}  # places, by the sizes of the mini-batches
+        alike: dict[tuple[int, ...], list[int]] = {}  # indexes of tasks, by the sizes of their mini-batches
         for index, task in enumerate(tasks):
             alike.setdefault(tuple(map(len, task.batches)), []).append(index)
         made: dict[int, LocalUpdate] = {}
@@ -72,11 +72,11 @@ class Vmap(Backend):
 
     @override
     def keep(self, client_id: int, number: int) -> None:
-        """Nothing: in these trainings nobody keeps anything."""
+        """Does nothing: these trainings have no state."""
 
     @override
     def drop(self, client_id: int, number: int) -> None:
-        """Nothing, likewise."""
+        """Does nothing, as `keep`."""
 
     def _together(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
         """The updates of tasks with mini-batches of the same sizes."""
