@@ -21,39 +21,39 @@ BESIDE_NONE = f"{_error('l1', method=Not('none'))} / on () group_left () max({_e
 
 NOW = (
     Stat(
-        title="Rounds a minute",
-        description="Versions of the global model that are made.",
+        title="Rounds per minute",
+        description="New versions of the global model.",
         unit="count:rounds/min",
         queries=(Query(f"60 * {ROUNDS}"),),
         decimals=1,
     ),
     Stat(
-        title="Updates a round",
-        description="How many were aggregated at a time. Only some triggers fix it.",
+        title="Updates per round",
+        description="Number of updates that a round aggregates. Some triggers fix it.",
         unit="count:updates",
         queries=(Query(f"{AGGREGATED} / ({ROUNDS} > 0)"),),
         decimals=1,
     ),
     Stat(
         title="Updates pending",
-        description="Accepted, and waiting for their round. When it grows without an end, rounds take longer than "
-        "updates come.",
+        description="Accepted updates that wait for their round. If the number grows without bound, updates"
+        " arrive faster than rounds finish.",
         unit="count:updates",
         queries=(Query(latest(catalogue.UPDATES_PENDING)),),
         decimals=0,
     ),
     Stat(
         title="Updates compensated",
-        description="Share of the aggregated updates that were replaced by an estimate because they were stale.",
+        description="Share of aggregated updates that were replaced by an estimate because they were stale.",
         unit="percentunit",
         queries=(Query(share(rate(catalogue.COMPENSATED_UPDATES), AGGREGATED)),),
         maximum=1,
         decimals=0,
     ),
     Stat(
-        title="Error beside no compensation",
-        description="L1 error of the estimates over that of the stale updates themselves; of several methods the best. "
-        "Above 1 compensation does harm.",
+        title="Error relative to no compensation",
+        description="L1 error of the estimates divided by that of the stale updates; the best of several "
+        "methods. Above 1, compensation increases the error.",
         unit="short",
         queries=(Query(f"min({BESIDE_NONE})"),),
         steps=Steps("green", ((0.98, "yellow"), (1, "red"))),
@@ -61,8 +61,8 @@ NOW = (
     ),
     Stat(
         title="Rounds overflowed",
-        description="Since the server started: their step left the range of float32 and was not taken. The learning "
-        "rate is too high, or an update is far too long.",
+        description="Since the server started: rounds whose step exceeded float32, so that the model stayed"
+        " as it was. The learning rate is too high, or the norm of an update is.",
         unit="count:rounds",
         queries=(Query(latest(catalogue.ROUNDS_OVERFLOWED)),),
         steps=Steps("green", ((1, "red"),)),
@@ -72,9 +72,9 @@ NOW = (
 
 ROUND = (
     TimeSeries(
-        title="Where the time of a round goes",
-        description="Mean time by phase. Waiting for updates is the clients' time; what else there is, is the "
-        "server's. Evaluation and checkpoints are spread over the rounds between them.",
+        title="Duration of a round by phase",
+        description="Mean duration of each phase. The server waits for the clients in `wait`, and computes "
+        "in the others. Evaluation and checkpoints are averaged over all rounds.",
         unit="s",
         queries=(
             Query(
@@ -87,9 +87,8 @@ ROUND = (
         colours=PHASES,
     ),
     TimeSeries(
-        title="Phases, 95 %",
-        description="Nineteen times of twenty a phase takes at most so long, when there is one. The axis shows powers "
-        "of ten alike.",
+        title="Phases, 95th percentile",
+        description="95 % of the phases take at most this time. Logarithmic axis.",
         unit="s",
         queries=(Query(quantile(0.95, catalogue.ROUND_PHASE_DURATION, "phase"), "{{phase}}"),),
         minimum=None,
@@ -99,14 +98,15 @@ ROUND = (
     over_time(
         catalogue.AGGREGATION_WEIGHT,
         title="Weights of updates over time",
-        description="What share of its round an update had; the brighter, the more of them. One bright line is a "
-        "policy that weighs all alike, a band one that turns stale or strange updates down.",
+        description="Weight of an update within its round; brighter is more updates. One bright line: the "
+        "policy weighs all updates equally. A band: it reduces the weight of stale or unusual "
+        "ones.",
         unit="percentunit",
     ),
     quantiles(
         catalogue.AGGREGATION_WEIGHT,
-        title="Weights: half, 95 % and 99 % of the updates",
-        description="So much at most. An update that outweighs all others decides the round alone.",
+        title="Weights: median, 95th and 99th percentile",
+        description="An update with a weight near 1 determines its round alone.",
         unit="percentunit",
         maximum=1,
     ),
@@ -115,11 +115,11 @@ ROUND = (
 NORMS = (
     TimeSeries(
         title="Norms of updates",
-        description="Half and 99 % of the vectors of updates are at most so long, refused ones too; the axis shows "
-        "powers of ten alike. A jump of all of them is a jump of the model.",
+        description="Median and 99th percentile of the norms of all updates, including refused ones. "
+        "Logarithmic axis. A jump of both is a jump of the model.",
         unit="short",
         queries=(
-            Query(quantile(0.5, catalogue.UPDATE_NORM, "vector"), "half, {{vector}}"),
+            Query(quantile(0.5, catalogue.UPDATE_NORM, "vector"), "median, {{vector}}"),
             Query(quantile(0.99, catalogue.UPDATE_NORM, "vector"), "99 %, {{vector}}"),
         ),
         minimum=None,
@@ -127,7 +127,7 @@ NORMS = (
     ),
     TimeSeries(
         title="Bound on norms",
-        description="A longer vector is refused. The adaptive bound follows the median over clients.",
+        description="Updates with a larger norm are refused. The adaptive bound follows the median over clients.",
         unit="short",
         queries=(Query(latest(catalogue.UPDATE_NORM_BOUND, "vector"), "{{vector}}"),),
         minimum=None,
@@ -138,22 +138,23 @@ NORMS = (
 COMPENSATION = (
     TimeSeries(
         title="Error of estimates, L1",
-        description="Mean distance of what was reckoned with from the updates that came to tell later; `none` is the "
-        "stale update itself. The lowest line is the method to use.",
+        description="Mean distance of estimates from the true updates that arrived later; `none` is the "
+        "stale update itself. The method with the lowest line is best.",
         unit="short",
         queries=(Query(_error("l1"), "{{method}}"),),
         colours=METHODS,
     ),
     TimeSeries(
         title="Error of estimates, cosine",
-        description="1 - cos of the angle between them: 0 is the right direction, 1 none of it.",
+        description="1 - cosine of the angle between estimate and true update: 0 is the same direction, 1 "
+        "is orthogonal.",
         unit="short",
         queries=(Query(_error("cosine"), "{{method}}"),),
         colours=METHODS,
     ),
     TimeSeries(
-        title="Error beside that of the stale update",
-        description="The L1 error of a method over that of no compensation. Above 1 it does harm.",
+        title="Error relative to the stale update",
+        description="L1 error of a method divided by that of no compensation. Above 1, the method increases the error.",
         unit="short",
         queries=(Query(BESIDE_NONE, "{{method}}"),),
         steps=Steps("transparent", ((1, "red"),)),
@@ -166,7 +167,7 @@ COMPENSATION = (
         catalogue.COMPENSATED_UPDATES,
         "method",
         title="Updates compensated, by method",
-        description="Replaced before the step because they were stale.",
+        description="Stale updates that were replaced before aggregation.",
         colours=METHODS,
         width=8,
         things="updates",
@@ -174,21 +175,22 @@ COMPENSATION = (
     rates_by(
         catalogue.COMPENSATION_FALLBACKS,
         "reason",
-        title="Lesser compensation, by reason",
-        description="Stale updates that got less than was asked for: the budget was used up, the device had no memory, "
-        "the result was not finite, the model was kept no more, or a worker was lost.",
+        title="Compensation fallbacks by reason",
+        description="Stale updates with a cheaper compensation than configured: the budget was used up, the"
+        " device had too little memory, the result was not finite, the base model was no longer"
+        " stored, or a worker was lost.",
         width=8,
         things="updates",
     ),
     TimeSeries(
         title="Iterations of gradient inversion",
-        description="A second, over all updates that are inverted: how busy the device is with it.",
+        description="Iterations per second over all inversions: the load of the device.",
         unit="count:iterations/s",
         queries=(Query(rate(catalogue.INVERSION_ITERATIONS), "iterations"),),
     ),
     TimeSeries(
-        title="Iterations an inverted update",
-        description="How long inversions go on. The compensator learns it, and the budget bounds it.",
+        title="Iterations per inverted update",
+        description="Length of inversions. The compensator adapts it, and the budget limits it.",
         unit="count:iterations",
         queries=(
             Query(
@@ -203,7 +205,7 @@ COMPENSATION = (
 AGGREGATION = Dashboard(
     uid="unstale-aggregation",
     title="Unstale / Aggregation and compensation",
-    description="What rounds are made of, where their time goes, and whether compensation helps.",
+    description="Composition and duration of rounds, and the effect of compensation.",
     variables=(JOB, RUN, SERVER),
     subject=SERVER,
     rows=(Row("", NOW), Row("Rounds", ROUND), Row("Norms", NORMS), Row("Compensation", COMPENSATION)),

@@ -24,42 +24,42 @@ MESSAGES = rate(catalogue.INJECTED_DELAY, part="count")
 NOW = (
     Stat(
         title="Connections",
-        description="Of clients through the injector, each with one of its own to the server.",
+        description="Connections of clients through the injector; each has its own connection to the server.",
         unit="short",
         queries=(Query(latest(catalogue.INJECTOR_CONNECTIONS)),),
         decimals=0,
     ),
     Stat(
-        title="Messages let go",
-        description="Both ways, whether something was done to them or not.",
+        title="Messages forwarded",
+        description="Messages in both directions, with and without toxics.",
         unit="count:messages/s",
         queries=(Query(MESSAGES),),
         decimals=1,
     ),
     Stat(
         title="Faults",
-        description="Messages that were changed, held up or lost on purpose; one may meet several toxics.",
+        description="Messages that toxics changed, delayed or dropped; several toxics may apply to one message.",
         unit="count:faults/s",
         queries=(Query(f"{rate(catalogue.INJECTED_FAULTS)} or vector(0)"),),
         decimals=1,
     ),
     Stat(
         title="Mean delay",
-        description="For how long messages that went on were held up.",
+        description="Mean delay of the forwarded messages.",
         unit="s",
         queries=(Query(mean(catalogue.INJECTED_DELAY)),),
     ),
     Stat(
-        title="Messages held",
-        description="Beyond 100,000 it reads no more until some have left.",
+        title="Messages in flight",
+        description="Above 100,000 the injector pauses reading.",
         unit="count:messages",
         queries=(Query(latest(catalogue.INJECTOR_MESSAGES_IN_FLIGHT)),),
         steps=Steps("blue", ((50_000, "yellow"), (100_000, "red"))),
         decimals=0,
     ),
     Stat(
-        title="Bytes held",
-        description="Beyond injector.in_flight_bytes_max, 256 MiB unless set, it reads no more until some have left.",
+        title="Bytes in flight",
+        description="Above injector.in_flight_bytes_max (default 256 MiB) the injector pauses reading.",
         unit="bytes",
         queries=(Query(latest(catalogue.INJECTOR_BYTES_IN_FLIGHT)),),
         steps=Steps("blue", ((128 * 1024**2, "yellow"), (256 * 1024**2, "red"))),
@@ -70,28 +70,29 @@ DELAYS = (
     over_time(
         catalogue.INJECTED_DELAY,
         title="Injected delay over time",
-        description="How many messages were held up for how long; the brighter, the more. Those that nothing delays "
-        "are in the lowest bucket.",
+        description="Distribution of delays; brighter is more messages. Messages without a delay are in the"
+        " lowest bucket.",
         unit="s",
         width=16,
         height=10,
     ),
     altogether(
         catalogue.INJECTED_DELAY,
-        title="Injected delay of all messages shown",
-        description="The same over the whole time shown. A bar is a bucket, named by the most seconds that it takes.",
+        title="Injected delay, all messages",
+        description="Distribution of delays over the selected time range. Each bar is a bucket, labelled "
+        "with its upper bound in seconds.",
     ),
     quantiles(
         catalogue.INJECTED_DELAY,
-        title="Injected delay: half, 95 % and 99 % of the messages",
-        description="So long at most, and the mean.",
+        title="Injected delay: median, 95th and 99th percentile",
+        description="Percentiles and mean.",
         unit="s",
     ),
     rates_by(
         catalogue.INJECTED_FAULTS,
         "toxic",
         title="Faults by toxic",
-        description="Messages that each type of toxic changed, held up or lost; on the tcp layer pieces of bytes.",
+        description="Messages that each type of toxic changed, delayed or dropped; on the tcp layer: segments.",
         colours=TOXICS,
         things="faults",
     ),
@@ -100,16 +101,21 @@ DELAYS = (
 HELD = (
     by_process(
         catalogue.INJECTOR_MESSAGES_IN_FLIGHT,
-        title="Messages held",
-        description="What the injector has taken in and not let go yet.",
+        title="Messages in flight",
+        description="Messages that the injector has received and not forwarded yet.",
         unit="count:messages",
         decimals=0,
     ),
-    by_process(catalogue.INJECTOR_BYTES_IN_FLIGHT, title="Bytes held", description="The same in bytes.", unit="bytes"),
+    by_process(
+        catalogue.INJECTOR_BYTES_IN_FLIGHT,
+        title="Bytes in flight",
+        description="Bytes that the injector has received and not forwarded yet.",
+        unit="bytes",
+    ),
     by_process(
         catalogue.INJECTOR_CONNECTIONS,
         title="Connections",
-        description="Of clients. A saw of them is a disconnect, or a blackout of bytes.",
+        description="Connections of clients. A sawtooth: clients disconnect, or a blackout cuts them.",
         unit="count:connections",
         decimals=0,
     ),
@@ -117,8 +123,8 @@ HELD = (
         catalogue.INJECTOR_REFUSED,
         "reason",
         title="Refused by reason",
-        description="For want of the right key: connections by unknown-key, wrong-server-key or no-key, messages by "
-        "not-the-owner. Nothing without keys.",
+        description="Connections refused because of their key (unknown-key, wrong-server-key, no-key) and "
+        "messages with the client id of another key (not-the-owner). Empty without keys.",
         things="refusals",
     ),
 )
@@ -126,7 +132,7 @@ HELD = (
 INJECTOR = Dashboard(
     uid="unstale-injector",
     title="Unstale / Injector",
-    description="What is done to messages on purpose.",
+    description="Injected delays and faults.",
     variables=(JOB, dashboard.INJECTOR),
     subject=dashboard.INJECTOR,
     rows=(Row("", NOW), Row("Delays and faults", DELAYS), Row("What it holds", HELD)),

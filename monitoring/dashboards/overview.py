@@ -31,8 +31,8 @@ NOW = (
         width=3,
     ),
     Stat(
-        title="Rounds done",
-        description="Versions made, of those that the run is to have.",
+        title="Rounds completed",
+        description="Completed rounds, as a share of all rounds of the run.",
         unit="percentunit",
         queries=(Query(f"sum({VERSION}) / sum({ROUNDS})"),),
         maximum=1,
@@ -41,7 +41,8 @@ NOW = (
     ),
     Stat(
         title="Time left",
-        description="Until the last round, at the mean pace since the server started; of several runs the longest.",
+        description="Time until the last round, at the mean speed since the server started; the longest of "
+        "several runs.",
         unit="s",
         queries=(Query(f"max(({ROUNDS} - {VERSION}) * {OF_A_ROUND})"),),
         decimals=1,
@@ -50,7 +51,7 @@ NOW = (
     mean_staleness(width=3),
     Stat(
         title="Clients in the run",
-        description="Share of the clients that are there and alive: neither absent, lost nor gone.",
+        description="Share of clients that are connected and active: neither absent, lost nor left.",
         unit="percentunit",
         queries=(Query(f"sum({of(catalogue.CLIENTS, state=IN_THE_RUN)}) / sum({of(catalogue.CLIENTS)})"),),
         steps=Steps("red", ((0.5, "yellow"), (0.8, "green"))),
@@ -70,7 +71,7 @@ NOW = (
     ),
     Stat(
         title="Alerts firing",
-        description="Of the rules that come with this. Each names the page that says what to do.",
+        description="Alerts of the included rules. Each links to its runbook.",
         unit="short",
         queries=(Query(FIRING),),
         steps=Steps("green", ((1, "red"),)),
@@ -82,7 +83,7 @@ NOW = (
 LEARNING = (
     TimeSeries(
         title="Test accuracy",
-        description="Of the newest evaluated version. A step sideways is the time between two evaluations.",
+        description="Test accuracy of the last evaluated version; constant between two evaluations.",
         unit="percentunit",
         queries=(Query(named(of(catalogue.TEST_ACCURACY)), OF_A_RUN),),
         maximum=1,
@@ -90,8 +91,8 @@ LEARNING = (
     ),
     TimeSeries(
         title="Test loss",
-        description="Mean cross-entropy on the test set, in nats. When it climbs while clients work, updates are too "
-        "stale for the learning rate, or somebody sends what is wrong.",
+        description="Mean cross-entropy on the test set, in nats. If it increases while clients work, "
+        "updates are too stale for the learning rate, or a client sends wrong updates.",
         unit="short",
         queries=(Query(named(of(catalogue.TEST_LOSS)), OF_A_RUN),),
         decimals=2,
@@ -101,23 +102,23 @@ LEARNING = (
 
 PACE = (
     TimeSeries(
-        title="Rounds a minute",
-        description="Versions of the global model that are made.",
+        title="Rounds per minute",
+        description="New versions of the global model.",
         unit="count:rounds/min",
         queries=(Query(named(f"60 * {rate(catalogue.ROUND_DURATION, *EACH, part='count')}"), OF_A_RUN),),
         width=8,
     ),
     TimeSeries(
-        title="Time of a round, 95 %",
-        description="Nineteen rounds of twenty take at most so long, from one version to the next.",
+        title="Duration of a round, 95th percentile",
+        description="95 % of the rounds take at most this time, from one version to the next.",
         unit="s",
         queries=(Query(named(quantile(0.95, catalogue.ROUND_DURATION, *EACH)), OF_A_RUN),),
         width=8,
     ),
     TimeSeries(
         title="Mean staleness",
-        description="How many versions too old updates are. It grows with the number of clients that work at a time, "
-        "and with the difference between fast and slow ones.",
+        description="Mean number of versions by which updates are late. It grows with the number of clients"
+        " that work at a time, and with the difference between fast and slow clients.",
         unit="count:rounds",
         queries=(Query(named(f"({mean(catalogue.UPDATE_STALENESS, *EACH)})"), OF_A_RUN),),
         width=8,
@@ -128,7 +129,7 @@ PACE = (
 
 RUNNING = Table(
     title="Runs",
-    description="What each server runs. The name of a run leads to its staleness.",
+    description="The run of each server. Click the name of a run for its staleness.",
     unit="short",
     queries=(
         Query(f"max by (job, instance, {', '.join(catalogue.RUN_INFO.labels)}) ({of(catalogue.RUN_INFO)})"),
@@ -154,7 +155,7 @@ RUNNING = Table(
 OVERVIEW = Dashboard(
     uid="unstale-overview",
     title="Unstale / Overview",
-    description="Is it learning, how fast, and is anything wrong.",
+    description="Accuracy, speed and health of all runs.",
     variables=(JOB, RUNS, SERVER),
     subject=SERVER,
     rows=(Row("", NOW), Row("Learning", LEARNING), Row("Pace", PACE), Row("Runs", (RUNNING,))),

@@ -18,14 +18,14 @@ ABOUT = of_process("unstale_build_info")
 NOW = (
     Stat(
         title="Processes up",
-        description="Servers, client processes and injectors that Prometheus reaches.",
+        description="Servers, client processes and injectors that Prometheus can reach.",
         unit="short",
         queries=(Query(f"sum({UP})"),),
         decimals=0,
     ),
     Stat(
         title="Processes down",
-        description="Those that it does not reach.",
+        description="Processes that Prometheus cannot reach.",
         unit="short",
         queries=(Query(f"count({UP} == 0) or vector(0)"),),
         steps=Steps("green", ((1, "red"),)),
@@ -33,21 +33,21 @@ NOW = (
     ),
     Stat(
         title="Processor",
-        description="Cores that all of them keep busy.",
+        description="Cores in use by all processes.",
         unit="count:cores",
         queries=(Query(f"sum({CPU})"),),
         decimals=2,
     ),
     Stat(
         title="Memory",
-        description="Resident, of all of them. Pages that processes share count more than once.",
+        description="Resident memory of all processes. Shared pages are counted once per process.",
         unit="bytes",
         queries=(Query(f"sum({MEMORY})"),),
     ),
     Stat(
         title="Open files",
-        description="Of the process that is nearest to its limit. Each client is a connection, and a connection is a "
-        "file.",
+        description="Open files of the process nearest to its limit, as a share of the limit. Each "
+        "connection of a client is a file.",
         unit="percentunit",
         queries=(Query(f"max({OPEN_FILES})"),),
         steps=Steps("green", ((0.7, "yellow"), (0.9, "red"))),
@@ -55,8 +55,8 @@ NOW = (
         decimals=1,
     ),
     Stat(
-        title="Disk is full in",
-        description="At the rate at which the runs grew in the last hour, the first of them. Nothing while none grows.",
+        title="Disk full in",
+        description="Time until the first disk is full, at the growth of the last hour. Empty without growth.",
         unit="s",
         queries=(Query(f"min({of(catalogue.RUN_DISK_FREE)} / ({GROWTH} > 0))"),),
         steps=Steps("red", ((3600, "yellow"), (24 * 3600, "green"))),
@@ -67,22 +67,21 @@ NOW = (
 PROCESSES = (
     TimeSeries(
         title="Processor",
-        description="Cores that a process keeps busy, of the twenty busiest. A server computes in one thread beside "
-        "the one that answers.",
+        description="Cores in use by a process; the twenty busiest. A server has one thread for messages "
+        "and one for computation.",
         unit="count:cores",
         queries=(Query(most(CPU), EACH),),
     ),
     TimeSeries(
         title="Memory",
-        description="Resident, of the twenty largest. A server with a policy that folds stays flat, however many "
-        "clients there are.",
+        description="Resident memory of a process; the twenty largest. With a streaming policy the memory "
+        "of a server does not grow with the clients.",
         unit="bytes",
         queries=(Query(most(MEMORY), EACH),),
     ),
     TimeSeries(
-        title="Open files beside the limit",
-        description="Of the twenty processes that are nearest to it. Each client is a connection, and a connection is "
-        "a file.",
+        title="Open files relative to the limit",
+        description="The twenty processes nearest to their limit. Each connection of a client is a file.",
         unit="percentunit",
         queries=(Query(most(OPEN_FILES), EACH),),
         steps=Steps("transparent", ((0.9, "red"),)),
@@ -90,14 +89,14 @@ PROCESSES = (
         lined=True,
     ),
     TimeSeries(
-        title="Up for",
-        description="Of the twenty that started last. A line that falls to the ground is a restart.",
+        title="Uptime",
+        description="The twenty processes that started last. A drop to 0 is a restart.",
         unit="s",
         queries=(Query(least(UPTIME), EACH),),
     ),
     Table(
-        title="What runs where",
-        description="Versions should be the same everywhere.",
+        title="Versions by process",
+        description="All processes should have the same version.",
         unit="short",
         queries=(
             Query(f"max by (job, instance, version, python, torch) ({ABOUT})"),
@@ -121,7 +120,7 @@ DEVICE_AND_DISK = (
     by_process(
         catalogue.DEVICE_MEMORY,
         title="Device memory of the learner",
-        description="What it has allocated on the accelerator; 0 on a CPU.",
+        description="Memory that the learner has allocated on the accelerator; 0 on a CPU.",
         unit="bytes",
         width=8,
     ),
@@ -131,7 +130,7 @@ DEVICE_AND_DISK = (
 RESOURCES = Dashboard(
     uid="unstale-resources",
     title="Unstale / Resources",
-    description="What the processes take of their machines.",
+    description="Processor, memory, files and disk of all processes.",
     variables=(JOB, PROCESS, RUNS, SERVER),
     subject=PROCESS,
     rows=(Row("", NOW), Row("Processes", PROCESSES), Row("Device and disk of the servers", DEVICE_AND_DISK)),

@@ -25,7 +25,7 @@ CLIENT_STATES = {
     "left": "#8e8e8e",
     "absent": "#5a5a5a",
 }
-SHARES = {"half": "green", "95 %": "yellow", "99 %": "red", "mean": "blue"}
+SHARES = {"median": "green", "95 %": "yellow", "99 %": "red", "mean": "blue"}
 IN_THE_RUN = ("waiting", "working", "contributed", "unavailable")
 LOW_DISK = Steps("red", ((1024**3, "yellow"), (10 * 1024**3, "green")))
 
@@ -61,7 +61,7 @@ def quantiles(
     log: bool = False,
 ) -> TimeSeries:
     """Of a histogram, and the mean."""
-    named = ((0.5, "half"), (0.95, "95 %"), (0.99, "99 %"))
+    named = ((0.5, "median"), (0.95, "95 %"), (0.99, "99 %"))
     return TimeSeries(
         title=title,
         description=description,
@@ -118,7 +118,7 @@ def by_process(
 def mean_staleness(*, width: int = 4) -> Stat:
     return Stat(
         title="Mean staleness",
-        description="Versions made between the model that an update was computed from and its aggregation.",
+        description="Versions between the base model of an update and its aggregation.",
         unit="count:rounds",
         queries=(Query(mean(catalogue.UPDATE_STALENESS)),),
         decimals=1,
@@ -143,7 +143,7 @@ def time_until_acknowledged(*, width: int = 12) -> TimeSeries:
     return quantiles(
         catalogue.CLIENT_ACKNOWLEDGE,
         title="Time until an update is acknowledged",
-        description="From its first sending: the way there and back, repeats, and the time until it is durable.",
+        description="From the first transmission: round trip, retransmissions, and the commit to disk.",
         unit="s",
         width=width,
     )
@@ -153,16 +153,16 @@ def disk() -> tuple[TimeSeries, TimeSeries]:
     """What the runs take, and what is free."""
     return (
         TimeSeries(
-            title="Disk taken by the run",
-            description="Records, updates, checkpoints, transfers under way. It falls when a checkpoint makes updates "
-            "unnecessary.",
+            title="Disk use of the run",
+            description="Journal, updates, checkpoints and partial transfers. It decreases when a checkpoint "
+            "makes updates unnecessary.",
             unit="bytes",
             queries=(Query(of(catalogue.RUN_DISK), "{{instance}}"),),
             width=8,
         ),
         TimeSeries(
             title="Disk free",
-            description="On the file system of the run. Others may fill it, too.",
+            description="Free space of the file system of the run. Other programs may use it, too.",
             unit="bytes",
             queries=(Query(of(catalogue.RUN_DISK_FREE), "{{instance}}"),),
             steps=LOW_DISK,
@@ -174,8 +174,8 @@ def disk() -> tuple[TimeSeries, TimeSeries]:
 def clients_by_state() -> TimeSeries:
     return TimeSeries(
         title="Clients by state",
-        description="Working clients have a task; those that contributed wait for their round to close. Lost ones were "
-        "silent for longer than their lease, which a network that is cut shows as.",
+        description="Working: has a task. Contributed: waits until its round closes. Lost: no message for "
+        "longer than its lease, for example after a network failure.",
         unit="short",
         queries=(Query(f"sum by (state) ({of(catalogue.CLIENTS)})", "{{state}}"),),
         stacked=True,
@@ -189,8 +189,8 @@ def updates_by_outcome() -> TimeSeries:
         catalogue.UPDATES,
         "outcome",
         title="Updates by outcome",
-        description="A duplicate was sent again because its acknowledgement was lost, and counts once. A rejected "
-        "update counts for nothing.",
+        description="Duplicate: sent again because the acknowledgement was lost; counts once. Rejected: not"
+        " aggregated.",
         things="updates",
         colours=OUTCOMES,
     )

@@ -20,15 +20,16 @@ OWN = catalogue.CLIENT_TEST_ACCURACY
 NOW = (
     mean_staleness(),
     Stat(
-        title="Staleness, 95 %",
-        description="Nineteen updates of twenty are at most so stale. The slow clients decide it.",
+        title="Staleness, 95th percentile",
+        description="95 % of the updates are at most this stale. Slow clients determine it.",
         unit="count:rounds",
         queries=(Query(quantile(0.95, STALENESS_OF)),),
         decimals=1,
     ),
     Stat(
         title="Fresh updates",
-        description="Share of the updates that were computed from the model they were added to. 100 % under `sync`.",
+        description="Share of updates that were computed from the version they were aggregated into. 100 % "
+        "with `sync`.",
         unit="percentunit",
         queries=(Query(share(rate(STALENESS_OF, part="bucket", le="0.0"), rate(STALENESS_OF, part="count"))),),
         maximum=1,
@@ -36,7 +37,7 @@ NOW = (
     ),
     Stat(
         title="Clients lost",
-        description="Silent for longer than their lease. Their tasks go to nobody until they come back.",
+        description="Clients without a message for longer than their lease. They get no tasks until they return.",
         unit="short",
         queries=(Query(latest(catalogue.CLIENTS, state="lost")),),
         steps=Steps("green", ((1, "yellow"), (10, "red"))),
@@ -44,16 +45,16 @@ NOW = (
     ),
     Stat(
         title="Clients unavailable",
-        description="They declined their task, until the next version.",
+        description="Clients that declined their task; available again at the next version.",
         unit="short",
         queries=(Query(latest(catalogue.CLIENTS, state="unavailable")),),
         decimals=0,
     ),
     Stat(
-        title="Best less worst tenth",
-        description="Accuracy of the model on the clients' own test examples: the tenth of the clients that it serves "
-        "best, less the tenth that it serves worst. Where slow clients hold data of their own kind, staleness widens "
-        "it.",
+        title="Best minus worst tenth",
+        description="Accuracy on the clients' own test examples: mean of the best tenth of clients minus "
+        "that of the worst tenth. If slow clients have data of another kind, staleness "
+        "increases it.",
         unit="percentunit",
         queries=(Query(f"{latest(OWN, statistic='best_tenth')} - {latest(OWN, statistic='worst_tenth')}"),),
         steps=Steps("green", ((0.3, "yellow"), (0.6, "red"))),
@@ -65,22 +66,22 @@ LATE = (
     over_time(
         STALENESS_OF,
         title="Staleness of updates over time",
-        description="How many updates were how stale; the brighter, the more. A band that moves up says that the slow "
-        "clients fall behind.",
+        description="Distribution of staleness; brighter is more updates. A band that rises: slow clients fall behind.",
         unit="none",
         width=16,
         height=10,
     ),
     altogether(
         STALENESS_OF,
-        title="Staleness of all updates shown",
-        description="The same over the whole time shown. Each bar is a bucket, named by the most rounds that it takes.",
+        title="Staleness, all updates",
+        description="Distribution of staleness over the selected time range. Each bar is a bucket, labelled"
+        " with its upper bound in rounds.",
     ),
     quantiles(
         STALENESS_OF,
-        title="Staleness: half, 95 % and 99 % of the updates",
-        description="So stale at most. Half and mean tell of everyday updates, 99 % of the slowest clients. The bounds "
-        "of the buckets lie apart, so between them it is an estimate.",
+        title="Staleness: median, 95th and 99th percentile",
+        description="The median describes usual updates, the 99th percentile those of the slowest clients. "
+        "Values between bounds of buckets are interpolated.",
         unit="count:rounds",
     ),
     clients_by_state(),
@@ -89,8 +90,7 @@ LATE = (
 FAIRNESS = (
     TimeSeries(
         title="Accuracy on the clients' own test examples",
-        description="Mean of all clients, and of the tenths that the model serves best and worst. Only where "
-        "evaluate_clients_every is set.",
+        description="Mean over all clients, and over the best and the worst tenth. Only with evaluate_clients_every.",
         unit="percentunit",
         queries=(
             Query(latest(OWN, statistic="best_tenth"), "best tenth"),
@@ -102,8 +102,8 @@ FAIRNESS = (
     ),
     Bars(
         title="Accuracy by class",
-        description="Of the newest evaluated version; of many classes the twenty that it gets wrong most. A class that "
-        "only slow clients hold is the first to suffer.",
+        description="Accuracy of the last evaluated version by class; the twenty worst of many classes. A "
+        "class that only slow clients hold degrades first.",
         unit="percentunit",
         queries=(Query(least(latest(catalogue.TEST_CLASS_ACCURACY, "class")), "{{class}}"),),
         maximum=1,
@@ -116,8 +116,8 @@ CLIENTS = (
     quantiles(
         catalogue.CLIENT_TRAINING,
         title="Training time of a task",
-        description="Reading the model, training, encoding, on the client. The distance of 95 % from half is how "
-        "different clients and tasks are.",
+        description="Time on the client to read the model, train and encode. The distance between the 95th "
+        "percentile and the median shows how different clients and tasks are.",
         unit="s",
         width=8,
     ),
@@ -126,14 +126,14 @@ CLIENTS = (
         catalogue.CLIENT_TASKS,
         "outcome",
         title="Tasks by outcome",
-        description="Superseded ones were trained in vain, since a newer task came meanwhile.",
+        description="Superseded: a newer task arrived during training, so the result was discarded.",
         colours={"trained": "green", "superseded": "yellow", "failed": "red"},
         width=8,
         things="tasks",
     ),
     TimeSeries(
         title="Sessions by state",
-        description="As the clients see it: away is without a connection, greeting not welcomed yet.",
+        description="State of the session in the clients. Away: no connection. Greeting: waits for the welcome.",
         unit="short",
         queries=(Query(f"sum by (state) ({of(catalogue.CLIENT_SESSIONS)})", "{{state}}"),),
         stacked=True,
@@ -141,8 +141,8 @@ CLIENTS = (
         colours={"in": "green", "greeting": "yellow", "away": "red", "over": "#8e8e8e"},
     ),
     TimeSeries(
-        title="Updates not acknowledged",
-        description="Made, kept by the clients, and sent again until the server answers.",
+        title="Unacknowledged updates",
+        description="Updates that clients store and send again until the server acknowledges them.",
         unit="count:updates",
         queries=(Query(latest(catalogue.CLIENT_UPDATES_KEPT), "updates"),),
         decimals=0,
@@ -152,7 +152,7 @@ CLIENTS = (
 STALENESS = Dashboard(
     uid="unstale-staleness",
     title="Unstale / Staleness and heterogeneity",
-    description="How late updates are, why, and who loses by it.",
+    description="Staleness of updates, its causes, and its effect on clients and classes.",
     variables=(JOB, RUN, SERVER, CLIENT),
     subject=SERVER,
     rows=(

@@ -22,36 +22,35 @@ COMMITS = rate(catalogue.JOURNAL_COMMIT, part="count")
 NOW = (
     Stat(
         title="Updates received",
-        description="Payload that clients send, as it was encoded.",
+        description="Encoded payload of updates.",
         unit="binBps",
         queries=(Query(rate(catalogue.UPDATE_BYTES, direction="received")),),
     ),
     Stat(
         title="Models sent",
-        description="Payload that the server sends, as it was encoded.",
+        description="Encoded payload of models.",
         unit="binBps",
         queries=(Query(rate(catalogue.UPDATE_BYTES, direction="sent")),),
     ),
     updates_rejected(),
     Stat(
         title="Messages refused",
-        description="Answered with an error instead of being handled.",
+        description="Messages that the server answered with an error.",
         unit="count:messages/s",
         queries=(Query(f"{rate(catalogue.MESSAGES_REFUSED)} or vector(0)"),),
         steps=Steps("green", ((0.1, "yellow"), (10, "red"))),
         decimals=1,
     ),
     Stat(
-        title="Journal commit, 99 %",
-        description="Until what happened is durable; no acknowledgement leaves before. A slow disk slows down every "
-        "client.",
+        title="Journal commit, 99th percentile",
+        description="Duration of a commit. Acknowledgements wait for it, so a slow disk slows down every client.",
         unit="s",
         queries=(Query(quantile(0.99, catalogue.JOURNAL_COMMIT)),),
         steps=Steps("green", ((0.1, "yellow"), (0.5, "red"))),
     ),
     Stat(
         title="Disk free",
-        description="Where the run is kept. Below run.free_bytes_min the server refuses updates rather than lose one.",
+        description="Free space for the run directory. Below run.free_bytes_min the server refuses updates.",
         unit="bytes",
         queries=(Query(f"min({of(catalogue.RUN_DISK_FREE)})"),),
         steps=LOW_DISK,
@@ -61,8 +60,7 @@ NOW = (
 PAYLOAD = (
     TimeSeries(
         title="Payload",
-        description="Received are updates, sent are models. The encodings of both decide it, and how often tasks are "
-        "given.",
+        description="Received: updates. Sent: models. The rate depends on the encodings and on the rate of tasks.",
         unit="binBps",
         queries=(Query(rate(catalogue.UPDATE_BYTES, "direction"), "{{direction}}"),),
         colours=DIRECTIONS,
@@ -75,8 +73,8 @@ REFUSED = (
         catalogue.UPDATES,
         "reason",
         title="Rejected updates by reason",
-        description="non-finite and norm-too-large are training that diverged or somebody hostile; expired-task is a "
-        "client that was too slow; not-stored a disk that is full; wrong-signature another model.",
+        description="non-finite, norm-too-large: training diverged, or a hostile client. expired-task: a "
+        "slow client. not-stored: a full disk. wrong-signature: another model.",
         width=8,
         things="updates",
         outcome="rejected",
@@ -85,15 +83,15 @@ REFUSED = (
         catalogue.MESSAGES_REFUSED,
         "reason",
         title="Refused messages by reason",
-        description="What is no update, or not even a message: malformed, of another protocol, from a client that has "
-        "not said hello or sends too fast.",
+        description="Invalid messages: malformed, of another protocol version, from a client without a "
+        "hello, or above the rate limit.",
         width=8,
         things="messages",
     ),
     TimeSeries(
         title="Refused connections, quarantines, checkpoints",
-        description="Connections without the right key, by reason; clients kept out for a while because they were "
-        "refused too often in a row; and checkpoints that the disk had no room for.",
+        description="Connections without a valid key, by reason; clients in quarantine after consecutive "
+        "refusals; and checkpoints that failed because the disk was full.",
         unit="count:refusals/s",
         queries=(
             Query(rate(catalogue.HANDSHAKES_REFUSED, "reason"), "{{reason}}"),
@@ -105,8 +103,8 @@ REFUSED = (
     ),
     TimeSeries(
         title="Connections",
-        description="Connections that speak for a client; strangers, which have said no hello yet or whose client has "
-        "left; and addresses whose new connections are limited.",
+        description="Connections of clients; strangers (without a hello, or whose client has left); and "
+        "addresses whose new connections are limited.",
         unit="count:connections",
         queries=(
             Query(latest(catalogue.CONNECTIONS, "state"), "{{state}}"),
@@ -119,8 +117,8 @@ REFUSED = (
         catalogue.CONNECTIONS_CUT,
         "reason",
         title="Cut connections by reason",
-        description="Strangers over their cap, connections without a hello in time, messages over their bound, and the "
-        "largest when all together hold too much.",
+        description="Cut because of: too many strangers, no hello in time, a message above its limit, or "
+        "too many unread bytes in total.",
         width=12,
         things="connections",
     ),
@@ -130,20 +128,19 @@ JOURNAL = (
     over_time(
         catalogue.JOURNAL_COMMIT,
         title="Journal commits over time",
-        description="How many took how long; the brighter, the more. A second band is a disk that stalls.",
+        description="Distribution of durations; brighter is more commits. A second band: the disk stalls.",
         unit="s",
     ),
     quantiles(
         catalogue.JOURNAL_COMMIT,
-        title="Journal commits: half, 95 % and 99 %",
-        description="So long at most. run.durability says what a commit waits for.",
+        title="Journal commits: median, 95th and 99th percentile",
+        description="run.durability determines what a commit waits for.",
         unit="s",
         log=True,
     ),
     TimeSeries(
-        title="Updates a commit",
-        description="One commit makes all durable that came since the last. More a commit is how a busy server keeps "
-        "up.",
+        title="Updates per commit",
+        description="A commit stores all updates since the last commit. A busy server stores more updates per commit.",
         unit="count:updates",
         queries=(Query(f"{rate(catalogue.UPDATES, outcome='accepted')} / ({COMMITS} > 0)", "updates a commit"),),
         width=8,
@@ -154,15 +151,15 @@ JOURNAL = (
 TRANSFERS = (
     TimeSeries(
         title="Transfers in chunks",
-        description="Payloads of more than 4 MiB. Active ones may send; many that wait are a link that is full.",
+        description="Transfers of payloads above 4 MiB. If many wait, the link is saturated.",
         unit="count:transfers",
         queries=(Query(f"sum by (direction, state) ({of(catalogue.TRANSFERS)})", "{{direction}}, {{state}}"),),
         stacked=True,
         decimals=0,
     ),
     TimeSeries(
-        title="Transfers taken up again",
-        description="They went on from what had come before a connection or a process ended.",
+        title="Transfers resumed",
+        description="Transfers that continued after the end of a connection or process.",
         unit="count:transfers/s",
         queries=(Query(rate(catalogue.TRANSFER_RESUMES, "direction"), "{{direction}}"),),
         colours=DIRECTIONS,
@@ -172,15 +169,15 @@ TRANSFERS = (
 CLIENTS = (
     TimeSeries(
         title="Payload of client processes",
-        description="Received are models, sent are updates, repeats included.",
+        description="Received: models. Sent: updates, including retransmissions.",
         unit="binBps",
         queries=(Query(rate(catalogue.CLIENT_BYTES, "direction"), "{{direction}}"),),
         colours=DIRECTIONS,
         width=8,
     ),
     TimeSeries(
-        title="Sendings an answered update",
-        description="1 is a network that loses nothing; what is above is sent again.",
+        title="Transmissions per acknowledged update",
+        description="1: no loss. Above 1: retransmissions.",
         unit="short",
         queries=(
             Query(
@@ -194,14 +191,14 @@ CLIENTS = (
         catalogue.CLIENT_UPDATES,
         "outcome",
         title="Answers to clients",
-        description="What the server said to updates, as the clients heard it.",
+        description="Verdicts of the server on updates, counted by the clients.",
         colours=OUTCOMES,
         width=8,
         things="updates",
     ),
     TimeSeries(
         title="Welcomes",
-        description="The first of each client, and one after each connection that was lost.",
+        description="The first welcome of each client, and one after each reconnection.",
         unit="count:welcomes/s",
         queries=(Query(rate(catalogue.CLIENT_WELCOMES), "welcomes"),),
     ),
@@ -211,7 +208,7 @@ CLIENTS = (
 WIRE = Dashboard(
     uid="unstale-wire",
     title="Unstale / Wire and journal",
-    description="What goes over the network, what is refused, and whether the disk keeps up.",
+    description="Network traffic, refused messages, and the journal on disk.",
     variables=(JOB, RUN, SERVER, CLIENT),
     subject=SERVER,
     rows=(
