@@ -64,7 +64,7 @@ def test_it_shows_a_run_while_its_rounds_are_applied_and_its_end(look: Look) -> 
     with RunningServer(settings) as server, RawClient(server.address) as client:
         page = look(server.http, forgiven="net::ERR")  # when the server has ended
         expect(page.locator("#state")).to_have_text("Waiting for clients")
-        expect(page.locator("#hint")).to_have_text("0 of the 1 clients that the run begins with have joined.")
+        expect(page.locator("#hint")).to_have_text("0 of the 1 clients that the run needs to start have joined.")
         client.join()
         for version in range(1, 4):
             task, _ = client.task()
@@ -78,7 +78,7 @@ def test_it_shows_a_run_while_its_rounds_are_applied_and_its_end(look: Look) -> 
         client.leave_after_stop()
         digest = server.end().model_digest
         expect(page.locator("#about")).to_contain_text(digest)
-        expect(page.locator("#banner")).to_have_text("The server has ended. These are its last numbers.")
+        expect(page.locator("#banner")).to_have_text("The server has ended. This is its last state.")
 
 
 def test_it_goes_on_with_a_server_that_is_started_again_and_with_what_its_journal_holds(
@@ -119,8 +119,8 @@ def test_a_server_that_dies_is_told_and_its_last_numbers_stay(look: Look) -> Non
         page = look(site.url, forgiven="net::ERR")
         expect(page.locator("#state")).to_have_text("Running")
         address = site.address
-    expect(page.locator("#state")).to_have_text("Server gone")
-    expect(page.get_by_role("alert")).to_have_text("The server is gone: reconnecting. These are its last numbers.")
+    expect(page.locator("#state")).to_have_text("Server not reachable")
+    expect(page.get_by_role("alert")).to_have_text("The server is not reachable: reconnecting. This is its last state.")
     expect(page.locator("#version")).to_have_text("1")
     with Site(address, policy="dynsgd") as other:  # another run
         other.begin()
@@ -155,7 +155,7 @@ def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_agai
     page = look(site.url, script=held_back)
     for version in ("1", "2"):
         expect(page.locator("#version")).to_have_text(version)
-        expect(page.locator("#banner")).to_contain_text("something on the way holds back")
+        expect(page.locator("#banner")).to_contain_text("a proxy buffers the events")
         site.round()
 
 
@@ -189,7 +189,7 @@ def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -
 
 def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
     page = look(site.url)
-    expect(page.locator("#accuracy-chart .plot")).to_have_text("Not measured yet: the first time comes after round 1.")
+    expect(page.locator("#accuracy-chart .plot")).to_have_text("Not measured yet: the first evaluation follows round 1.")
     expect(page.locator("#staleness-chart .plot")).to_have_text("No round has been applied yet.")
     expect(page.locator("#last-empty")).to_be_visible()
     expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
@@ -216,7 +216,7 @@ def test_every_number_is_the_one_that_was_told(look: Look) -> None:
             "#rejected-note": "2 duplicates",
             "#active": "15",
             "#active-note": "of 20, 3 lost",
-            "#quarantines": "1 time a client was put into quarantine.",
+            "#quarantines": "1 time a client was quarantined.",
             "#accuracy-chart .readout": "round 60 · 60.00 % · after 1 min 00 s",
         }
         assert {name: text_of(page, name) for name in shown} == shown
@@ -231,7 +231,7 @@ def test_every_number_is_the_one_that_was_told(look: Look) -> None:
             "malformed-header\t0\t1",
         ]
         expect(page.locator("#compensation-note")).to_have_text(
-            "Compensated: 60 by first-order. Less than was asked for: 60 (budget)."
+            "Compensated: 60 by first-order. Fallbacks: 60 (budget)."
         )
 
 
@@ -275,7 +275,7 @@ def test_the_cursor_stays_with_its_round_while_others_push_it_along(look: Look, 
     for _ in range(50):  # as many as are shown
         site.round()
     page = look(site.url)
-    chart = page.get_by_role("slider", name="Where the time of a round goes, read with the arrow keys")
+    chart = page.get_by_role("slider", name="Duration of a round by phase, read with the arrow keys")
     expect(chart).to_have_attribute("aria-valuemax", "50")
     chart.focus()
     chart.press("ArrowLeft")
@@ -339,7 +339,7 @@ def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Loo
     for version in ("2", "3"):  # who shows the second one has had all the time that the first page needed for one
         site.round()
         expect(other.locator("#version")).to_have_text(version)
-    expect(page.locator("#banner")).to_have_text("Paused. The run goes on.")
+    expect(page.locator("#banner")).to_have_text("Paused. The run continues.")
     expect(page.locator("#version")).to_have_text("1")
     button.click()
     expect(page.locator("#version")).to_have_text("3")

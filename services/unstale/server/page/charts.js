@@ -144,7 +144,7 @@ function curve(id, { column, text, range, name }) {
   const value = (point) => point[column];
   return new Chart(id, {
     places: ({ points }) => points.map(([version]) => version),
-    empty: ({ every }) => (every === null ? "Not measured yet." : `Not measured yet: the first time comes after round ${asCount(every)}.`),
+    empty: ({ every }) => (every === null ? "Not measured yet." : `Not measured yet: the first evaluation follows round ${asCount(every)}.`),
     read: ({ points }, at) => parted(`round ${asCount(points[at][0])}`, text(value(points[at])), `after ${asTime(points[at][1])}`),
     draw(area, { points }, at) {
       const numbers = points.map(value).filter((number) => number !== null);

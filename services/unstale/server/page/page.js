@@ -89,7 +89,7 @@ const methodsOf = (rounds) => [...new Set(rounds.flatMap((round) => Object.keys(
 const methodName = (method) => (method === "none" ? "as it came" : method);
 const compensationChart = new Chart("compensation-chart", {
   places: ({ rounds }) => rounds.map(({ version }) => version),
-  empty: ({ compensates }) => (compensates ? "Nothing to compare with in the last rounds." : "No round has been compensated yet."),
+  empty: ({ compensates }) => (compensates ? "No true updates to compare with in the last rounds." : "No round has been compensated yet."),
   read({ rounds }, at) {
     const parts = Object.entries(rounds[at].errors).map(([method, error]) => `${methodName(method)} ${asNumber(error.l1)}`);
     return `L1 at round ${asCount(rounds[at].version)}: ${parts.join(", ")}`;
@@ -183,7 +183,7 @@ const show = {
     const sum = (counts) => Object.entries(counts).map(([name, number]) => `${asCount(number)} by ${name}`).join(", ");
     const { methods = {}, fallbacks = {} } = compensation ?? {};
     const gaveUp = Object.entries(fallbacks).map(([reason, number]) => `${asCount(number)} (${reason})`).join(", ");
-    say(byId("compensation-note"), [Object.keys(methods).length ? `Compensated: ${sum(methods)}.` : "", gaveUp ? `Less than was asked for: ${gaveUp}.` : ""].join(" ").trim());
+    say(byId("compensation-note"), [Object.keys(methods).length ? `Compensated: ${sum(methods)}.` : "", gaveUp ? `Fallbacks: ${gaveUp}.` : ""].join(" ").trim());
   },
 };
 
@@ -191,11 +191,11 @@ function showHint() {
   const { run, clients, state, updates } = told;
   const joined = ACTIVE.reduce((sum, name) => sum + (clients[name] ?? 0), 0);
   const hints = {
-    gathering: `${asCount(joined)} of the ${asCount(run.clients_to_start)} clients that the run begins with have joined.`,
-    idle: "Nobody is there to take part in the next round.",
+    gathering: `${asCount(joined)} of the ${asCount(run.clients_to_start)} clients that the run needs to start have joined.`,
+    idle: "No client is available for the next round.",
     running: updates.accepted || state.version ? parted(`${run.policy} on ${run.data}`, `model ${run.model}`, `trigger ${run.trigger}`) : "The first tasks are out; no update has come back yet.",
-    finished: "Every round is done.",
-    stopped: "The server was stopped before the last round. With a run directory, the same command goes on with it.",
+    finished: "All rounds are complete.",
+    stopped: "The server was stopped before the last round. With a run directory, the same command resumes the run.",
   };
   say(byId("hint"), state.alarm ?? hints[state.standing] ?? "");
 }
@@ -206,13 +206,13 @@ function showLink() {
   const over = OVER.includes(standing);
   const gone = link === "lost" && !over;
   byId("state").dataset.state = gone ? "lost" : (standing ?? "loading");
-  say(byId("state-text"), gone ? "Server gone" : (STANDING[standing] ?? "Connecting"));
+  say(byId("state-text"), gone ? "Server not reachable" : (STANDING[standing] ?? "Connecting"));
   const banner = byId("banner");
   const texts = {
-    lost: over ? "The server has ended. These are its last numbers." : "The server is gone: reconnecting. These are its last numbers.",
-    polling: `Not live: too many pages are open, or something on the way holds back what the server says. This page looks every ${AGAIN_S} seconds.`,
+    lost: over ? "The server has ended. This is its last state." : "The server is not reachable: reconnecting. This is its last state.",
+    polling: `Not live: too many pages are open, or a proxy buffers the events. This page polls every ${AGAIN_S} seconds.`,
   };
-  const text = texts[link] ?? (paused ? "Paused. The run goes on." : "");
+  const text = texts[link] ?? (paused ? "Paused. The run continues." : "");
   banner.classList.toggle("calm", !gone);
   say(banner, text);
   banner.hidden = !text;

@@ -2,10 +2,10 @@
 
 const STATES = {
   working: "Working",
-  contributed: "Done, wait for the round",
+  contributed: "Contributed, wait for the round",
   waiting: "Wait for a task",
-  unavailable: "Not available now",
-  lost: "Lost, silent too long",
+  unavailable: "Unavailable",
+  lost: "Lost, lease expired",
   left: "Left",
   absent: "Never joined",
 };
@@ -132,7 +132,7 @@ function showRejections({ updates, messages, quarantines }) {
   byId("rejections-empty").hidden = reasons.length > 0;
   byId("rejections").hidden = reasons.length === 0;
   byId("rejections").querySelector("tbody").replaceChildren(...reasons.map(line));
-  say(byId("quarantines"), quarantines ? `${counted(quarantines, "time")} a client was put into quarantine.` : "");
+  say(byId("quarantines"), quarantines ? `${counted(quarantines, "time")} a client was quarantined.` : "");
 }
 
 function showAbout(run, digest) {
