@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from unstale.config.scenario import FILE_KEYS
 from unstale.errors import UserError, nearest
 from unstale.toxics import registry
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.link import Applied
 from unstale.toxics.scenario import unused

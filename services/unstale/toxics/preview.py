@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from unstale.toxics.blackout import Blackout
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType

@@ -9,8 +9,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from unstale.errors import UserError
-from unstale.toxics.client_filter import EVERYONE, ClientFilter
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import EVERYONE, ClientFilter, ClientInfo
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.link import Applied
