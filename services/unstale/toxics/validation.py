@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from unstale.errors import UserError, nearest
 from unstale.toxics.delay import DISTRIBUTIONS
@@ -59,13 +58,17 @@ def errors_at(where: str) -> Iterator[None]:
 
 def user_error(error: ValidationError, model: type[BaseModel], where: str) -> UserError:
     """The first error of a validation as one line that begins with `where`."""
-    first = _first(error)
+    errors = error.errors(include_url=False)
+    # An unknown setting before others: a misspelled setting is missing as well.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, context = first["type"], first.get("ctx", {})
     path = [str(key) for key in first["loc"]]
-    # pydantic adds the tag of a union to the path.
-    name = ".".join(path[:1] + [key for key in path[1:] if key not in DISTRIBUTIONS])
+    tags = [key for key in path[1:] if key in DISTRIBUTIONS]  # pydantic adds the tag of a union to the path
+    name = ".".join(path[:1] + [key for key in path[1:] if key not in tags])
     if kind == "extra_forbidden":
-        return UserError(f"{where}: unknown setting {name!r}{_advice(path, model)}")
+        known = DISTRIBUTIONS[tags[-1]] if tags else model
+        advice = nearest(path[-1], known.model_fields) if tags or len(path) == 1 else ""
+        return UserError(f"{where}: unknown setting {name!r}{advice}")
     if kind in _OTHER_MESSAGES:
         message = _OTHER_MESSAGES[kind].format(
             name=name,
@@ -75,30 +78,13 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
             **context,
         )
         return UserError(f"{where}: {message}")
-    subject = f"{where}: {name}" if name else where
-    return UserError(f"{subject} is {shown(first['input'])}, expected {_expected(first)}")
-
-
-def _first(error: ValidationError) -> ErrorDetails:
-    """An unknown setting before others: a misspelled setting is missing as well."""
-    errors = error.errors(include_url=False)
-    return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-
-
-def _advice(path: list[str], model: type[BaseModel]) -> str:
-    """The setting that is probably meant by the last key of a path."""
-    tags = [key for key in path[1:] if key in DISTRIBUTIONS]
-    if tags:
-        return nearest(path[-1], DISTRIBUTIONS[tags[-1]].model_fields)
-    return nearest(path[-1], model.model_fields) if len(path) == 1 else ""
-
-
-def _expected(error: ErrorDetails) -> str:
-    kind = error["type"]
     if kind in _BOUNDS:
-        return _BOUNDS[kind].format(**error["ctx"])
-    message = error["msg"].removeprefix("Input should be ")
-    return _NOUNS.get(kind, message[:1].lower() + message[1:])
+        expected = _BOUNDS[kind].format(**context)
+    else:
+        message = first["msg"].removeprefix("Input should be ")
+        expected = _NOUNS.get(kind, message[:1].lower() + message[1:])
+    subject = f"{where}: {name}" if name else where
+    return UserError(f"{subject} is {shown(first['input'])}, expected {expected}")
 
 
 def shown(value: Any) -> str:
