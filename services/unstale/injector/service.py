@@ -19,7 +19,7 @@ from unstale.injector.api import ControlApi
 from unstale.injector.calls import CallQueue, run_in_thread
 from unstale.injector.core import Core
 from unstale.injector.numbers import Numbers
-from unstale.injector.proxy import Front, Proxy
+from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.injector.toxic_collection import ToxicCollection
 from unstale.injector.upstream import Upstream
@@ -46,13 +46,14 @@ class Injector:
         own = settings.injector
         own.check_link()
         refused: Counter[str] = Counter()
-        self._authenticator = authenticator = ZapAuthenticator(
+        self._authenticator = ZapAuthenticator(
             own.keys,
             keys.INJECTOR,
             "injector.keys",
             refused=lambda reason: refused.update((reason,)),
             on_crash=self._crash,
         )
+        identity = self._authenticator.identity
         clients = client_info(settings)
         toxics = conditions(settings, of=clients).toxics
         relays = own.tcp or any(map(_needs_relay, toxics))
@@ -78,11 +79,11 @@ class Injector:
             clients=settings.clients,
             started_s=started_s,
             bytes_max=own.in_flight_bytes_max,
-            may_speak=None if authenticator.identity is None else authenticator.may_speak,
+            may_speak=None if identity is None else self._authenticator.may_speak,
         )
         self._limiter = self._make_limiter(settings, core, files_each)
         try:
-            authenticator.start(self._context, self._front)
+            self._authenticator.start(self._context, self._front)
             self._limiter.watch(self._context, self._front)
             self.address = sockets.bind(self._front, INNER_ADDRESS if relays else own.address, key="injector.address")
             if relays:
@@ -96,26 +97,27 @@ class Injector:
                 )
                 self._relay.change(collection.of_bytes)
                 self.address = self._relay.address
-            upstream = Upstream(
-                own.upstream,
-                partial(sockets.dealer, self._context, **times, identity=authenticator.identity),
-                public=None if authenticator.identity is None else authenticator.identity.public,
-                patience_s=own.patience_s,
-                started_s=started_s,
-            )
-            self._proxy = proxy = Proxy(
-                Front(socket=self._front, authenticator=authenticator, limiter=self._limiter, refused=refused),
-                upstream,
+            self._proxy = Proxy(
+                front=self._front,
+                authenticator=self._authenticator,
+                limiter=self._limiter,
+                refused=refused,
+                upstream=Upstream(
+                    address=own.upstream,
+                    dealer=partial(sockets.dealer, self._context, **times, identity=identity),
+                    public=None if identity is None else identity.public,
+                    patience_s=own.patience_s,
+                    started_s=started_s,
+                ),
                 core=core,
                 collection=collection,
                 queue=self._queue,
                 relay=self._relay,
                 connections_max=connections_max,
             )
-            self._thread = threading.Thread(target=self._run_proxy, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:
                 call = partial(run_in_thread, self._queue)
-                self._control = ControlApi(own.http_address, proxy, call, self._relay)
+                self._control = ControlApi(own.http_address, self._proxy, call, self._relay)
         except BaseException:
             self._close()
             raise
@@ -129,11 +131,12 @@ class Injector:
         assert self._proxy is not None
         if self._relay is not None:
             self._relay.start()
-        self._thread.start()
+        thread = threading.Thread(target=self._run_proxy, args=(self._proxy,), name="proxy", daemon=True)
+        thread.start()
         while not self._done.wait(every_s):
             with suppress(TimeoutError):  # the thread is ending
                 on_numbers(run_in_thread(self._queue, self._proxy.numbers))
-        self._thread.join()
+        thread.join()
         self._close()
         if self._error is not None:
             raise self._error

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from unstale.config.scenario import FILE_KEYS
 from unstale.errors import UserError, nearest
+from unstale.settings.values import Section
 from unstale.toxics import registry
 from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.disconnect import Disconnect
@@ -31,9 +32,7 @@ class UnknownNameError(UserError):
     """No toxic has this name."""
 
 
-class _BlackoutRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
+class _BlackoutRequest(Section):
     seconds: float = Field(gt=0, le=1e9, strict=True)
     clients: Any = None  # checked as settings of the toxic
     layer: Any = None
@@ -68,12 +67,12 @@ class ToxicCollection:
     @property
     def of_messages(self) -> tuple[Applied, ...]:
         """The toxics of messages."""
-        return tuple(one for one in self.applied if not (self._relays and one.toxic.below_messages))
+        return tuple(one for one in self.applied if not one.toxic.below_messages)
 
     @property
     def of_bytes(self) -> tuple[Applied, ...]:
-        """The toxics of the relay."""
-        return tuple(one for one in self.applied if self._relays and one.toxic.below_messages)
+        """The toxics of the relay; without a relay there are none."""
+        return tuple(one for one in self.applied if one.toxic.below_messages)
 
     def listed(self) -> list[dict[str, Any]]:
         """All toxics as plain data, with the number of clients that each `touches`."""
@@ -93,8 +92,8 @@ class ToxicCollection:
         self._by_name = self._with(self._by_name, toxic.model_copy(update={"name": name}))
         return name
 
-    def change(self, name: str, changes: Any) -> None:
-        """Change settings of a toxic, which keeps its position. null: the default."""
+    def change(self, name: str, changes: Any) -> str:
+        """Change settings of a toxic, which keeps its position, and return its name. null: the default."""
         before = self._find(name)
         _check_request(changes)
         if not isinstance(changes, Mapping):
@@ -109,6 +108,7 @@ class ToxicCollection:
             applied = replace(applied, clients=before.clients)
         self._by_name = {**self._by_name, name: applied}
         self._temporary -= {name}
+        return name
 
     def remove(self, name: str) -> None:
         """Remove a toxic."""
@@ -131,11 +131,14 @@ class ToxicCollection:
         request = validated(_BlackoutRequest, entry, "the blackout")
         settings = request.model_dump(exclude_none=True, exclude={"seconds"})
         _check_request(settings)
-        window = {"start_s": at_s, "end_s": at_s + request.seconds}
-        current = {name: one for name, one in self._by_name.items() if not self._is_over(one.toxic, at_s)}
+        current = {
+            name: one
+            for name, one in self._by_name.items()
+            if name not in self._temporary or (one.toxic.end_s or 0.0) > at_s
+        }
         name = unused(BLACKOUT, set(current))
-        blackout = _created({"type": "blackout", "name": name, **window, **settings})
-        self._by_name = self._with(current, blackout)
+        window = {"start_s": at_s, "end_s": at_s + request.seconds}
+        self._by_name = self._with(current, _created({"type": "blackout", "name": name, **window, **settings}))
         self._temporary |= {name}
         return name
 
@@ -146,10 +149,6 @@ class ToxicCollection:
             advice = nearest(name, self._by_name) if self._by_name else ", and no other"
             raise UnknownNameError(f"there is no toxic {name!r}{advice}")
         return self._by_name[name]
-
-    def _is_over(self, toxic: Toxic, at_s: float) -> bool:
-        """Whether it is a blackout by request that ended."""
-        return toxic.name in self._temporary and toxic.end_s is not None and toxic.end_s <= at_s
 
     def _with(self, current: Mapping[str, Applied], toxic: Toxic) -> dict[str, Applied]:
         """The toxics of `current` and a new one."""
