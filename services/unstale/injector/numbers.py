@@ -26,7 +26,7 @@ class Numbers:
     touched: dict[str, int]  # messages, or pieces of the stream for the layer tcp, by name of current toxics
     faults: dict[str, int]  # the same since the start, by type of toxic
     refused: dict[str, int]  # handshakes and messages with a wrong key, by reason
-    delays: tuple[int, ...]  # messages by bucket of the catalogue, the last one for more
+    delays: list[int]  # messages by bucket of the catalogue, the last one for more
     delay_s: float  # sum of all delays
 
 
@@ -67,7 +67,7 @@ class Scrape(Collector):
         build = process.build()
         series: dict[Metric, dict[tuple[str, ...], Series]] = {
             build.metric: {build.labels: Series(build.value)},
-            catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, list(numbers.delays))},
+            catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, numbers.delays)},
             catalogue.INJECTED_FAULTS: _by_label(numbers.faults),
             # Counters of 0 as well: a missing counter looks like one that does not exist.
             catalogue.INJECTOR_REFUSED: _by_label(dict.fromkeys(REASONS, 0) | numbers.refused),

@@ -10,7 +10,7 @@ import selectors
 import socket as plain
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -121,14 +121,10 @@ class Proxy:
             connections=len(self._backs),
             in_flight_messages=self.core.in_flight_messages + sum(len(back.waiting) for back in self._backs.values()),
             in_flight_bytes=self.core.in_flight_bytes + self._waiting_bytes,
-            up=self._tally.up,
-            down=self._tally.down,
-            overflowed=self._tally.overflowed,
             touched={one.toxic.name: touched[one.toxic.name] for one in self.collection.applied},
             faults=dict(faults),
             refused={**self.refused, Reason.NOT_THE_OWNER.value: self.core.refused},
-            delays=tuple(self._tally.delays),
-            delay_s=self._tally.delay_s,
+            **asdict(self._tally),
         )
 
     @property

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -66,43 +66,32 @@ class _Connection:
     is_open: bool = True
 
 
+@dataclass(eq=False)
 class Relay:
-    """Runs in its own thread from `start` until `close`.
+    """Runs in its own thread from `start` until `close`. Raises UserError if the address cannot be used."""
 
-    Args:
-        address: tcp://HOST:PORT for clients; `self.address` has the actual port. Raises UserError if it cannot be used.
-        inner: address of the proxy.
-        connections_max: further connections are refused.
-        on_crash: receives, in the relay's thread, the exception that ends it.
-    """
+    address: str  # tcp://HOST:PORT for clients, then with the actual port
+    inner: str  # address of the proxy
+    _: KW_ONLY
+    seed: int
+    started_s: float
+    connections_max: int  # further connections are refused
+    on_crash: Callable[[BaseException], None]  # receives, in the relay's thread, the exception that ends it
 
-    def __init__(
-        self,
-        address: str,
-        inner: str,
-        *,
-        seed: int,
-        started_s: float,
-        connections_max: int,
-        on_crash: Callable[[BaseException], None],
-    ) -> None:
-        self._listener = _listening(address)
-        self._inner = _host_and_port(inner)
-        self._seed = seed
-        self._started_s = started_s
-        self._connections_max = connections_max
+    counts: Counts = field(default_factory=Counts, init=False)  # delayed pieces
+
+    def __post_init__(self) -> None:
+        self._listener = _listening(self.address)
+        host = self.address.removeprefix("tcp://").rpartition(":")[0]
+        self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._has_warned = False
         self._toxics: Sequence[Applied] = ()
-        self.counts = Counts()  # delayed pieces
         self._queue = CallQueue()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
         self._due: list[tuple[float, int, _Stream]] = []
         self._sequence = count()
-        self._on_crash = on_crash
         self._ending = False
-        host = address.removeprefix("tcp://").rpartition(":")[0]
-        self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._queue, selectors.EVENT_READ, lambda _: calls.serve(self._queue))
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -144,7 +133,7 @@ class Relay:
             while not self._ending:
                 self._turn()
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
-            self._on_crash(error)
+            self.on_crash(error)
 
     def _turn(self) -> None:
         timeout_s = min(max(0.0, self._due[0][0] - now_s()), WAIT_S_MAX) if self._due else None
@@ -187,11 +176,11 @@ class Relay:
             if error.errno in (errno.EMFILE, errno.ENFILE) and self._by_port:
                 self._selector.unregister(self._listener)  # until another one has ended
             return
-        if len(self._by_port) >= self._connections_max:
+        if len(self._by_port) >= self.connections_max:
             self._refuse(outer)
             return
         try:
-            inner = socket.create_connection(self._inner, timeout=CONNECT_S)
+            inner = socket.create_connection(_host_and_port(self.inner), timeout=CONNECT_S)
         except OSError as error:
             log.warning("no connection from the relay to the proxy: %s", (error.strerror or str(error)).lower())
             outer.close()
@@ -212,11 +201,11 @@ class Relay:
         outer.close()
         if not self._has_warned:
             self._has_warned = True
-            log.warning("over %d connections; further ones are refused", self._connections_max)
+            log.warning("over %d connections; further ones are refused", self.connections_max)
 
     def _link(self) -> ToxicLink:
         """A link for one connection, because each has its own channels."""
-        return ToxicLink(self._toxics, self._seed, self.counts)
+        return ToxicLink(self._toxics, self.seed, self.counts)
 
     def _serve(self, connection: _Connection, ready: socket.socket, readiness: int) -> None:
         for stream in connection.streams:
@@ -240,7 +229,7 @@ class Relay:
 
     def _append(self, stream: _Stream, piece: memoryview) -> None:
         """Buffer a piece until the toxics release it."""
-        sent_s = now_s() - self._started_s
+        sent_s = now_s() - self.started_s
         flight = InFlightMessage(
             client_id=stream.connection.client_id,
             direction=stream.direction,
@@ -254,7 +243,7 @@ class Relay:
         stream.pieces += 1
         # No byte is lost or duplicated, whatever a toxic returns.
         out_s = max((one.due_s for one in stream.connection.link.send(flight)), default=sent_s)
-        due_s = self._started_s + out_s
+        due_s = self.started_s + out_s
         if out_s > sent_s:
             heappush(self._due, (due_s, next(self._sequence), stream))
         stream.buffer.append((due_s, piece))
@@ -302,16 +291,11 @@ class Relay:
                     events |= selectors.EVENT_READ
                 if stream.sink is one and stream.blocked:
                     events |= selectors.EVENT_WRITE
-            self._select(one, events, partial(self._serve, connection, one))
-
-    def _select(self, one: socket.socket, events: int, serve: partial[None]) -> None:
-        key = self._selector.get_map().get(one)
-        if key is None and events:
-            self._selector.register(one, events, serve)
-        elif key is not None and not events:
-            self._selector.unregister(one)
-        elif key is not None and key.events != events:
-            self._selector.modify(one, events, key.data)
+            key = self._selector.get_map().get(one)
+            if key is not None and key.events != events:
+                self._selector.unregister(one)
+            if events and (key is None or key.events != events):
+                self._selector.register(one, events, partial(self._serve, connection, one))
 
     def _reset(self, connection: _Connection) -> None:
         for one in (connection.outer, connection.inner):

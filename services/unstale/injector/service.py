@@ -7,6 +7,7 @@ and scrapes.
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -16,7 +17,7 @@ import zmq
 from unstale.config import Settings
 from unstale.config.scenario import client_info, conditions
 from unstale.injector.api import ControlApi
-from unstale.injector.calls import CallQueue, run_in_thread
+from unstale.injector.calls import Call, CallQueue, run_in_thread
 from unstale.injector.core import Core
 from unstale.injector.numbers import Numbers
 from unstale.injector.proxy import Proxy
@@ -63,9 +64,6 @@ class Injector:
         collection = ToxicCollection(toxics, client_info=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._queue = CallQueue()
-        self._error: BaseException | None = None
-        self._end: Numbers | None = None
-        self._done = threading.Event()
         self._control: ControlApi | None = None
         self._relay: Relay | None = None
         self._proxy: Proxy | None = None
@@ -131,17 +129,16 @@ class Injector:
         assert self._proxy is not None
         if self._relay is not None:
             self._relay.start()
-        thread = threading.Thread(target=self._run_proxy, args=(self._proxy,), name="proxy", daemon=True)
+        running = Call(self._proxy.run)
+        thread = threading.Thread(target=running, name="proxy", daemon=True)
         thread.start()
-        while not self._done.wait(every_s):
+        while not wait([running.future], every_s).done:
             with suppress(TimeoutError):  # the thread is ending
                 on_numbers(run_in_thread(self._queue, self._proxy.numbers))
         thread.join()
         self._close()
-        if self._error is not None:
-            raise self._error
-        assert self._end is not None
-        return self._end
+        end: Numbers = running.future.result()
+        return end
 
     def stop(self) -> None:
         """End now; messages in flight are lost. Any thread, signal handlers included."""
@@ -172,14 +169,6 @@ class Injector:
             on_failed=self._authenticator.on_handshake_failed,
             on_crash=self._crash,
         )
-
-    def _run_proxy(self, proxy: Proxy) -> None:
-        try:
-            self._end = proxy.run()
-        except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
-            self._error = error
-        finally:
-            self._done.set()
 
     def _close(self) -> None:
         for part in (self._control, self._relay, self._proxy, self._limiter, self._authenticator, self._front):
