@@ -193,30 +193,17 @@ class Proxy:
     # --- incoming messages ---
 
     def _serve_front(self) -> None:
-        if not _events(self.front) & POLLIN:
+        self.limiter.at_rest = not _events(self.front) & POLLIN
+        if not self.limiter.at_rest and self._receive(self.front, self._on_front, self._serve_front):
+            self.limiter.drained()
             self.limiter.at_rest = True
-            return
-        self.limiter.at_rest = False
-        for _ in range(TURN_MESSAGES):
-            if self._is_full:
-                self._stalled[self._serve_front] = None
-                return
-            try:
-                route, header, *cargo = _received(self.front)
-            except zmq.Again:
-                self.limiter.drained()
-                self.limiter.at_rest = True
-                return
-            connection = self.limiter.heard(route)
-            if len(cargo) > FRAMES_MAX:
-                self.limiter.cut(connection, TOO_MANY_FRAMES)
-            else:
-                self._on_message(route, header, cargo)
-        self._eager[self._serve_front] = None
 
-    def _on_message(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
-        route = route_frame.bytes
-        key = self.authenticator.key_of(route_frame)
+    def _on_front(self, route_frame: zmq.Frame, header: zmq.Frame, *cargo: zmq.Frame) -> None:
+        connection = self.limiter.heard(route_frame)
+        if len(cargo) > FRAMES_MAX:
+            self.limiter.cut(connection, TOO_MANY_FRAMES)
+            return
+        route, key = route_frame.bytes, self.authenticator.key_of(route_frame)
         self.core.on_message(route, Direction.UP, header.bytes, cargo, now_s(), key)
         if self.relay is not None and route not in self._ports:
             client_id, port = self.core.client_of(route), _port_behind(route_frame)
@@ -230,18 +217,25 @@ class Proxy:
         readiness = _events(back.socket)
         if readiness & POLLOUT and back.waiting:
             self._send_waiting(back)
-        if not readiness & POLLIN:
-            return
+        if readiness & POLLIN:
+            self._receive(back.socket, partial(self._on_back, back.route), back.serve)
+
+    def _on_back(self, route: bytes, header: zmq.Frame, *cargo: zmq.Frame) -> None:
+        self.core.on_message(route, Direction.DOWN, header.bytes, cargo, now_s())
+
+    def _receive(self, socket: zmq.Socket[bytes], on_frames: Callable[..., None], serve: Callable[[], None]) -> bool:
+        """Receive messages of one turn, and `serve` the socket again later. Whether all were received."""
         for _ in range(TURN_MESSAGES):
             if self._is_full:
-                self._stalled[back.serve] = None
-                return
+                self._stalled[serve] = None
+                return False
             try:
-                header, *cargo = _received(back.socket)
+                frames = _received(socket)
             except zmq.Again:
-                return
-            self.core.on_message(back.route, Direction.DOWN, header.bytes, cargo, now_s())
-        self._eager[back.serve] = None
+                return True
+            on_frames(*frames)
+        self._eager[serve] = None
+        return False
 
     # --- outgoing messages ---
 
