@@ -79,14 +79,6 @@ Output = Forward | Cut | Close
 
 
 @dataclass(slots=True, eq=False)
-class _Queued:
-    """An output that is not due. output: None if it is lost with its connection."""
-
-    channel: "_Channel"
-    output: Forward | Cut | None
-
-
-@dataclass(slots=True, eq=False)
 class _Channel:
     """A connection."""
 
@@ -96,7 +88,7 @@ class _Channel:
     is_cut: bool = False
     session: str | None = None
     last_s: dict[Direction, float] = field(default_factory=dict)  # when the last message in order is due
-    queued: dict[_Queued, None] = field(default_factory=dict)  # an ordered set
+    queued: dict[int, Forward | Cut] = field(default_factory=dict)  # outputs that are not due, by sequence number
 
 
 @dataclass(slots=True)
@@ -143,7 +135,8 @@ class Core:
     _channels: OrderedDict[Connection, _Channel] = field(default_factory=OrderedDict, init=False)
     """The longest silent first."""
     _by_id: dict[int, _Client] = field(default_factory=dict, init=False)
-    _queue: list[tuple[float, int, _Queued]] = field(default_factory=list, init=False)
+    _queue: list[tuple[float, int, _Channel]] = field(default_factory=list, init=False)
+    """A heap of due_s and sequence number of each output; one that its channel lacks is lost."""
     _sequence: int = field(default=0, init=False)
     _at_once: list[Output] = field(default_factory=list, init=False)
 
@@ -159,7 +152,7 @@ class Core:
         """When to call `release` next, by the clock of at_s; None for never."""
         if self._at_once:
             return self.started_s
-        while self._queue and self._queue[0][2].output is None:
+        while self._queue and not _is_queued(self._queue[0]):
             heappop(self._queue)
         dues_s = [self._queue[0][0]] if self._queue else []
         if self._channels:
@@ -218,12 +211,12 @@ class Core:
     def let_go(self, at_s: float) -> None:
         """All queued outputs are due now, in their order, and channels are reset."""
         queue = []
-        for due_s, _, queued in sorted(self._queue):
-            if queued.output is None:
-                continue
-            if isinstance(queued.output, Forward):
-                queued.output = replace(queued.output, due_s=min(queued.output.due_s, at_s))
-            queue.append((min(due_s, at_s), self._sequence, queued))
+        for due_s, sequence, channel in sorted(filter(_is_queued, self._queue)):
+            output = channel.queued.pop(sequence)
+            if isinstance(output, Forward):
+                output = replace(output, due_s=min(output.due_s, at_s))
+            channel.queued[self._sequence] = output
+            queue.append((min(due_s, at_s), self._sequence, channel))
             self._sequence += 1
         self._queue = queue  # sorted, which is a heap
         for channel in self._channels.values():
@@ -236,14 +229,14 @@ class Core:
         self._close_idle(at_s)
         outputs, self._at_once = self._at_once, []
         while self._queue and self._queue[0][0] <= at_s:
-            due_s, _, queued = heappop(self._queue)
-            if queued.output is None:
+            due_s, sequence, channel = heappop(self._queue)
+            output = channel.queued.pop(sequence, None)
+            if output is None:
                 continue
-            del queued.channel.queued[queued]
-            self._uncount(queued.output)
-            outputs.append(queued.output)
-            if isinstance(queued.output, Cut):
-                self._cut(queued.channel, due_s + queued.output.down_s)
+            self._uncount(output)
+            outputs.append(output)
+            if isinstance(output, Cut):
+                self._cut(channel, due_s + output.down_s)
         return outputs
 
     # --- clients ---
@@ -353,9 +346,8 @@ class Core:
         self._push(channel, due_s, message)
 
     def _push(self, channel: _Channel, due_s: float, output: Forward | Cut) -> None:
-        queued = _Queued(channel, output)
-        channel.queued[queued] = None
-        heappush(self._queue, (due_s, self._sequence, queued))
+        channel.queued[self._sequence] = output
+        heappush(self._queue, (due_s, self._sequence, channel))
         self._sequence += 1
         self.in_flight_messages += 1
         self.in_flight_bytes += output.size_bytes
@@ -390,16 +382,19 @@ class Core:
 
     def _lose_all(self, channel: _Channel) -> None:
         """Drop the messages of a connection, and reset the link of its client."""
-        for queued in channel.queued:
-            assert queued.output is not None
-            self._uncount(queued.output)
-            queued.output = None
+        for output in channel.queued.values():
+            self._uncount(output)
         channel.queued.clear()
         if channel.client_id is not None and self._by_id[channel.client_id].channel is channel:
             self.link.forget_client(channel.client_id)
         if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
-            self._queue = [entry for entry in self._queue if entry[2].output is not None]
+            self._queue = list(filter(_is_queued, self._queue))
             heapify(self._queue)
+
+
+def _is_queued(entry: tuple[float, int, _Channel]) -> bool:
+    _, sequence, channel = entry
+    return sequence in channel.queued
 
 
 def damaged(header: bytes, cargo: Cargo, bits: Sequence[int]) -> tuple[bytes, Cargo]:
