@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
 from unstale.errors import UserError
-from unstale.injector.numbers import Numbers, Scrape
+from unstale.injector.numbers import Scrape
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.injector.toxic_collection import ToxicCollection, UnknownNameError
@@ -72,7 +72,7 @@ class ControlApi:
             "/healthz": {"GET": self._check_health},
         }
         registry = CollectorRegistry()
-        registry.register(Scrape(self._numbers_or_none))
+        registry.register(Scrape(partial(call, proxy.numbers)))
         ProcessCollector(registry=registry)
         self._metrics = make_wsgi_app(registry)
         self._server = HttpServer(address, self._application, key="injector.http_address")
@@ -129,13 +129,6 @@ class ControlApi:
             name = change(collection)
             self._call(partial(self._proxy.adopt, collection, lets_go=lets_go))
         return collection.listed() if name is None else collection.describe(name)
-
-    def _numbers_or_none(self) -> Numbers | None:
-        try:
-            numbers: Numbers = self._call(self._proxy.numbers)
-        except TimeoutError:
-            return None
-        return numbers
 
 
 def _failure(error: Exception, request: str) -> tuple[HTTPStatus, str]:

@@ -20,7 +20,6 @@ class Call:
     future: Future[Any] = field(default_factory=Future)
 
     def __call__(self) -> None:
-        """Run the function unless the call is cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:

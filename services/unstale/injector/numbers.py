@@ -51,9 +51,9 @@ class Tally:
 
 
 class Scrape(Collector):
-    """Exposition of numbers, called at each scrape; None if there is no answer."""
+    """Exposition of numbers. numbers: called at each scrape; it raises TimeoutError if there is no answer."""
 
-    def __init__(self, numbers: Callable[[], Numbers | None]) -> None:
+    def __init__(self, numbers: Callable[[], Numbers]) -> None:
         self._numbers = numbers
 
     def describe(self) -> list[Family]:
@@ -61,8 +61,9 @@ class Scrape(Collector):
         return []
 
     def collect(self) -> Iterator[Family]:
-        numbers = self._numbers()
-        if numbers is None:
+        try:
+            numbers = self._numbers()
+        except TimeoutError:
             return
         build = process.build()
         series: dict[Metric, dict[tuple[str, ...], Series]] = {

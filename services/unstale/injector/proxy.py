@@ -29,6 +29,7 @@ from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.in_flight import Direction
+from unstale.toxics.link import Counts
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAMES_MAX
 
@@ -98,7 +99,6 @@ class Proxy:
         self._stopped = True
 
     def close(self) -> None:
-        """Close all connections to the server."""
         for route in list(self._backs):
             self._close(route)
         self._end_probe()
@@ -108,14 +108,11 @@ class Proxy:
     # --- calls of other threads, in the proxy's thread ---
 
     def numbers(self) -> Numbers:
-        """The current numbers."""
         counts = self.core.link.counts
-        touched, faults = counts.touched, counts.faults
-        if self.relay is not None:
-            # Copied first: the relay's thread changes them.
-            touched, faults = self.relay.counts.touched.copy(), self.relay.counts.faults.copy()
-            touched.update(counts.touched)
-            faults.update(counts.faults)
+        of_relay = Counts() if self.relay is None else self.relay.counts
+        touched, faults = of_relay.touched.copy(), of_relay.faults.copy()  # the relay's thread changes them
+        touched.update(counts.touched)
+        faults.update(counts.faults)
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
@@ -129,7 +126,6 @@ class Proxy:
 
     @property
     def scenario_s(self) -> float:
-        """Time of the scenario."""
         return now_s() - self.core.started_s
 
     def adopt(self, collection: ToxicCollection, *, lets_go: bool) -> None:

@@ -22,7 +22,7 @@ from unstale.injector.core import Core
 from unstale.injector.numbers import Numbers
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
-from unstale.injector.toxic_collection import ToxicCollection
+from unstale.injector.toxic_collection import ToxicCollection, needs_relay
 from unstale.injector.upstream import Upstream
 from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
@@ -30,8 +30,7 @@ from unstale.net.connections import ConnectionLimits
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.zap import ZapAuthenticator
-from unstale.toxics.disconnect import Disconnect
-from unstale.toxics.link import Applied, ToxicLink
+from unstale.toxics.link import ToxicLink
 from unstale_proto import limits
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # of the proxy, for the relay
@@ -57,7 +56,7 @@ class Injector:
         identity = self._authenticator.identity
         clients = client_info(settings)
         toxics = conditions(settings, of=clients).toxics
-        relays = own.tcp or any(map(_needs_relay, toxics))
+        relays = own.tcp or any(needs_relay(one.toxic) for one in toxics)
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files_each = 5 if relays else 3
         files.allow_connections(settings.clients, files_each=files_each)
@@ -176,7 +175,3 @@ class Injector:
                 part.close()
         self._context.term()
         self._queue.close()
-
-
-def _needs_relay(applied: Applied) -> bool:
-    return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)

@@ -4,7 +4,7 @@ An invalid request raises UserError, UnknownNameError for a missing toxic, and c
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -38,21 +38,20 @@ class _BlackoutRequest(Section):
     layer: Any = None
 
 
+@dataclass(eq=False)
 class ToxicCollection:
     """The current toxics, in order.
 
     A shallow copy is independent of the original, so that changes can be prepared in another thread.
-
-    Args:
-        toxics: of the scenario, settled.
-        client_info, seed: of the run.
-        relays: whether there is a relay below the messages, which the layer tcp needs.
     """
 
-    def __init__(self, toxics: Sequence[Applied], *, client_info: ClientInfo, seed: int, relays: bool) -> None:
-        self._client_info = client_info
-        self._seed = seed
-        self._relays = relays
+    toxics: InitVar[Sequence[Applied]]  # of the scenario, settled
+    _: KW_ONLY
+    client_info: ClientInfo
+    seed: int  # of the run
+    relays: bool  # whether there is a relay below the messages, which the layer tcp needs
+
+    def __post_init__(self, toxics: Sequence[Applied]) -> None:
         # Dictionaries and sets are replaced, never changed, because copies share them.
         self._of_scenario = {applied.toxic.name: applied for applied in toxics}
         self._by_name = self._of_scenario
@@ -66,7 +65,6 @@ class ToxicCollection:
 
     @property
     def of_messages(self) -> tuple[Applied, ...]:
-        """The toxics of messages."""
         return tuple(one for one in self.applied if not one.toxic.below_messages)
 
     @property
@@ -79,9 +77,8 @@ class ToxicCollection:
         return [self.describe(name) for name in self._by_name]
 
     def describe(self, name: str) -> dict[str, Any]:
-        """One toxic as plain data."""
         applied = self._find(name)
-        count = self._client_info.clients if applied.clients is None else len(applied.clients)
+        count = self.client_info.clients if applied.clients is None else len(applied.clients)
         return {**registry.plain(applied.toxic), "touches": count}
 
     def add(self, entry: Any) -> str:
@@ -111,7 +108,6 @@ class ToxicCollection:
         return name
 
     def remove(self, name: str) -> None:
-        """Remove a toxic."""
         self._find(name)
         self._by_name = {key: one for key, one in self._by_name.items() if key != name}
         self._temporary -= {name}
@@ -161,15 +157,19 @@ class ToxicCollection:
     def _settled(self, toxic: Toxic, group: frozenset[int] | None) -> Applied:
         where = f"the toxic ({toxic.type})"
         self._check_layer(toxic, where)
-        return Applied.settled(toxic, self._client_info, self._seed, group, where)
+        return Applied.settled(toxic, self.client_info, self.seed, group, where)
 
     def _check_layer(self, toxic: Toxic, where: str) -> None:
         if toxic.below_messages and toxic.messages is not None:
             raise UserError(f"{where}: messages goes with layer message only; bytes have no type")
-        if not self._relays and (toxic.below_messages or isinstance(toxic, Disconnect)):
+        if not self.relays and needs_relay(toxic):
             raise UserError(
                 f"{where} acts on connections below the messages; start the injector with injector.tcp true"
             )
+
+
+def needs_relay(toxic: Toxic) -> bool:
+    return toxic.below_messages or isinstance(toxic, Disconnect)
 
 
 def _created(entry: Any) -> Toxic:

@@ -86,7 +86,6 @@ class Upstream:
             log.warning("no server answers at %s yet; retrying %s", self.address, limit)
 
     def close(self) -> None:
-        """End the probe."""
         if self._probe is not None:
             self._probe.close()
             self._probe.socket.close(linger=0)

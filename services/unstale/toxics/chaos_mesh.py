@@ -109,7 +109,6 @@ class _Experiment:
 
 
 def translated(conditions: Conditions, pods: Pods) -> Translation:
-    """Translate a settled scenario."""
     faults: list[Fault] = []
     left_out = []
     taken: set[str] = set()

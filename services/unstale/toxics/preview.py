@@ -41,7 +41,6 @@ class Seen:
 
     @classmethod
     def of_all(cls, clients: "Iterable[Seen]") -> "Seen":
-        """The sum over several clients."""
         total = cls()
         for one in clients:
             for column in fields(cls):
