@@ -119,11 +119,7 @@ class Trace(Distribution):
     @model_validator(mode="before")
     @classmethod
     def _read_file(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or data.get("file") is None:
-            return data
-        if data.get("steps_s") is not None:
-            raise ValueError("file and steps_s are both given, expected one of them")
-        return {**data, "file": None, "steps_s": trace.read_delays(Path(str(data["file"])))}
+        return trace.with_content(data, "file", "steps_s", trace.read_delays)
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

@@ -1,7 +1,7 @@
 """Clients that are not always available: by round, or over time."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
-from unstale.toxics.trace import Interval, check_availability, read_availability
+from unstale.toxics.trace import Interval, check_availability, read_availability, with_content
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Mean = Annotated[float, Field(ge=1e-3, le=1e9)]
@@ -122,13 +122,7 @@ class Dropout(Toxic):
     @model_validator(mode="before")
     @classmethod
     def _read_trace(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or data.get("trace") is None:
-            return data
-        if data.get("present") is not None:
-            raise ValueError("trace and present are both given, expected one of them")
-        intervals_s = read_availability(Path(str(data["trace"])))
-        present = [{"client": client, "intervals_s": intervals_s[client]} for client in sorted(intervals_s)]
-        return {**data, "trace": None, "present": present}
+        return with_content(data, "trace", "present", read_availability)
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -136,11 +137,8 @@ def _availability(
 
 def unused(name: str, taken: set[str]) -> str:
     """The name, or the first of name-2, name-3, ... that is not taken."""
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}-{number}"
-    return free
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain((name,), numbered) if one not in taken)
 
 
 # --- from plain data ---
@@ -171,8 +169,8 @@ def _is_list(data: Any) -> bool:
 
 
 def _check_unique(kind: str, names: Sequence[str], where: str) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
+    for name, number in Counter(names).items():
+        if number > 1:
             raise UserError(f"{where}: two {kind}s have the name {name!r}; rename one of them")
 
 
