@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -269,18 +270,17 @@ class Relay:
             self._watch(connection)
 
     def _write_first(self, stream: _Stream) -> None:
-        due_s, piece = stream.buffer.popleft()
-        if not piece:
-            stream.sink.shutdown(socket.SHUT_WR)
-            stream.finished = True
-            return
-        written = 0
-        try:
+        due_s, piece = stream.buffer[0]
+        if piece:
             written = stream.sink.send(piece)
-        finally:
             stream.buffered_bytes -= written
             if written < len(piece):
-                stream.buffer.appendleft((due_s, piece[written:]))
+                stream.buffer[0] = due_s, piece[written:]
+                return
+        else:
+            stream.sink.shutdown(socket.SHUT_WR)
+            stream.finished = True
+        stream.buffer.popleft()
 
     def _watch(self, connection: _Connection) -> None:
         """Read while the buffer has space, and write while bytes wait for the sink."""
@@ -314,14 +314,11 @@ class Relay:
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    try:
+    with suppress(ValueError):
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if parts.scheme != "tcp" or not host or port is None:
-        raise UserError(f"injector.address is {address!r}, expected tcp://HOST:PORT")
-    return host, port
+        if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise UserError(f"injector.address is {address!r}, expected tcp://HOST:PORT")
 
 
 def _listening(address: str) -> socket.socket:
