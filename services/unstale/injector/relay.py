@@ -284,18 +284,20 @@ class Relay:
 
     def _watch(self, connection: _Connection) -> None:
         """Read while the buffer has space, and write while bytes wait for the sink."""
-        for one in (connection.outer, connection.inner):
-            events = 0
-            for stream in connection.streams:
-                if stream.source is one and not stream.ended and stream.buffered_bytes < HELD_BYTES_MAX:
-                    events |= selectors.EVENT_READ
-                if stream.sink is one and stream.blocked:
-                    events |= selectors.EVENT_WRITE
+        events = dict.fromkeys((connection.outer, connection.inner), 0)
+        for stream in connection.streams:
+            if not stream.ended and stream.buffered_bytes < HELD_BYTES_MAX:
+                events[stream.source] |= selectors.EVENT_READ
+            if stream.blocked:
+                events[stream.sink] |= selectors.EVENT_WRITE
+        for one, mask in events.items():
             key = self._selector.get_map().get(one)
-            if key is not None and key.events != events:
+            if mask == (key.events if key else 0):
+                continue
+            if key:
                 self._selector.unregister(one)
-            if events and (key is None or key.events != events):
-                self._selector.register(one, events, partial(self._serve, connection, one))
+            if mask:
+                self._selector.register(one, mask, partial(self._serve, connection, one))
 
     def _reset(self, connection: _Connection) -> None:
         for one in (connection.outer, connection.inner):

@@ -2,10 +2,7 @@
 
 Chaos Mesh changes packets below TCP and does not know messages. A toxic with a similar effect there is translated, with
 a remark about the difference; another one is left out with the reason. Clients are in pods of a Job, several in each.
-
-Clients send to the address of a Service, which is not that of the server's pod. Therefore faults of messages to the
-server have no target. Messages of the server go to the addresses of the clients' pods.
-
+They send to the address of a Service, not of the server's pod: faults of messages to the server have no target.
 Source: Chaos Mesh API chaos-mesh.org/v1alpha1, https://chaos-mesh.org/docs/
 """
 

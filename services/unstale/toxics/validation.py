@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from unstale.errors import UserError, nearest
 from unstale.toxics.delay import DISTRIBUTIONS
@@ -63,12 +64,10 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, context = first["type"], first.get("ctx", {})
     path = [str(key) for key in first["loc"]]
-    tags = [key for key in path[1:] if key in DISTRIBUTIONS]  # pydantic adds the tag of a union to the path
-    name = ".".join(path[:1] + [key for key in path[1:] if key not in tags])
+    # pydantic adds the tag of a union to the path.
+    name = ".".join(path[:1] + [key for key in path[1:] if key not in DISTRIBUTIONS])
     if kind == "extra_forbidden":
-        known = DISTRIBUTIONS[tags[-1]] if tags else model
-        advice = nearest(path[-1], known.model_fields) if tags or len(path) == 1 else ""
-        return UserError(f"{where}: unknown setting {name!r}{advice}")
+        return UserError(f"{where}: unknown setting {name!r}{_advice(path, model)}")
     if kind in _OTHER_MESSAGES:
         message = _OTHER_MESSAGES[kind].format(
             name=name,
@@ -78,13 +77,24 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
             **context,
         )
         return UserError(f"{where}: {message}")
-    if kind in _BOUNDS:
-        expected = _BOUNDS[kind].format(**context)
-    else:
-        message = first["msg"].removeprefix("Input should be ")
-        expected = _NOUNS.get(kind, message[:1].lower() + message[1:])
     subject = f"{where}: {name}" if name else where
-    return UserError(f"{subject} is {shown(first['input'])}, expected {expected}")
+    return UserError(f"{subject} is {shown(first['input'])}, expected {_expected(first)}")
+
+
+def _advice(path: list[str], model: type[BaseModel]) -> str:
+    """The setting that is probably meant by the last key of a path."""
+    tags = [key for key in path[1:] if key in DISTRIBUTIONS]
+    if tags:
+        return nearest(path[-1], DISTRIBUTIONS[tags[-1]].model_fields)
+    return nearest(path[-1], model.model_fields) if len(path) == 1 else ""
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind = error["type"]
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format(**error["ctx"])
+    message = error["msg"].removeprefix("Input should be ")
+    return _NOUNS.get(kind, message[:1].lower() + message[1:])
 
 
 def shown(value: Any) -> str:
