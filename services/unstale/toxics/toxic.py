@@ -71,11 +71,7 @@ class Toxic(Section):
         """Whether it acts on the bytes of a connection, by its setting `layer`."""
         return getattr(self, "layer", "message") == "tcp"
 
-    def settled(
-        self,
-        client_info: ClientInfo,  # noqa: ARG002
-        clients: Collection[int] | None = None,  # noqa: ARG002
-    ) -> Self:
+    def settled(self, client_info: ClientInfo, clients: Collection[int] | None = None) -> Self:  # noqa: ARG002
         """The same toxic, adapted to the clients that it applies to; None for all.
 
         Raises UserError for settings that do not fit them.
