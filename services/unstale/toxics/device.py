@@ -1,4 +1,7 @@
-"""Compute time of tasks on clients. Source: docs/methods/heterogeneity.md#durations-of-tasks"""
+"""Compute time of tasks on clients.
+
+Source: docs/methods/heterogeneity.md#durations-of-tasks
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
