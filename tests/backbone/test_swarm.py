@@ -107,7 +107,7 @@ def _every_task_is_called_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ToxicLink, "_in_order", lambda _, flight: (flight,))
-    patch.setattr(Core, "_forward", lambda self, line, what, size: self._push(line, what.due_s, what, size))
+    patch.setattr(Core, "_queue_in_order", lambda self, channel, message: self._push(channel, message.due_s, message))
 
 
 def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:

@@ -277,7 +277,7 @@ def test_a_process_that_comes_back_leaves_its_former_connection() -> None:
     joined(core, connection="c")
     say(core, "d", UP, hello(), 1.0)
     assert out(core, 1.0) == [Close("c"), hello()]
-    assert core.connections == 1
+    assert len(core._channels) == 1
 
 
 def test_the_connection_of_another_process_stays_to_hear_that_it_is_superseded() -> None:
@@ -285,7 +285,7 @@ def test_the_connection_of_another_process_stays_to_hear_that_it_is_superseded()
     joined(core, connection="c", session="a")
     say(core, "d", UP, hello(session="b"), 1.0)
     assert out(core, 1.0) == [hello(session="b")]
-    assert core.connections == 2
+    assert len(core._channels) == 2
 
 
 def test_a_new_connection_begins_with_an_empty_line() -> None:
@@ -340,7 +340,7 @@ def test_what_waits_is_let_go_in_order_and_lines_begin_anew() -> None:
     say(core, "c", UP, beat(1), 11.0)
     say(core, "c", UP, update(1), 12.0)  # passes them, and would have come first
     say(core, "c", UP, b"garbage", 13.0)
-    core.change(())
+    core.link.change(())
     assert core.release(13.0) == []
     core.let_go(20.0)
     assert core.due_s == 20.0
@@ -384,10 +384,10 @@ def test_a_name_that_goes_takes_its_count_with_it() -> None:
     core = core_with({"type": "drop", "name": "one"}, {"type": "drop", "name": "two"})
     joined(core)
     one, two = core.link.toxics
-    core.change([one])
-    assert dict(core.link.touched) == {"one": 1}
-    core.change([two, one])
-    assert core.link.touched["two"] == 0
+    core.link.change([one])
+    assert dict(core.link.counts.touched) == {"one": 1}
+    core.link.change([two, one])
+    assert core.link.counts.touched["two"] == 0
 
 
 # --------------------------------------------------------------------------------------------------------------- bounds
@@ -413,7 +413,7 @@ def test_what_is_lost_with_connections_does_not_pile_up() -> None:
         core.closed(f"c{turn}")
     assert core.in_flight_bytes == 0
     assert len(core._queue) <= module.DROPPED_KEPT + 1
-    assert core.connections == 0
+    assert len(core._channels) == 0
 
 
 def test_only_a_clients_newest_tasks_are_remembered() -> None:
@@ -421,7 +421,7 @@ def test_only_a_clients_newest_tasks_are_remembered() -> None:
     joined(core)
     for task_id in range(1, 1000):
         say(core, "c", DOWN, task(task_id), 1.0)
-    assert list(core._clients[0].tasks) == list(range(1000 - module.TASKS_KEPT, 1000))
+    assert list(core._by_id[0].tasks) == list(range(1000 - module.TASKS_KEPT, 1000))
 
 
 def test_acks_and_the_like_are_counted_each_way_and_type() -> None:

@@ -195,7 +195,7 @@ def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
         assert outer.recv(1) == b""
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "127.0.0.1:1", "tcp://:1", "tcp://127.0.0.1:x"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "127.0.0.1:1", "tcp://:1", "tcp://127.0.0.1:x", "tcp://[::1:5"])
 def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
     with pytest.raises(UserError, match=r"^injector\.address is .*, expected tcp://HOST:PORT$"):
         Relay(address, "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print)

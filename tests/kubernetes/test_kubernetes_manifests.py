@@ -282,7 +282,8 @@ def test_the_pod_that_reads_results_has_the_servers_volume() -> None:
 def test_chaos_finds_the_pods_by_their_labels() -> None:
     pods = {one.component: one for one in workloads(overlay("local"))}
     where = Pods(clients=4, clients_each=2, namespace="unstale")
-    for component, selector in (("client", where.selector()), ("server", where.server())):
+    for component in ("client", "server"):
+        selector = where.selector(component)
         assert carries(pods[component].labels, selector["selector"]["labelSelectors"])
         assert selector["selector"]["namespaces"] == [pods[component].owner["metadata"]["namespace"]]
 

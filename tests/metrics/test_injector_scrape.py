@@ -26,8 +26,15 @@ def numbers_of(tally: Tally, *, refused: dict[str, int], faults: dict[str, int] 
 
 
 def scraped(numbers: Numbers | None) -> dict[str, Family]:
+    """numbers: None if the injector does not answer."""
+
+    def answer() -> Numbers:
+        if numbers is None:
+            raise TimeoutError
+        return numbers
+
     registry = CollectorRegistry()
-    registry.register(Scrape(lambda: numbers))
+    registry.register(Scrape(answer))
     text = generate_latest(registry).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 

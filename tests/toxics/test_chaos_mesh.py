@@ -220,4 +220,4 @@ def test_the_last_pod_may_have_fewer_clients() -> None:
 
 def test_a_toxic_on_no_pod_has_no_object_for_each_pod() -> None:
     toxic = Bandwidth(bytes_per_s=1000.0, direction="down")
-    assert list(_network_faults("bandwidth", {}, toxic, PODS, (), "", each_pod=True)) == []
+    assert list(_network_faults("bandwidth", {}, toxic, PODS, (), "")) == []

@@ -15,7 +15,7 @@ def test_without_toxics_a_message_comes_out_as_it_was() -> None:
     way = passage()
     for _, flight in zip(range(100), traffic(), strict=False):
         assert way.send(flight) == (flight,)
-    assert not way.touched and way.toxics == ()
+    assert not way.counts.touched and way.toxics == ()
 
 
 def test_toxics_apply_in_their_order() -> None:
@@ -27,14 +27,14 @@ def test_toxics_apply_in_their_order() -> None:
 def test_what_is_lost_is_not_touched_any_more() -> None:
     way = passage({"type": "drop"}, SECOND)
     way.send(message())
-    assert dict(way.touched) == {"drop": 1}
+    assert dict(way.counts.touched) == {"drop": 1}
 
 
 def test_it_counts_what_each_toxic_touched() -> None:
     way = passage({"type": "drop", "messages": ["heartbeat"]}, SECOND, {"type": "slow", "factor": 2.0})
     for flight in (message(), message(number=2), message(type="heartbeat"), task()):
         way.send(flight)
-    assert dict(way.touched) == {"drop": 1, "latency": 3, "slow": 2}
+    assert dict(way.counts.touched) == {"drop": 1, "latency": 3, "slow": 2}
 
 
 def test_a_message_counts_once_however_often_a_toxic_touches_it() -> None:
@@ -42,12 +42,12 @@ def test_a_message_counts_once_however_often_a_toxic_touches_it() -> None:
     blackout = {"type": "blackout", "start_s": 0.0, "end_s": 2.0, "every_s": 10.0, "layer": "tcp"}
     way = passage(blackout, {"type": "latency", "delay": 9.5})
     (out,) = way.send(message(sent_s=1.0))
-    assert (out.due_s, dict(way.touched)) == (12.0, {"blackout": 1, "latency": 1})
+    assert (out.due_s, dict(way.counts.touched)) == (12.0, {"blackout": 1, "latency": 1})
     way.send(message(number=2, sent_s=1.0))
-    assert dict(way.touched) == {"blackout": 2, "latency": 2}
+    assert dict(way.counts.touched) == {"blackout": 2, "latency": 2}
     way = passage({"type": "duplicate"}, {"type": "drop"})
     assert way.send(message()) == ()
-    assert dict(way.touched) == {"duplicate": 1, "drop": 1}
+    assert dict(way.counts.touched) == {"duplicate": 1, "drop": 1}
 
 
 def test_a_change_concerns_what_is_sent_from_then_on() -> None:

@@ -20,7 +20,7 @@ def test_nothing_happens_to_a_message_behind_its_break() -> None:
     way = passage({"type": "disconnect"}, {"type": "duplicate"}, {"type": "drop"})
     (out,) = way.send(message())
     assert out.cuts
-    assert dict(way.touched) == {"disconnect": 1}
+    assert dict(way.counts.touched) == {"disconnect": 1}
 
 
 def test_a_new_connection_starts_with_an_empty_line() -> None:

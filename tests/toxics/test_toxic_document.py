@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.toxic_laws import LAWS
+from support.toxic_laws import EXAMPLES, LAWS
 from unstale.toxics import registry
 from unstale.toxics.scenario import Scenario
 
@@ -25,6 +25,7 @@ def congestion(monkeypatch: pytest.MonkeyPatch) -> Any:
     namespace: dict[str, Any] = {"__name__": "example"}
     exec(compile(block("python"), DOCUMENT.name, "exec"), namespace)
     monkeypatch.setitem(registry.TOXICS, "congestion", namespace["Congestion"])
+    monkeypatch.setitem(EXAMPLES, "congestion", {"delay": {"distribution": "exponential", "mean_s": 0.2}})
     return namespace["Congestion"]
 
 

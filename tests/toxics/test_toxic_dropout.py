@@ -58,7 +58,7 @@ def test_rounds_concern_nothing_but_tasks() -> None:
     way = passage({"type": "dropout", "p": 0.0})
     flights = [message(), message(type="heartbeat"), message(type="welcome", direction="down")]
     assert dues_s(way, flights) == [[0.0]] * 3
-    assert not way.touched
+    assert not way.counts.touched
 
 
 def test_a_declined_task_goes_no_further() -> None:

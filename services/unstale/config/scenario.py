@@ -18,7 +18,7 @@ from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.errors import UserError, nearest
 from unstale.settings.learning import DataSettings, PartitionSettings
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.scenario import Conditions, Scenario
 

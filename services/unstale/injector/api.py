@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
 from unstale.errors import UserError
-from unstale.injector.numbers import Numbers, Scrape
+from unstale.injector.numbers import Scrape
 from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.injector.toxic_collection import ToxicCollection, UnknownNameError
@@ -30,7 +30,7 @@ BODY_BYTES_MAX = 64 * 1024
 LENGTH_DIGITS_MAX = 18  # of Content-Length
 
 Environ = Mapping[str, Any]  # of WSGI
-Handler = Callable[[str, Environ], Any]  # of the name of a toxic and the request
+Handler = Callable[[str, Any], Any]  # of the name of a toxic and the JSON of the request
 
 
 class _RequestError(UserError):
@@ -55,20 +55,24 @@ class ControlApi:
         self._call = call
         self._relay = relay
         self._change_lock = threading.Lock()
+        change = self._change
         self._routes: dict[str, dict[str, Handler]] = {
-            "/toxics": {"GET": lambda _, __: self._proxy.collection.listed(), "POST": self._add},
-            "/toxics/NAME": {
-                "GET": lambda name, _: self._proxy.collection.describe(name),
-                "PATCH": self._patch,
-                "DELETE": self._delete,
+            "/toxics": {
+                "GET": lambda _, __: proxy.collection.listed(),
+                "POST": lambda _, entry: change(lambda toxics: toxics.add(entry)),
             },
-            "/blackout": {"POST": self._black_out},
-            "/reset": {"POST": self._reset},
-            "/state": {"GET": lambda _, __: asdict(self._call(self._proxy.numbers))},
+            "/toxics/NAME": {
+                "GET": lambda name, _: proxy.collection.describe(name),
+                "PATCH": lambda name, changes: change(lambda toxics: toxics.change(name, changes), lets_go=True),
+                "DELETE": lambda name, _: change(lambda toxics: toxics.remove(name), lets_go=True),
+            },
+            "/blackout": {"POST": lambda _, entry: change(lambda toxics: toxics.black_out(entry, proxy.scenario_s))},
+            "/reset": {"POST": lambda _, __: change(ToxicCollection.reset, lets_go=True)},
+            "/state": {"GET": lambda _, __: asdict(call(proxy.numbers))},
             "/healthz": {"GET": self._check_health},
         }
         registry = CollectorRegistry()
-        registry.register(Scrape(self._numbers_or_none))
+        registry.register(Scrape(partial(call, proxy.numbers)))
         ProcessCollector(registry=registry)
         self._metrics = make_wsgi_app(registry)
         self._server = HttpServer(address, self._application, key="injector.http_address")
@@ -108,55 +112,23 @@ class ControlApi:
         if method not in handlers:
             message = f"{path} takes no {method}, expected {' or '.join(handlers)}"
             raise _RequestError(HTTPStatus.METHOD_NOT_ALLOWED, message, ", ".join(handlers))
-        data = handlers[method](name, environ)
         is_new = method == "POST" and path != "/reset"
-        return HTTPStatus.CREATED if is_new else HTTPStatus.OK, data
+        body = _body(environ) if is_new or method == "PATCH" else None
+        return HTTPStatus.CREATED if is_new else HTTPStatus.OK, handlers[method](name, body)
 
-    def _add(self, _name: str, environ: Environ) -> Any:
-        entry = _body(environ)
-        collection, name = self._change(lambda changed: changed.add(entry))
-        return collection.describe(name)
-
-    def _patch(self, name: str, environ: Environ) -> Any:
-        changes = _body(environ)
-        collection, _ = self._change(lambda changed: changed.change(name, changes), lets_go=True)
-        return collection.describe(name)
-
-    def _delete(self, name: str, _environ: Environ) -> Any:
-        collection, _ = self._change(lambda changed: changed.remove(name), lets_go=True)
-        return collection.listed()
-
-    def _black_out(self, _name: str, environ: Environ) -> Any:
-        entry = _body(environ)
-        collection, name = self._change(lambda changed: changed.black_out(entry, self._proxy.scenario_s))
-        return collection.describe(name)
-
-    def _reset(self, _name: str, _environ: Environ) -> Any:
-        collection, _ = self._change(ToxicCollection.reset, lets_go=True)
-        return collection.listed()
-
-    def _check_health(self, _name: str, _environ: Environ) -> str:
+    def _check_health(self, _name: str, _body: None) -> str:
         self._call(lambda: None)
         if self._relay is not None:
             self._relay.check()
         return "ok"
 
-    def _change(
-        self, change: Callable[[ToxicCollection], Any], *, lets_go: bool = False
-    ) -> tuple[ToxicCollection, Any]:
-        """The changed toxics, and the result of `change`. lets_go: as in `Proxy.adopt`."""
+    def _change(self, change: Callable[[ToxicCollection], str | None], *, lets_go: bool = False) -> Any:
+        """The changed toxic, whose name `change` returns; None for all toxics. lets_go: as in `Proxy.adopt`."""
         with self._change_lock:
             collection = copy(self._proxy.collection)
-            result = change(collection)
+            name = change(collection)
             self._call(partial(self._proxy.adopt, collection, lets_go=lets_go))
-        return collection, result
-
-    def _numbers_or_none(self) -> Numbers | None:
-        try:
-            numbers: Numbers = self._call(self._proxy.numbers)
-        except TimeoutError:
-            return None
-        return numbers
+        return collection.listed() if name is None else collection.describe(name)
 
 
 def _failure(error: Exception, request: str) -> tuple[HTTPStatus, str]:

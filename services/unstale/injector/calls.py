@@ -14,18 +14,17 @@ CallQueue = WakeableQueue[Callable[[], object]]
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A function for the thread of the queue, and its result."""
+    """A function for another thread, and its result."""
 
     work: Callable[[], Any]
     future: Future[Any] = field(default_factory=Future)
 
     def __call__(self) -> None:
-        """Run the function unless the call is cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             self.future.set_result(self.work())
-        except Exception as error:  # noqa: BLE001  (raised in the calling thread)
+        except BaseException as error:  # noqa: BLE001  (raised in the thread that waits for the result)
             self.future.set_exception(error)
 
 

@@ -2,7 +2,7 @@
 
     on_message(connection, direction, header, cargo, at_s)   a message arrives
     closed(connection)                                       a connection has ended
-    change(toxics), let_go(at_s)                             requests of the operator
+    link.change(toxics), let_go(at_s)                        requests of the operator
     release(at_s) -> [Forward | Cut | Close, ...]            outputs that are due, in order
 
 Call `release` after calls of `on_message`, and at `due_s`. A connection is any key. It belongs to a client from its
@@ -11,12 +11,12 @@ Call `release` after calls of `on_message`, and at `due_s`. A connection is any 
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
-from unstale.toxics.link import Applied, ToxicLink
+from unstale.toxics.link import ToxicLink
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error
@@ -46,6 +46,10 @@ class Forward:
     entered_s: float  # by the clock of at_s
     due_s: float
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + sum(map(len, self.cargo))
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -59,6 +63,10 @@ class Cut:
     client_id: int
     down_s: float
 
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Close:
@@ -71,25 +79,16 @@ Output = Forward | Cut | Close
 
 
 @dataclass(slots=True, eq=False)
-class _Queued:
-    """An output that is not due. output: None if it is lost with its connection."""
-
-    channel: "_Channel"
-    output: Forward | Cut | None
-    size_bytes: int
-
-
-@dataclass(slots=True, eq=False)
 class _Channel:
     """A connection."""
 
     connection: Connection
-    heard_s: float  # when the latest message arrived
+    heard_s: float = 0.0  # when the latest message arrived
     client_id: int | None = None  # None before a hello
     is_cut: bool = False
     session: str | None = None
     last_s: dict[Direction, float] = field(default_factory=dict)  # when the last message in order is due
-    queued: dict[_Queued, None] = field(default_factory=dict)  # an ordered set
+    queued: dict[int, Forward | Cut] = field(default_factory=dict)  # outputs that are not due, by sequence number
 
 
 @dataclass(slots=True)
@@ -105,40 +104,41 @@ class _Client:
     message_counts: Counter[tuple[Direction, str]] = field(default_factory=Counter)
     tasks: OrderedDict[int, _Task] = field(default_factory=OrderedDict)  # the latest
 
+    def count_attempt(self, task_id: int, type_: str, sent_s: float) -> tuple[int, float]:
+        """Earlier messages of this type with the id of a task, and when the task was sent."""
+        task = self.tasks.setdefault(task_id, _Task())
+        if len(self.tasks) > TASKS_KEPT:
+            self.tasks.popitem(last=False)
+        attempt = task.attempts[type_]
+        task.attempts[type_] += 1
+        if type_ == "task" and task.began_s is None:
+            task.began_s = sent_s
+        return attempt, sent_s if task.began_s is None else task.began_s
 
+
+@dataclass(slots=True, eq=False)
 class Core:
-    """The state of the injector.
+    """The state of the injector."""
 
-    Args:
-        clients: number of clients; ids are smaller.
-        started_s: start of the scenario, by the clock of every at_s.
-        bytes_max: in flight, for `is_full`.
-        may_speak: whether the owner of a public key may use a client id; None for a link without keys.
-    """
+    link: ToxicLink
+    _: KW_ONLY
+    clients: int  # their number; ids are smaller
+    started_s: float  # start of the scenario, by the clock of every at_s
+    bytes_max: int  # in flight, for `is_full`
+    may_speak: Callable[[str | None, int], bool] | None = None
+    """Whether the owner of a public key may use a client id; None for a link without keys."""
 
-    def __init__(
-        self,
-        link: ToxicLink,
-        *,
-        clients: int,
-        started_s: float,
-        bytes_max: int,
-        may_speak: Callable[[str | None, int], bool] | None = None,
-    ) -> None:
-        self.link = link
-        self.started_s = started_s
-        self.bytes_max = bytes_max
-        self.refused = 0  # messages whose sender does not own the client
-        self.in_flight_messages = 0
-        self.in_flight_bytes = 0
-        self._may_speak = may_speak
-        self._clients_max = clients
-        self._lease_s = LEASE_S
-        self._channels: OrderedDict[Connection, _Channel] = OrderedDict()  # the longest silent first
-        self._clients: dict[int, _Client] = {}
-        self._queue: list[tuple[float, int, _Queued]] = []
-        self._sequence = 0
-        self._at_once: list[Output] = []
+    refused: int = field(default=0, init=False)  # messages whose sender does not own the client
+    in_flight_messages: int = field(default=0, init=False)
+    in_flight_bytes: int = field(default=0, init=False)
+    _lease_s: float = field(default=LEASE_S, init=False)
+    _channels: OrderedDict[Connection, _Channel] = field(default_factory=OrderedDict, init=False)
+    """The longest silent first."""
+    _by_id: dict[int, _Client] = field(default_factory=dict, init=False)
+    _queue: list[tuple[float, int, _Channel]] = field(default_factory=list, init=False)
+    """A heap of due_s and sequence number of each output; one that its channel lacks is lost."""
+    _sequence: int = field(default=0, init=False)
+    _at_once: list[Output] = field(default_factory=list, init=False)
 
     # --- state ---
 
@@ -148,16 +148,11 @@ class Core:
         return self.in_flight_bytes >= self.bytes_max or self.in_flight_messages >= MESSAGES_MAX
 
     @property
-    def connections(self) -> int:
-        """Number of connections."""
-        return len(self._channels)
-
-    @property
     def due_s(self) -> float | None:
         """When to call `release` next, by the clock of at_s; None for never."""
         if self._at_once:
             return self.started_s
-        while self._queue and self._queue[0][2].output is None:
+        while self._queue and not _is_queued(self._queue[0]):
             heappop(self._queue)
         dues_s = [self._queue[0][0]] if self._queue else []
         if self._channels:
@@ -189,7 +184,10 @@ class Core:
 
         key: public key of the client from its handshake; None in plain text.
         """
-        channel = self._heard(connection, at_s)
+        channel = self._channels.get(connection) or _Channel(connection)
+        channel.heard_s = at_s
+        self._channels[connection] = channel
+        self._channels.move_to_end(connection)
         if channel.is_cut:
             return
         glance = codec.peek(header)
@@ -202,7 +200,7 @@ class Core:
         elif glance is not None and glance.type == "welcome" and glance.lease_s is not None:
             self._lease_s = glance.lease_s
         if not channel.is_cut:
-            self._send(channel, direction, glance, header, cargo, at_s)
+            self._send(channel, glance, Forward(connection, direction, header, cargo, at_s, at_s))
 
     def closed(self, connection: Connection) -> None:
         """A connection has ended on either side: its messages in flight are lost."""
@@ -210,58 +208,46 @@ class Core:
         if channel is not None:
             self._lose_all(channel)
 
-    def change(self, toxics: Sequence[Applied]) -> None:
-        """Replace the toxics of later messages."""
-        self.link.change(toxics)
-
     def let_go(self, at_s: float) -> None:
         """All queued outputs are due now, in their order, and channels are reset."""
         queue = []
-        for due_s, _, queued in sorted(self._queue):
-            if queued.output is None:
-                continue
-            if isinstance(queued.output, Forward):
-                queued.output = replace(queued.output, due_s=min(queued.output.due_s, at_s))
-            queue.append((min(due_s, at_s), self._sequence, queued))
+        for due_s, sequence, channel in sorted(filter(_is_queued, self._queue)):
+            output = channel.queued.pop(sequence)
+            if isinstance(output, Forward):
+                output = replace(output, due_s=min(output.due_s, at_s))
+            channel.queued[self._sequence] = output
+            queue.append((min(due_s, at_s), self._sequence, channel))
             self._sequence += 1
         self._queue = queue  # sorted, which is a heap
         for channel in self._channels.values():
             channel.last_s.clear()
-        for client_id in self._clients:
+        for client_id in self._by_id:
             self.link.forget_client(client_id)
 
     def release(self, at_s: float) -> list[Output]:
         """Outputs that are due, in order."""
-        outputs: list[Output] = [*self._at_once, *self._idle(at_s)]
-        self._at_once.clear()
+        self._close_idle(at_s)
+        outputs, self._at_once = self._at_once, []
         while self._queue and self._queue[0][0] <= at_s:
-            due_s, _, queued = heappop(self._queue)
-            if queued.output is None:
+            due_s, sequence, channel = heappop(self._queue)
+            output = channel.queued.pop(sequence, None)
+            if output is None:
                 continue
-            del queued.channel.queued[queued]
-            self._uncount(queued)
-            outputs.append(queued.output)
-            if isinstance(queued.output, Cut):
-                self._cut(queued.channel, due_s + queued.output.down_s)
+            self._uncount(output)
+            outputs.append(output)
+            if isinstance(output, Cut):
+                self._cut(channel, due_s + output.down_s)
         return outputs
 
     # --- clients ---
 
-    def _heard(self, connection: Connection, at_s: float) -> _Channel:
-        channel = self._channels.get(connection)
-        if channel is None:
-            channel = self._channels[connection] = _Channel(connection, at_s)
-        channel.heard_s = at_s
-        self._channels.move_to_end(connection)
-        return channel
-
     def _is_owner(self, channel: _Channel, glance: codec.Glance | None, key: str | None) -> bool:
         """Whether the sender owns the client. The server sees the injector's key only."""
-        if self._may_speak is None:
+        if self.may_speak is None:
             return True
         if glance is not None and glance.type == "hello":
-            return glance.client_id is not None and self._may_speak(key, glance.client_id)
-        return channel.client_id is None or self._may_speak(key, channel.client_id)
+            return glance.client_id is not None and self.may_speak(key, glance.client_id)
+        return channel.client_id is None or self.may_speak(key, channel.client_id)
 
     def _refuse(self, channel: _Channel, at_s: float) -> None:
         """Close a connection with an error; the server receives nothing more of it."""
@@ -271,17 +257,13 @@ class Core:
         self._at_once.append(Forward(channel.connection, Direction.DOWN, error, (), at_s, at_s))
         self._close(channel)
 
-    def _close(self, channel: _Channel) -> None:
-        self.closed(channel.connection)
-        self._at_once.append(Close(channel.connection))
-
     def _admit(self, channel: _Channel, hello: codec.Glance, at_s: float) -> None:
         """Assign a connection to the client of a hello, or cut it in its down time."""
         client_id = hello.client_id
-        if client_id is None or client_id >= self._clients_max or hello.session is None:
+        if client_id is None or client_id >= self.clients or hello.session is None:
             return  # the server will refuse it
         channel.client_id, channel.session = client_id, hello.session
-        client = self._clients.setdefault(client_id, _Client(channel))
+        client = self._by_id.setdefault(client_id, _Client(channel))
         if at_s < client.down_until_s:
             self._cut(channel, client.down_until_s)
             self._at_once.append(Cut(channel.connection, client_id, client.down_until_s - at_s))
@@ -297,137 +279,97 @@ class Core:
 
     # --- messages ---
 
-    def _send(
-        self,
-        channel: _Channel,
-        direction: Direction,
-        glance: codec.Glance | None,
-        header: bytes,
-        cargo: Cargo,
-        at_s: float,
-    ) -> None:
+    def _send(self, channel: _Channel, glance: codec.Glance | None, message: Forward) -> None:
         """Send a message through the link and queue the messages that come out."""
-        size_bytes = len(header) + sum(map(len, cargo))
-        flight = self._flight(channel, direction, glance, len(header), size_bytes, at_s)
+        flight = self._flight(channel, glance, message)
         if flight is None:
-            forward = Forward(channel.connection, direction, header, cargo, at_s, at_s)
-            self._forward(channel, forward, size_bytes)
+            self._queue_in_order(channel, message)
             return
         for one in self.link.send(flight):
-            self._queue_flight(channel, one, header, cargo, at_s)
+            self._queue_flight(channel, one, message)
 
-    def _flight(
-        self,
-        channel: _Channel,
-        direction: Direction,
-        glance: codec.Glance | None,
-        header_bytes: int,
-        size_bytes: int,
-        at_s: float,
-    ) -> InFlightMessage | None:
+    def _flight(self, channel: _Channel, glance: codec.Glance | None, message: Forward) -> InFlightMessage | None:
         """A message for the toxics; None if it is unreadable, or there are no toxics."""
         if glance is None or channel.client_id is None:
             return None
-        client = self._clients[channel.client_id]
-        began_s = sent_s = at_s - self.started_s
+        client = self._by_id[channel.client_id]
+        began_s = sent_s = message.entered_s - self.started_s
         attempt = 0
         if glance.type in ("task", "update"):
             if glance.task_id is None:
                 return None
             number = glance.task_id
-            attempt, began_s = self._count_attempt(client, number, glance.type, sent_s)
+            attempt, began_s = client.count_attempt(number, glance.type, sent_s)
         else:
-            number = client.message_counts[direction, glance.type]
-            client.message_counts[direction, glance.type] += 1
+            number = client.message_counts[message.direction, glance.type]
+            client.message_counts[message.direction, glance.type] += 1
         if not self.link.toxics:
             return None
         return InFlightMessage(
             client_id=channel.client_id,
-            direction=direction,
+            direction=message.direction,
             type=cast(MessageType, glance.type),
             number=number,
             sent_s=sent_s,
             due_s=sent_s,
             began_s=began_s,
-            size_bytes=size_bytes,
-            header_bytes=header_bytes,
+            size_bytes=message.size_bytes,
+            header_bytes=len(message.header),
             version=glance.version if glance.type == "task" else None,
             attempt=attempt,
         )
 
-    def _count_attempt(self, client: _Client, task_id: int, type_: str, sent_s: float) -> tuple[int, float]:
-        """Earlier messages of this type with the id of a task, and when the task was sent."""
-        task = client.tasks.setdefault(task_id, _Task())
-        if len(client.tasks) > TASKS_KEPT:
-            client.tasks.popitem(last=False)
-        attempt = task.attempts[type_]
-        task.attempts[type_] += 1
-        if type_ == "task" and task.began_s is None:
-            task.began_s = sent_s
-        return attempt, sent_s if task.began_s is None else task.began_s
-
-    def _queue_flight(
-        self, channel: _Channel, flight: InFlightMessage, header: bytes, cargo: Cargo, at_s: float
-    ) -> None:
+    def _queue_flight(self, channel: _Channel, flight: InFlightMessage, message: Forward) -> None:
         # Not simply started_s + due_s, which may differ from at_s in the last bit without any delay.
+        at_s = message.entered_s
         due_s = at_s if flight.due_s <= flight.sent_s else max(at_s, self.started_s + flight.due_s)
         if flight.cuts:
-            self._push(channel, due_s, Cut(channel.connection, flight.client_id, flight.down_s), 0)
+            self._push(channel, due_s, Cut(channel.connection, flight.client_id, flight.down_s))
             return
         if flight.declined:
             error = codec.encode(Error(reason=Reason.UNAVAILABLE, task_id=flight.number))
-            answer = Forward(channel.connection, Direction.UP, error, (), at_s, due_s)
-            self._push(channel, due_s, answer, len(error))
+            self._push(channel, due_s, Forward(channel.connection, Direction.UP, error, (), at_s, due_s))
             return
+        header, cargo = message.header, message.cargo
         if flight.damage:
             header, cargo = damaged(header, cargo, flight.damage)
-        forward = Forward(channel.connection, flight.direction, header, cargo, at_s, due_s)
+        delayed = replace(message, header=header, cargo=cargo, due_s=due_s)
         if flight.in_order:
-            self._forward(channel, forward, flight.size_bytes)
+            self._queue_in_order(channel, delayed)
         else:
-            self._push(channel, due_s, forward, flight.size_bytes)
+            self._push(channel, due_s, delayed)
 
-    def _forward(self, channel: _Channel, forward: Forward, size_bytes: int) -> None:
+    def _queue_in_order(self, channel: _Channel, message: Forward) -> None:
         """Queue a message behind earlier ones, also those that bypass the link."""
-        due_s = max(forward.due_s, channel.last_s.get(forward.direction, forward.due_s))
-        channel.last_s[forward.direction] = due_s
-        self._push(channel, due_s, forward, size_bytes)
+        due_s = max(message.due_s, channel.last_s.get(message.direction, message.due_s))
+        channel.last_s[message.direction] = due_s
+        self._push(channel, due_s, message)
 
-    def _push(self, channel: _Channel, due_s: float, output: Forward | Cut, size_bytes: int) -> None:
-        queued = _Queued(channel, output, size_bytes)
-        channel.queued[queued] = None
-        heappush(self._queue, (due_s, self._sequence, queued))
+    def _push(self, channel: _Channel, due_s: float, output: Forward | Cut) -> None:
+        channel.queued[self._sequence] = output
+        heappush(self._queue, (due_s, self._sequence, channel))
         self._sequence += 1
         self.in_flight_messages += 1
-        self.in_flight_bytes += size_bytes
+        self.in_flight_bytes += output.size_bytes
 
-    def _uncount(self, queued: _Queued) -> None:
+    def _uncount(self, output: Forward | Cut) -> None:
         self.in_flight_messages -= 1
-        self.in_flight_bytes -= queued.size_bytes
+        self.in_flight_bytes -= output.size_bytes
 
     # --- ends of connections ---
 
     def _cut(self, channel: _Channel, until_s: float) -> None:
         assert channel.client_id is not None
-        self._clients[channel.client_id].down_until_s = until_s
+        self._by_id[channel.client_id].down_until_s = until_s
         self._lose_all(channel)
         channel.is_cut = True
 
-    def _lose_all(self, channel: _Channel) -> None:
-        """Drop the messages of a connection, and reset the link of its client."""
-        for queued in channel.queued:
-            queued.output = None
-            self._uncount(queued)
-        channel.queued.clear()
-        if channel.client_id is not None and self._clients[channel.client_id].channel is channel:
-            self.link.forget_client(channel.client_id)
-        if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
-            self._queue = [entry for entry in self._queue if entry[2].output is not None]
-            heapify(self._queue)
+    def _close(self, channel: _Channel) -> None:
+        self.closed(channel.connection)
+        self._at_once.append(Close(channel.connection))
 
-    def _idle(self, at_s: float) -> list[Close]:
+    def _close_idle(self, at_s: float) -> None:
         """Close connections that client and server have given up."""
-        closed = []
         while self._channels:
             channel = next(iter(self._channels.values()))
             if channel.heard_s + IDLE_LEASES * self._lease_s > at_s:
@@ -435,10 +377,24 @@ class Core:
             if channel.queued:
                 channel.heard_s = at_s
                 self._channels.move_to_end(channel.connection)
-                continue
-            closed.append(Close(channel.connection))
-            self.closed(channel.connection)
-        return closed
+            else:
+                self._close(channel)
+
+    def _lose_all(self, channel: _Channel) -> None:
+        """Drop the messages of a connection, and reset the link of its client."""
+        for output in channel.queued.values():
+            self._uncount(output)
+        channel.queued.clear()
+        if channel.client_id is not None and self._by_id[channel.client_id].channel is channel:
+            self.link.forget_client(channel.client_id)
+        if len(self._queue) > self.in_flight_messages + DROPPED_KEPT:
+            self._queue = list(filter(_is_queued, self._queue))
+            heapify(self._queue)
+
+
+def _is_queued(entry: tuple[float, int, _Channel]) -> bool:
+    _, sequence, channel = entry
+    return sequence in channel.queued
 
 
 def damaged(header: bytes, cargo: Cargo, bits: Sequence[int]) -> tuple[bytes, Cargo]:

@@ -26,7 +26,7 @@ class Numbers:
     touched: dict[str, int]  # messages, or pieces of the stream for the layer tcp, by name of current toxics
     faults: dict[str, int]  # the same since the start, by type of toxic
     refused: dict[str, int]  # handshakes and messages with a wrong key, by reason
-    delays: tuple[int, ...]  # messages by bucket of the catalogue, the last one for more
+    delays: list[int]  # messages by bucket of the catalogue, the last one for more
     delay_s: float  # sum of all delays
 
 
@@ -51,9 +51,9 @@ class Tally:
 
 
 class Scrape(Collector):
-    """Exposition of numbers, called at each scrape; None if there is no answer."""
+    """Exposition of numbers. numbers: called at each scrape; it raises TimeoutError if there is no answer."""
 
-    def __init__(self, numbers: Callable[[], Numbers | None]) -> None:
+    def __init__(self, numbers: Callable[[], Numbers]) -> None:
         self._numbers = numbers
 
     def describe(self) -> list[Family]:
@@ -61,13 +61,14 @@ class Scrape(Collector):
         return []
 
     def collect(self) -> Iterator[Family]:
-        numbers = self._numbers()
-        if numbers is None:
+        try:
+            numbers = self._numbers()
+        except TimeoutError:
             return
         build = process.build()
         series: dict[Metric, dict[tuple[str, ...], Series]] = {
             build.metric: {build.labels: Series(build.value)},
-            catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, list(numbers.delays))},
+            catalogue.INJECTED_DELAY: {(): Series(numbers.delay_s, numbers.delays)},
             catalogue.INJECTED_FAULTS: _by_label(numbers.faults),
             # Counters of 0 as well: a missing counter looks like one that does not exist.
             catalogue.INJECTOR_REFUSED: _by_label(dict.fromkeys(REASONS, 0) | numbers.refused),

@@ -10,7 +10,8 @@ import selectors
 import socket as plain
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import zmq
@@ -28,6 +29,7 @@ from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.in_flight import Direction
+from unstale.toxics.link import Counts
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAMES_MAX
 
@@ -41,66 +43,48 @@ TURN_MESSAGES = 64  # of one socket before other sockets are served
 WAITING_MAX = 16  # messages of a connection that wait for the server; a client sends a hello every 5 s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
-    """The side of the clients."""
-
-    socket: zmq.Socket[bytes]  # bound
-    authenticator: ZapAuthenticator
-    limiter: ConnectionLimiter
-    refused: Counter[str]  # handshakes that the authenticator refused, by reason
-
-
 @dataclass(slots=True, eq=False)
 class _Back:
     """The connection to the server of one client. route: of the client."""
 
     route: bytes
     socket: zmq.Socket[bytes]
-    serve_back: "Callable[[_Back], None]"
+    serve: Callable[[], None] = field(init=False)
     waiting: deque[Forward] = field(default_factory=deque)  # for the server to read
     is_open: bool = True
 
-    def serve(self) -> None:
-        self.serve_back(self)
 
-
+@dataclass(slots=True, eq=False, kw_only=True)
 class Proxy:
     """Forwards messages until `stop`, of at most connections_max connections."""
 
-    def __init__(
-        self,
-        front: Front,
-        upstream: Upstream,
-        *,
-        core: Core,
-        collection: ToxicCollection,
-        queue: CallQueue,
-        relay: Relay | None,
-        connections_max: int,
-    ) -> None:
-        self._front, self._authenticator, self._limiter = front.socket, front.authenticator, front.limiter
-        self._refused = front.refused
-        self._upstream = upstream
-        self._core = core
-        self.collection = collection
-        self._queue = queue
-        self._relay = relay
-        self._connections_max = connections_max
-        self._tally = Tally()
-        self._backs: dict[bytes, _Back] = {}
-        self._ports: dict[bytes, tuple[int, int]] = {}  # port and client of each connection of the relay
-        self._waiting_bytes = 0
-        self._stopped = False
-        self._has_warned = False
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(queue, selectors.EVENT_READ, lambda: calls.serve(queue))
-        self._selector.register(front.socket.FD, selectors.EVENT_READ, self._serve_front)
-        # The descriptor of a ZeroMQ socket signals changes only: a socket that was used must be served again.
-        self._eager: dict[Callable[[], None], None] = {}
-        self._stalled: dict[Callable[[], None], None] = {}
-        self._is_probing = True
-        for descriptor in upstream.descriptors:
+    front: zmq.Socket[bytes]  # bound, for the clients
+    authenticator: ZapAuthenticator
+    limiter: ConnectionLimiter
+    refused: Counter[str]  # handshakes that the authenticator refused, by reason
+    upstream: Upstream
+    core: Core
+    collection: ToxicCollection
+    queue: CallQueue
+    relay: Relay | None
+    connections_max: int
+
+    _tally: Tally = field(default_factory=Tally, init=False)
+    _backs: dict[bytes, _Back] = field(default_factory=dict, init=False)
+    _ports: dict[bytes, tuple[int, int]] = field(default_factory=dict, init=False)
+    """Port and client of each connection of the relay."""
+    _waiting_bytes: int = field(default=0, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _has_warned: bool = field(default=False, init=False)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
+    # The descriptor of a ZeroMQ socket signals changes only: a socket that was used must be served again.
+    _eager: dict[Callable[[], None], None] = field(default_factory=dict, init=False)
+    _stalled: dict[Callable[[], None], None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._selector.register(self.queue, selectors.EVENT_READ, lambda: calls.serve(self.queue))
+        self._selector.register(self.front.FD, selectors.EVENT_READ, self._serve_front)
+        for descriptor in self.upstream.descriptors:
             self._selector.register(descriptor, selectors.EVENT_READ, self._check_upstream)
         self._eager[self._check_upstream] = None
 
@@ -115,52 +99,43 @@ class Proxy:
         self._stopped = True
 
     def close(self) -> None:
-        """Close all connections to the server."""
         for route in list(self._backs):
             self._close(route)
         self._end_probe()
         self._selector.close()
-        calls.cancel_all(self._queue)
+        calls.cancel_all(self.queue)
 
     # --- calls of other threads, in the proxy's thread ---
 
     def numbers(self) -> Numbers:
-        """The current numbers."""
-        counts = self._core.link.counts
-        touched, faults = counts.touched, counts.faults
-        if self._relay is not None:
-            # Copied first: the relay's thread changes them.
-            touched, faults = self._relay.counts.touched.copy(), self._relay.counts.faults.copy()
-            touched.update(counts.touched)
-            faults.update(counts.faults)
+        counts = self.core.link.counts
+        of_relay = Counts() if self.relay is None else self.relay.counts
+        touched, faults = of_relay.touched.copy(), of_relay.faults.copy()  # the relay's thread changes them
+        touched.update(counts.touched)
+        faults.update(counts.faults)
         return Numbers(
             scenario_s=self.scenario_s,
             connections=len(self._backs),
-            in_flight_messages=self._core.in_flight_messages + sum(len(back.waiting) for back in self._backs.values()),
-            in_flight_bytes=self._core.in_flight_bytes + self._waiting_bytes,
-            up=self._tally.up,
-            down=self._tally.down,
-            overflowed=self._tally.overflowed,
+            in_flight_messages=self.core.in_flight_messages + sum(len(back.waiting) for back in self._backs.values()),
+            in_flight_bytes=self.core.in_flight_bytes + self._waiting_bytes,
             touched={one.toxic.name: touched[one.toxic.name] for one in self.collection.applied},
             faults=dict(faults),
-            refused={**self._refused, Reason.NOT_THE_OWNER.value: self._core.refused},
-            delays=tuple(self._tally.delays),
-            delay_s=self._tally.delay_s,
+            refused={**self.refused, Reason.NOT_THE_OWNER.value: self.core.refused},
+            **asdict(self._tally),
         )
 
     @property
     def scenario_s(self) -> float:
-        """Time of the scenario."""
-        return now_s() - self._core.started_s
+        return now_s() - self.core.started_s
 
     def adopt(self, collection: ToxicCollection, *, lets_go: bool) -> None:
         """Replace the toxics. lets_go: delayed messages leave now."""
         before, self.collection = self.collection, collection
-        self._core.change(collection.of_messages)
+        self.core.link.change(collection.of_messages)
         if lets_go:
-            self._core.let_go(now_s())
-        if self._relay is not None and collection.of_bytes != before.of_bytes:
-            self._relay.change(collection.of_bytes)
+            self.core.let_go(now_s())
+        if self.relay is not None and collection.of_bytes != before.of_bytes:
+            self.relay.change(collection.of_bytes)
 
     # --- one turn ---
 
@@ -175,11 +150,10 @@ class Proxy:
         if self._stalled and not self._is_full:
             self._eager.update(self._stalled)
             self._stalled.clear()
-        if self._is_probing:
-            self._upstream.check_patience(at_s)
+        self.upstream.check_patience(at_s)
 
     def _perform(self, at_s: float) -> None:
-        for output in self._core.release(at_s):
+        for output in self.core.release(at_s):
             match output:
                 case Forward(direction=Direction.UP):
                     self._send_up(output)
@@ -192,61 +166,46 @@ class Proxy:
 
     @property
     def _is_full(self) -> bool:
-        return self._core.is_full or self._core.in_flight_bytes + self._waiting_bytes >= self._core.bytes_max
+        return self.core.is_full or self.core.in_flight_bytes + self._waiting_bytes >= self.core.bytes_max
 
     def _timeout_s(self) -> float | None:
         """How long to wait for an event; None for no limit."""
         if self._eager:
             return 0.0
-        dues_s = [self._core.due_s, self._upstream.due_s if self._is_probing else None]
+        dues_s = [self.core.due_s, self.upstream.due_s]
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=None)
         return None if due_s is None else min(max(0.0, due_s - now_s()), WAIT_S_MAX)
 
     def _check_upstream(self) -> None:
         """Raises UserError if the server refuses the injector."""
-        if self._is_probing and self._upstream.is_reached():
+        if self.upstream.is_reached():
             self._end_probe()
 
     def _end_probe(self) -> None:
-        if self._is_probing:
-            self._is_probing = False
-            for descriptor in self._upstream.descriptors:
-                self._selector.unregister(descriptor)
-            self._upstream.close()
+        for descriptor in self.upstream.descriptors:
+            self._selector.unregister(descriptor)
+        self.upstream.close()
 
     # --- incoming messages ---
 
     def _serve_front(self) -> None:
-        if not _events(self._front) & POLLIN:
-            self._limiter.at_rest = True
-            return
-        self._limiter.at_rest = False
-        for _ in range(TURN_MESSAGES):
-            if self._is_full:
-                self._stalled[self._serve_front] = None
-                return
-            try:
-                route, header, *cargo = _received(self._front)
-            except zmq.Again:
-                self._limiter.drained()
-                self._limiter.at_rest = True
-                return
-            connection = self._limiter.heard(route)
-            if len(cargo) > FRAMES_MAX:
-                self._limiter.cut(connection, TOO_MANY_FRAMES)
-            else:
-                self._on_message(route, header, cargo)
-        self._eager[self._serve_front] = None
+        self.limiter.at_rest = not _events(self.front) & POLLIN
+        if not self.limiter.at_rest and self._receive(self.front, self._on_front, self._serve_front):
+            self.limiter.drained()
+            self.limiter.at_rest = True
 
-    def _on_message(self, route_frame: zmq.Frame, header: zmq.Frame, cargo: list[zmq.Frame]) -> None:
-        route = route_frame.bytes
-        key = self._authenticator.key_of(route_frame)
-        self._core.on_message(route, Direction.UP, header.bytes, cargo, now_s(), key)
-        if self._relay is not None and route not in self._ports:
-            client_id, port = self._core.client_of(route), _port_behind(route_frame)
+    def _on_front(self, route_frame: zmq.Frame, header: zmq.Frame, *cargo: zmq.Frame) -> None:
+        connection = self.limiter.heard(route_frame)
+        if len(cargo) > FRAMES_MAX:
+            self.limiter.cut(connection, TOO_MANY_FRAMES)
+            return
+        route, key = route_frame.bytes, self.authenticator.key_of(route_frame)
+        self.core.on_message(route, Direction.UP, header.bytes, cargo, now_s(), key)
+        if self.relay is not None and route not in self._ports:
+            client_id, port = self.core.client_of(route), _port_behind(route_frame)
             if client_id is not None and port is not None:
                 self._ports[route] = port, client_id
-                self._relay.speaks_for(port, client_id)
+                self.relay.speaks_for(port, client_id)
 
     def _serve_back(self, back: _Back) -> None:
         if not back.is_open:
@@ -254,18 +213,25 @@ class Proxy:
         readiness = _events(back.socket)
         if readiness & POLLOUT and back.waiting:
             self._send_waiting(back)
-        if not readiness & POLLIN:
-            return
+        if readiness & POLLIN:
+            self._receive(back.socket, partial(self._on_back, back.route), back.serve)
+
+    def _on_back(self, route: bytes, header: zmq.Frame, *cargo: zmq.Frame) -> None:
+        self.core.on_message(route, Direction.DOWN, header.bytes, cargo, now_s())
+
+    def _receive(self, socket: zmq.Socket[bytes], on_frames: Callable[..., None], serve: Callable[[], None]) -> bool:
+        """Receive messages of one turn, and `serve` the socket again later. Whether all were received."""
         for _ in range(TURN_MESSAGES):
             if self._is_full:
-                self._stalled[back.serve] = None
-                return
+                self._stalled[serve] = None
+                return False
             try:
-                header, *cargo = _received(back.socket)
+                frames = _received(socket)
             except zmq.Again:
-                return
-            self._core.on_message(back.route, Direction.DOWN, header.bytes, cargo, now_s())
-        self._eager[back.serve] = None
+                return True
+            on_frames(*frames)
+        self._eager[serve] = None
+        return False
 
     # --- outgoing messages ---
 
@@ -273,7 +239,7 @@ class Proxy:
         route = message.connection
         assert isinstance(route, bytes)
         back = self._backs.get(route)
-        if back is None and self._core.is_open(route):  # else it has ended in this turn
+        if back is None and self.core.is_open(route):  # else it has ended in this turn
             back = self._open(route)
         if back is None:
             return
@@ -282,11 +248,11 @@ class Proxy:
                 self._tally.overflowed += 1
                 return
             back.waiting.append(message)
-            self._waiting_bytes += _size_bytes(message)
+            self._waiting_bytes += message.size_bytes
 
     def _send_waiting(self, back: _Back) -> None:
         while back.waiting and self._sent_up(back, back.waiting[0]):
-            self._waiting_bytes -= _size_bytes(back.waiting.popleft())
+            self._waiting_bytes -= back.waiting.popleft().size_bytes
 
     def _sent_up(self, back: _Back, message: Forward) -> bool:
         """Whether the connection to the server accepted the message."""
@@ -295,7 +261,7 @@ class Proxy:
             _send(back.socket, message.header, message.cargo)
         except zmq.Again:
             return False
-        self._went_on(message)
+        self._tally.went_on(up=True, delay_s=message.due_s - message.entered_s)
         return True
 
     def _send_down(self, message: Forward) -> None:
@@ -303,28 +269,26 @@ class Proxy:
         assert isinstance(route, bytes)
         self._eager[self._serve_front] = None
         try:
-            self._front.send(route, MORE | NOBLOCK)
+            self.front.send(route, MORE | NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
             self._let_go(route)  # it is gone, or does not read: the server must see that, too
             return
-        _send(self._front, message.header, message.cargo)
-        self._went_on(message)
-
-    def _went_on(self, message: Forward) -> None:
-        self._tally.went_on(up=message.direction is Direction.UP, delay_s=message.due_s - message.entered_s)
+        _send(self.front, message.header, message.cargo)
+        self._tally.went_on(up=False, delay_s=message.due_s - message.entered_s)
 
     # --- connections ---
 
     def _open(self, route: bytes) -> _Back | None:
-        if len(self._backs) >= self._connections_max:
-            self._core.closed(route)
+        if len(self._backs) >= self.connections_max:
+            self.core.closed(route)
             if not self._has_warned:
                 self._has_warned = True
-                log.warning("over %d connections; messages of further ones are dropped", self._connections_max)
+                log.warning("over %d connections; messages of further ones are dropped", self.connections_max)
             return None
-        back = self._backs[route] = _Back(route, self._upstream.connect(), self._serve_back)
+        back = self._backs[route] = _Back(route, self.upstream.connect())
+        back.serve = partial(self._serve_back, back)
         self._selector.register(back.socket.FD, selectors.EVENT_READ, back.serve)
         return back
 
@@ -332,19 +296,19 @@ class Proxy:
         """Break both connections. The core drops messages until the client notices."""
         self._close(route, linger_s=0)
         if not self._reset_below(route):
-            self._core.closed(route)  # it stays open, and its next message is answered with `hello-first`
+            self.core.closed(route)  # it stays open, and its next message is answered with `hello-first`
 
     def _let_go(self, route: bytes) -> None:
-        self._core.closed(route)
+        self.core.closed(route)
         self._reset_below(route)  # connections whose bytes are delayed would accumulate there
         self._close(route)
 
     def _reset_below(self, route: bytes) -> bool:
         """Whether there is a relay, which resets the connection now."""
         port_and_client = self._ports.pop(route, None)
-        if port_and_client is None or self._relay is None:
+        if port_and_client is None or self.relay is None:
             return False
-        self._relay.cut(*port_and_client)
+        self.relay.cut(*port_and_client)
         return True
 
     def _close(self, route: bytes, linger_s: float | None = None) -> None:
@@ -353,7 +317,7 @@ class Proxy:
         if back is None:
             return
         back.is_open = False
-        self._waiting_bytes -= sum(map(_size_bytes, back.waiting))
+        self._waiting_bytes -= sum(message.size_bytes for message in back.waiting)
         self._selector.unregister(back.socket.FD)
         back.socket.close(linger=None if linger_s is None else int(linger_s * 1000))
 
@@ -381,10 +345,6 @@ def _send(socket: zmq.Socket[bytes], header: bytes, cargo: Sequence[Any]) -> Non
     socket.send(header, NOBLOCK | MORE if cargo else NOBLOCK)
     for position, frame in enumerate(cargo, start=1):
         socket.send(frame, MORE if position < last else 0, copy=False)
-
-
-def _size_bytes(message: Forward) -> int:
-    return len(message.header) + sum(map(len, message.cargo))
 
 
 def _port_behind(frame: zmq.Frame) -> int | None:

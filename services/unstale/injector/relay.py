@@ -12,7 +12,8 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -66,43 +67,32 @@ class _Connection:
     is_open: bool = True
 
 
+@dataclass(eq=False)
 class Relay:
-    """Runs in its own thread from `start` until `close`.
+    """Runs in its own thread from `start` until `close`. Raises UserError if the address cannot be used."""
 
-    Args:
-        address: tcp://HOST:PORT for clients; `self.address` has the actual port. Raises UserError if it cannot be used.
-        inner: address of the proxy.
-        connections_max: further connections are refused.
-        on_crash: receives, in the relay's thread, the exception that ends it.
-    """
+    address: str  # tcp://HOST:PORT for clients, then with the actual port
+    inner: str  # address of the proxy
+    _: KW_ONLY
+    seed: int
+    started_s: float
+    connections_max: int  # further connections are refused
+    on_crash: Callable[[BaseException], None]  # receives, in the relay's thread, the exception that ends it
 
-    def __init__(
-        self,
-        address: str,
-        inner: str,
-        *,
-        seed: int,
-        started_s: float,
-        connections_max: int,
-        on_crash: Callable[[BaseException], None],
-    ) -> None:
-        self._listener = _listening(address)
-        self._inner = _host_and_port(inner)
-        self._seed = seed
-        self._started_s = started_s
-        self._connections_max = connections_max
+    counts: Counts = field(default_factory=Counts, init=False)  # delayed pieces
+
+    def __post_init__(self) -> None:
+        self._listener = _listening(self.address)
+        host = self.address.removeprefix("tcp://").rpartition(":")[0]
+        self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._has_warned = False
         self._toxics: Sequence[Applied] = ()
-        self.counts = Counts()  # delayed pieces
         self._queue = CallQueue()
         self._selector = selectors.DefaultSelector()
         self._by_port: dict[int, _Connection] = {}
         self._due: list[tuple[float, int, _Stream]] = []
         self._sequence = count()
-        self._on_crash = on_crash
         self._ending = False
-        host = address.removeprefix("tcp://").rpartition(":")[0]
-        self.address = f"tcp://{host}:{self._listener.getsockname()[1]}"
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._queue, selectors.EVENT_READ, lambda _: calls.serve(self._queue))
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -144,7 +134,7 @@ class Relay:
             while not self._ending:
                 self._turn()
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
-            self._on_crash(error)
+            self.on_crash(error)
 
     def _turn(self) -> None:
         timeout_s = min(max(0.0, self._due[0][0] - now_s()), WAIT_S_MAX) if self._due else None
@@ -187,11 +177,11 @@ class Relay:
             if error.errno in (errno.EMFILE, errno.ENFILE) and self._by_port:
                 self._selector.unregister(self._listener)  # until another one has ended
             return
-        if len(self._by_port) >= self._connections_max:
+        if len(self._by_port) >= self.connections_max:
             self._refuse(outer)
             return
         try:
-            inner = socket.create_connection(self._inner, timeout=CONNECT_S)
+            inner = socket.create_connection(_host_and_port(self.inner), timeout=CONNECT_S)
         except OSError as error:
             log.warning("no connection from the relay to the proxy: %s", (error.strerror or str(error)).lower())
             outer.close()
@@ -212,11 +202,11 @@ class Relay:
         outer.close()
         if not self._has_warned:
             self._has_warned = True
-            log.warning("over %d connections; further ones are refused", self._connections_max)
+            log.warning("over %d connections; further ones are refused", self.connections_max)
 
     def _link(self) -> ToxicLink:
         """A link for one connection, because each has its own channels."""
-        return ToxicLink(self._toxics, self._seed, self.counts)
+        return ToxicLink(self._toxics, self.seed, self.counts)
 
     def _serve(self, connection: _Connection, ready: socket.socket, readiness: int) -> None:
         for stream in connection.streams:
@@ -240,7 +230,7 @@ class Relay:
 
     def _append(self, stream: _Stream, piece: memoryview) -> None:
         """Buffer a piece until the toxics release it."""
-        sent_s = now_s() - self._started_s
+        sent_s = now_s() - self.started_s
         flight = InFlightMessage(
             client_id=stream.connection.client_id,
             direction=stream.direction,
@@ -254,7 +244,7 @@ class Relay:
         stream.pieces += 1
         # No byte is lost or duplicated, whatever a toxic returns.
         out_s = max((one.due_s for one in stream.connection.link.send(flight)), default=sent_s)
-        due_s = self._started_s + out_s
+        due_s = self.started_s + out_s
         if out_s > sent_s:
             heappush(self._due, (due_s, next(self._sequence), stream))
         stream.buffer.append((due_s, piece))
@@ -280,38 +270,34 @@ class Relay:
             self._watch(connection)
 
     def _write_first(self, stream: _Stream) -> None:
-        due_s, piece = stream.buffer.popleft()
-        if not piece:
-            stream.sink.shutdown(socket.SHUT_WR)
-            stream.finished = True
-            return
-        written = 0
-        try:
+        due_s, piece = stream.buffer[0]
+        if piece:
             written = stream.sink.send(piece)
-        finally:
             stream.buffered_bytes -= written
             if written < len(piece):
-                stream.buffer.appendleft((due_s, piece[written:]))
+                stream.buffer[0] = due_s, piece[written:]
+                return
+        else:
+            stream.sink.shutdown(socket.SHUT_WR)
+            stream.finished = True
+        stream.buffer.popleft()
 
     def _watch(self, connection: _Connection) -> None:
         """Read while the buffer has space, and write while bytes wait for the sink."""
-        for one in (connection.outer, connection.inner):
-            events = 0
-            for stream in connection.streams:
-                if stream.source is one and not stream.ended and stream.buffered_bytes < HELD_BYTES_MAX:
-                    events |= selectors.EVENT_READ
-                if stream.sink is one and stream.blocked:
-                    events |= selectors.EVENT_WRITE
-            self._select(one, events, partial(self._serve, connection, one))
-
-    def _select(self, one: socket.socket, events: int, serve: partial[None]) -> None:
-        key = self._selector.get_map().get(one)
-        if key is None and events:
-            self._selector.register(one, events, serve)
-        elif key is not None and not events:
-            self._selector.unregister(one)
-        elif key is not None and key.events != events:
-            self._selector.modify(one, events, key.data)
+        events = dict.fromkeys((connection.outer, connection.inner), 0)
+        for stream in connection.streams:
+            if not stream.ended and stream.buffered_bytes < HELD_BYTES_MAX:
+                events[stream.source] |= selectors.EVENT_READ
+            if stream.blocked:
+                events[stream.sink] |= selectors.EVENT_WRITE
+        for one, mask in events.items():
+            key = self._selector.get_map().get(one)
+            if mask == (key.events if key else 0):
+                continue
+            if key:
+                self._selector.unregister(one)
+            if mask:
+                self._selector.register(one, mask, partial(self._serve, connection, one))
 
     def _reset(self, connection: _Connection) -> None:
         for one in (connection.outer, connection.inner):
@@ -330,14 +316,11 @@ class Relay:
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    try:
+    with suppress(ValueError):
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if parts.scheme != "tcp" or not host or port is None:
-        raise UserError(f"injector.address is {address!r}, expected tcp://HOST:PORT")
-    return host, port
+        if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise UserError(f"injector.address is {address!r}, expected tcp://HOST:PORT")
 
 
 def _listening(address: str) -> socket.socket:

@@ -7,6 +7,7 @@ and scrapes.
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -16,12 +17,12 @@ import zmq
 from unstale.config import Settings
 from unstale.config.scenario import client_info, conditions
 from unstale.injector.api import ControlApi
-from unstale.injector.calls import CallQueue, run_in_thread
+from unstale.injector.calls import Call, CallQueue, run_in_thread
 from unstale.injector.core import Core
 from unstale.injector.numbers import Numbers
-from unstale.injector.proxy import Front, Proxy
+from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
-from unstale.injector.toxic_collection import ToxicCollection
+from unstale.injector.toxic_collection import ToxicCollection, needs_relay
 from unstale.injector.upstream import Upstream
 from unstale.net import files, keys, sockets
 from unstale.net.clock import now_s
@@ -29,8 +30,7 @@ from unstale.net.connections import ConnectionLimits
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.zap import ZapAuthenticator
-from unstale.toxics.disconnect import Disconnect
-from unstale.toxics.link import Applied, ToxicLink
+from unstale.toxics.link import ToxicLink
 from unstale_proto import limits
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # of the proxy, for the relay
@@ -46,25 +46,23 @@ class Injector:
         own = settings.injector
         own.check_link()
         refused: Counter[str] = Counter()
-        self._authenticator = authenticator = ZapAuthenticator(
+        self._authenticator = ZapAuthenticator(
             own.keys,
             keys.INJECTOR,
             "injector.keys",
             refused=lambda reason: refused.update((reason,)),
             on_crash=self._crash,
         )
+        identity = self._authenticator.identity
         clients = client_info(settings)
         toxics = conditions(settings, of=clients).toxics
-        relays = own.tcp or any(map(_needs_relay, toxics))
+        relays = own.tcp or any(needs_relay(one.toxic) for one in toxics)
         connections_max = 2 * settings.clients + SPARE_CONNECTIONS
         files_each = 5 if relays else 3
         files.allow_connections(settings.clients, files_each=files_each)
         collection = ToxicCollection(toxics, client_info=clients, seed=settings.seed, relays=relays)
         started_s = now_s()
         self._queue = CallQueue()
-        self._error: BaseException | None = None
-        self._end: Numbers | None = None
-        self._done = threading.Event()
         self._control: ControlApi | None = None
         self._relay: Relay | None = None
         self._proxy: Proxy | None = None
@@ -78,11 +76,11 @@ class Injector:
             clients=settings.clients,
             started_s=started_s,
             bytes_max=own.in_flight_bytes_max,
-            may_speak=None if authenticator.identity is None else authenticator.may_speak,
+            may_speak=None if identity is None else self._authenticator.may_speak,
         )
         self._limiter = self._make_limiter(settings, core, files_each)
         try:
-            authenticator.start(self._context, self._front)
+            self._authenticator.start(self._context, self._front)
             self._limiter.watch(self._context, self._front)
             self.address = sockets.bind(self._front, INNER_ADDRESS if relays else own.address, key="injector.address")
             if relays:
@@ -96,26 +94,27 @@ class Injector:
                 )
                 self._relay.change(collection.of_bytes)
                 self.address = self._relay.address
-            upstream = Upstream(
-                own.upstream,
-                partial(sockets.dealer, self._context, **times, identity=authenticator.identity),
-                public=None if authenticator.identity is None else authenticator.identity.public,
-                patience_s=own.patience_s,
-                started_s=started_s,
-            )
-            self._proxy = proxy = Proxy(
-                Front(socket=self._front, authenticator=authenticator, limiter=self._limiter, refused=refused),
-                upstream,
+            self._proxy = Proxy(
+                front=self._front,
+                authenticator=self._authenticator,
+                limiter=self._limiter,
+                refused=refused,
+                upstream=Upstream(
+                    address=own.upstream,
+                    dealer=partial(sockets.dealer, self._context, **times, identity=identity),
+                    public=None if identity is None else identity.public,
+                    patience_s=own.patience_s,
+                    started_s=started_s,
+                ),
                 core=core,
                 collection=collection,
                 queue=self._queue,
                 relay=self._relay,
                 connections_max=connections_max,
             )
-            self._thread = threading.Thread(target=self._run_proxy, args=(proxy,), name="proxy", daemon=True)
             if own.http_address is not None:
                 call = partial(run_in_thread, self._queue)
-                self._control = ControlApi(own.http_address, proxy, call, self._relay)
+                self._control = ControlApi(own.http_address, self._proxy, call, self._relay)
         except BaseException:
             self._close()
             raise
@@ -129,16 +128,16 @@ class Injector:
         assert self._proxy is not None
         if self._relay is not None:
             self._relay.start()
-        self._thread.start()
-        while not self._done.wait(every_s):
+        running = Call(self._proxy.run)
+        thread = threading.Thread(target=running, name="proxy", daemon=True)
+        thread.start()
+        while not wait([running.future], every_s).done:
             with suppress(TimeoutError):  # the thread is ending
                 on_numbers(run_in_thread(self._queue, self._proxy.numbers))
-        self._thread.join()
+        thread.join()
         self._close()
-        if self._error is not None:
-            raise self._error
-        assert self._end is not None
-        return self._end
+        end: Numbers = running.future.result()
+        return end
 
     def stop(self) -> None:
         """End now; messages in flight are lost. Any thread, signal handlers included."""
@@ -170,21 +169,9 @@ class Injector:
             on_crash=self._crash,
         )
 
-    def _run_proxy(self, proxy: Proxy) -> None:
-        try:
-            self._end = proxy.run()
-        except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
-            self._error = error
-        finally:
-            self._done.set()
-
     def _close(self) -> None:
         for part in (self._control, self._relay, self._proxy, self._limiter, self._authenticator, self._front):
             if part is not None:
                 part.close()
         self._context.term()
         self._queue.close()
-
-
-def _needs_relay(applied: Applied) -> bool:
-    return applied.toxic.below_messages or isinstance(applied.toxic, Disconnect)

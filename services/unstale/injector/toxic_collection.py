@@ -4,15 +4,16 @@ An invalid request raises UserError, UnknownNameError for a missing toxic, and c
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from unstale.config.scenario import FILE_KEYS
 from unstale.errors import UserError, nearest
+from unstale.settings.values import Section
 from unstale.toxics import registry
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.disconnect import Disconnect
 from unstale.toxics.link import Applied
 from unstale.toxics.scenario import unused
@@ -31,29 +32,26 @@ class UnknownNameError(UserError):
     """No toxic has this name."""
 
 
-class _BlackoutRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
+class _BlackoutRequest(Section):
     seconds: float = Field(gt=0, le=1e9, strict=True)
     clients: Any = None  # checked as settings of the toxic
     layer: Any = None
 
 
+@dataclass(eq=False)
 class ToxicCollection:
     """The current toxics, in order.
 
     A shallow copy is independent of the original, so that changes can be prepared in another thread.
-
-    Args:
-        toxics: of the scenario, settled.
-        client_info, seed: of the run.
-        relays: whether there is a relay below the messages, which the layer tcp needs.
     """
 
-    def __init__(self, toxics: Sequence[Applied], *, client_info: ClientInfo, seed: int, relays: bool) -> None:
-        self._client_info = client_info
-        self._seed = seed
-        self._relays = relays
+    toxics: InitVar[Sequence[Applied]]  # of the scenario, settled
+    _: KW_ONLY
+    client_info: ClientInfo
+    seed: int  # of the run
+    relays: bool  # whether there is a relay below the messages, which the layer tcp needs
+
+    def __post_init__(self, toxics: Sequence[Applied]) -> None:
         # Dictionaries and sets are replaced, never changed, because copies share them.
         self._of_scenario = {applied.toxic.name: applied for applied in toxics}
         self._by_name = self._of_scenario
@@ -67,22 +65,20 @@ class ToxicCollection:
 
     @property
     def of_messages(self) -> tuple[Applied, ...]:
-        """The toxics of messages."""
-        return tuple(one for one in self.applied if not (self._relays and one.toxic.below_messages))
+        return tuple(one for one in self.applied if not one.toxic.below_messages)
 
     @property
     def of_bytes(self) -> tuple[Applied, ...]:
-        """The toxics of the relay."""
-        return tuple(one for one in self.applied if self._relays and one.toxic.below_messages)
+        """The toxics of the relay; without a relay there are none."""
+        return tuple(one for one in self.applied if one.toxic.below_messages)
 
     def listed(self) -> list[dict[str, Any]]:
         """All toxics as plain data, with the number of clients that each `touches`."""
         return [self.describe(name) for name in self._by_name]
 
     def describe(self, name: str) -> dict[str, Any]:
-        """One toxic as plain data."""
         applied = self._find(name)
-        count = self._client_info.clients if applied.clients is None else len(applied.clients)
+        count = self.client_info.clients if applied.clients is None else len(applied.clients)
         return {**registry.plain(applied.toxic), "touches": count}
 
     def add(self, entry: Any) -> str:
@@ -93,8 +89,8 @@ class ToxicCollection:
         self._by_name = self._with(self._by_name, toxic.model_copy(update={"name": name}))
         return name
 
-    def change(self, name: str, changes: Any) -> None:
-        """Change settings of a toxic, which keeps its position. null: the default."""
+    def change(self, name: str, changes: Any) -> str:
+        """Change settings of a toxic, which keeps its position, and return its name. null: the default."""
         before = self._find(name)
         _check_request(changes)
         if not isinstance(changes, Mapping):
@@ -109,9 +105,9 @@ class ToxicCollection:
             applied = replace(applied, clients=before.clients)
         self._by_name = {**self._by_name, name: applied}
         self._temporary -= {name}
+        return name
 
     def remove(self, name: str) -> None:
-        """Remove a toxic."""
         self._find(name)
         self._by_name = {key: one for key, one in self._by_name.items() if key != name}
         self._temporary -= {name}
@@ -131,11 +127,14 @@ class ToxicCollection:
         request = validated(_BlackoutRequest, entry, "the blackout")
         settings = request.model_dump(exclude_none=True, exclude={"seconds"})
         _check_request(settings)
-        window = {"start_s": at_s, "end_s": at_s + request.seconds}
-        current = {name: one for name, one in self._by_name.items() if not self._is_over(one.toxic, at_s)}
+        current = {
+            name: one
+            for name, one in self._by_name.items()
+            if name not in self._temporary or (one.toxic.end_s or 0.0) > at_s
+        }
         name = unused(BLACKOUT, set(current))
-        blackout = _created({"type": "blackout", "name": name, **window, **settings})
-        self._by_name = self._with(current, blackout)
+        window = {"start_s": at_s, "end_s": at_s + request.seconds}
+        self._by_name = self._with(current, _created({"type": "blackout", "name": name, **window, **settings}))
         self._temporary |= {name}
         return name
 
@@ -146,10 +145,6 @@ class ToxicCollection:
             advice = nearest(name, self._by_name) if self._by_name else ", and no other"
             raise UnknownNameError(f"there is no toxic {name!r}{advice}")
         return self._by_name[name]
-
-    def _is_over(self, toxic: Toxic, at_s: float) -> bool:
-        """Whether it is a blackout by request that ended."""
-        return toxic.name in self._temporary and toxic.end_s is not None and toxic.end_s <= at_s
 
     def _with(self, current: Mapping[str, Applied], toxic: Toxic) -> dict[str, Applied]:
         """The toxics of `current` and a new one."""
@@ -162,15 +157,19 @@ class ToxicCollection:
     def _settled(self, toxic: Toxic, group: frozenset[int] | None) -> Applied:
         where = f"the toxic ({toxic.type})"
         self._check_layer(toxic, where)
-        return Applied.settled(toxic, self._client_info, self._seed, group, where)
+        return Applied.settled(toxic, self.client_info, self.seed, group, where)
 
     def _check_layer(self, toxic: Toxic, where: str) -> None:
         if toxic.below_messages and toxic.messages is not None:
             raise UserError(f"{where}: messages goes with layer message only; bytes have no type")
-        if not self._relays and (toxic.below_messages or isinstance(toxic, Disconnect)):
+        if not self.relays and needs_relay(toxic):
             raise UserError(
                 f"{where} acts on connections below the messages; start the injector with injector.tcp true"
             )
+
+
+def needs_relay(toxic: Toxic) -> bool:
+    return toxic.below_messages or isinstance(toxic, Disconnect)
 
 
 def _created(entry: Any) -> Toxic:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -14,53 +15,49 @@ log = logging.getLogger("unstale.injector")
 FIRST_WORD_S = 3.0  # time without an answer before a warning
 
 
+@dataclass(slots=True, kw_only=True)
 class Upstream:
-    """Makes connections to the server. Raises UserError if the address is invalid.
+    """Makes connections to the server. Raises UserError if the address is invalid."""
 
-    Args:
-        dealer: makes a socket that is not connected.
-        public: public key of the injector; None in plain text.
-        patience_s: time to reach the server from started_s on; None for no limit.
-    """
+    address: str
+    dealer: Callable[[], zmq.Socket[bytes]]  # makes a socket that is not connected
+    public: str | None  # public key of the injector; None in plain text
+    patience_s: float | None  # time to reach the server from started_s on; None for no limit
+    started_s: float
+    _probe: Handshakes | None = field(init=False)
+    _has_warned: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        address: str,
-        dealer: Callable[[], zmq.Socket[bytes]],
-        *,
-        public: str | None,
-        patience_s: float | None,
-        started_s: float,
-    ) -> None:
-        self._address = address
-        self._dealer = dealer
-        self._patience_s = patience_s
-        self._started_s = started_s
-        self._has_warned = False
-        self._probe: Handshakes | None = Handshakes(dealer(), address, public, ("injector.keys", "injector.keys"))
+    def __post_init__(self) -> None:
+        self._probe = Handshakes(self.dealer(), self.address, self.public, ("injector.keys", "injector.keys"))
         try:
-            sockets.connect(self._probe.socket, address, key="injector.upstream")
+            sockets.connect(self._probe.socket, self.address, key="injector.upstream")
         except UserError:
             self.close()
             raise
-        self.descriptors = (self._probe.socket.FD, self._probe.monitor.FD)  # of the probe
 
     def connect(self) -> zmq.Socket[bytes]:
         """Make a connection to the server, which may start later."""
-        socket = self._dealer()
+        socket = self.dealer()
         try:
-            sockets.connect(socket, self._address, key="injector.upstream")
+            sockets.connect(socket, self.address, key="injector.upstream")
         except UserError:
             socket.close()
             raise
         return socket
 
     @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the probe; none after its end."""
+        return () if self._probe is None else (self._probe.socket.FD, self._probe.monitor.FD)
+
+    @property
     def due_s(self) -> float | None:
         """When to call `check_patience` next; None for never."""
-        dues_s = [] if self._has_warned else [self._started_s + FIRST_WORD_S]
-        if self._patience_s is not None:
-            dues_s.append(self._started_s + self._patience_s)
+        if self._probe is None:
+            return None
+        dues_s = [] if self._has_warned else [self.started_s + FIRST_WORD_S]
+        if self.patience_s is not None:
+            dues_s.append(self.started_s + self.patience_s)
         return min(dues_s, default=None)
 
     def is_reached(self) -> bool:
@@ -72,23 +69,23 @@ class Upstream:
 
     def check_patience(self, at_s: float) -> None:
         """Warn about a server that does not answer. Raises UserError after `patience_s`."""
-        silence_s = at_s - self._started_s
-        if self._patience_s is not None and silence_s >= self._patience_s:
+        if self._probe is None:
+            return
+        silence_s = at_s - self.started_s
+        if self.patience_s is not None and silence_s >= self.patience_s:
             raise UserError(
-                f"no server answered at {self._address} for {self._patience_s:g} s; "
-                "start it, or check injector.upstream"
+                f"no server answered at {self.address} for {self.patience_s:g} s; start it, or check injector.upstream"
             )
         if silence_s >= FIRST_WORD_S and not self._has_warned:
             self._has_warned = True
             limit = (
                 "without a limit, because injector.patience_s is null"
-                if self._patience_s is None
-                else f"until {self._patience_s:g} s are over (injector.patience_s)"
+                if self.patience_s is None
+                else f"until {self.patience_s:g} s are over (injector.patience_s)"
             )
-            log.warning("no server answers at %s yet; retrying %s", self._address, limit)
+            log.warning("no server answers at %s yet; retrying %s", self.address, limit)
 
     def close(self) -> None:
-        """End the probe."""
         if self._probe is not None:
             self._probe.close()
             self._probe.socket.close(linger=0)

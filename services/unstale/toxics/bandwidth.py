@@ -1,7 +1,6 @@
 """Limited bytes per second."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -20,7 +19,6 @@ class Bandwidth(Toxic):
     """
 
     type = "bandwidth"
-    example_settings: ClassVar = {"bytes_per_s": 1e6}
 
     bytes_per_s: float = Field(ge=1e-3, description="Rate of each channel.")
     layer: Layer = Field("message", description="tcp: the injector delays bytes instead of whole messages.")

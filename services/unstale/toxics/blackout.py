@@ -1,6 +1,6 @@
 """Interrupted network."""
 
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -19,7 +19,6 @@ class Blackout(Toxic):
 
     type = "blackout"
     destroys = True
-    example_settings: ClassVar = {"start_s": 10.0, "end_s": 20.0}
 
     every_s: float | None = Field(None, gt=0, description="Period of repeated blackouts; left out: one blackout.")
     layer: Layer = Field("message", description="message: messages are lost. tcp: bytes are delayed.")

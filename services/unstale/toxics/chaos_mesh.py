@@ -2,10 +2,7 @@
 
 Chaos Mesh changes packets below TCP and does not know messages. A toxic with a similar effect there is translated, with
 a remark about the difference; another one is left out with the reason. Clients are in pods of a Job, several in each.
-
-Clients send to the address of a Service, which is not that of the server's pod. Therefore faults of messages to the
-server have no target. Messages of the server go to the addresses of the clients' pods.
-
+They send to the address of a Service, not of the server's pod: faults of messages to the server have no target.
 Source: Chaos Mesh API chaos-mesh.org/v1alpha1, https://chaos-mesh.org/docs/
 """
 
@@ -21,7 +18,6 @@ from unstale.toxics.delay import Constant, Delay, Normal, Uniform
 from unstale.toxics.drop import Drop
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.latency import Latency
-from unstale.toxics.link import Applied
 from unstale.toxics.scenario import Conditions, unused
 from unstale.toxics.toxic import Toxic
 
@@ -89,24 +85,17 @@ class Pods:
                 )
         return tuple(indices)
 
-    def selector(self, indices: Sequence[int] | None = None) -> Object:
-        """Selector of the clients' pods. indices: of the pods; None for all."""
-        selector = self._labelled("client")
+    def selector(self, component: str, indices: Sequence[int] | None = None) -> Object:
+        """Selector of the pods of the clients or the server. indices: of clients' pods; None for all."""
+        labels = {"app.kubernetes.io/name": "unstale", "app.kubernetes.io/component": component}
+        selector: Object = {"namespaces": [self.namespace], "labelSelectors": labels}
         if indices is not None:
             values = [str(index) for index in indices]
             selector["expressionSelectors"] = [{"key": INDEX_LABEL, "operator": "In", "values": values}]
         return {"selector": selector, "mode": "all"}
 
-    def server(self) -> Object:
-        """Selector of the server's pod."""
-        return {"selector": self._labelled("server"), "mode": "all"}
 
-    def _labelled(self, component: str) -> Object:
-        labels = {"app.kubernetes.io/name": "unstale", "app.kubernetes.io/component": component}
-        return {"namespaces": [self.namespace], "labelSelectors": labels}
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Experiment:
     """A fault without its times. kind: NetworkChaos or PodChaos. suffix: of its name."""
 
@@ -117,18 +106,19 @@ class _Experiment:
 
 
 def translated(conditions: Conditions, pods: Pods) -> Translation:
-    """Translate a settled scenario."""
     faults: list[Fault] = []
     left_out = []
     taken: set[str] = set()
     for applied in conditions.toxics:
+        toxic = applied.toxic
         try:
-            for experiment in _experiments(applied, pods):
-                name = unused(_name(f"{applied.toxic.name} {experiment.suffix}"), taken)
+            _check_is_translatable(toxic)
+            for experiment in _experiments(toxic, pods, pods.of(applied.clients)):
+                name = unused(_name(f"{toxic.name} {experiment.suffix}"), taken)
                 taken.add(name)
-                faults.append(_fault(name, experiment, applied.toxic, pods.namespace))
+                faults.append(_fault(name, experiment, toxic, pods.namespace))
         except _NotTranslatableError as error:
-            left_out.append(f"toxic {applied.toxic.name} ({applied.toxic.type}): {error}")
+            left_out.append(f"toxic {toxic.name} ({toxic.type}): {error}")
     if conditions.devices:
         left_out.append("devices: clients simulate them, if they receive the scenario")
     if conditions.stale_rounds:
@@ -136,37 +126,37 @@ def translated(conditions: Conditions, pods: Pods) -> Translation:
     return Translation(tuple(faults), tuple(left_out))
 
 
-def _experiments(applied: Applied, pods: Pods) -> Iterator[_Experiment]:
-    toxic = applied.toxic
+def _check_is_translatable(toxic: Toxic) -> None:
     if toxic.type in _WITHOUT_FAULT:
         raise _NotTranslatableError(_WITHOUT_FAULT[toxic.type])
     if toxic.messages is not None:
         raise _NotTranslatableError("it knows no messages, and this toxic touches some types only")
     if toxic.toxicity < 1 and not isinstance(toxic, Drop):
         raise _NotTranslatableError(f"it cannot touch a share of {toxic.toxicity:g}, only everything")
-    indices = pods.of(applied.clients)
+
+
+def _experiments(toxic: Toxic, pods: Pods, indices: Sequence[int] | None) -> Iterator[_Experiment]:
     match toxic:
         case Latency():
-            yield from _delays(toxic, pods, indices)
+            latency_s, jitter_s, remark = _as_uniform(toxic.delay)
+            delay = {"latency": duration(latency_s), "jitter": duration(jitter_s), "correlation": "0"}
+            yield from _network_faults("delay", delay, toxic, pods, indices, remark)
         case Drop():
-            yield from _losses(toxic, pods, indices)
+            remark = "packets are lost, not messages: TCP retransmits them, so all messages arrive, some of them late"
+            loss = {"loss": f"{100 * toxic.toxicity:g}", "correlation": "0"}
+            yield from _network_faults("loss", loss, toxic, pods, indices, remark)
         case Blackout():
             yield _partition(toxic, pods, indices)
         case Bandwidth():
-            yield from _rates(toxic, pods, indices)
+            each = pods.clients_each
+            bytes_per_s = max(1, round(toxic.bytes_per_s * each))  # their bps are bytes per second
+            rate = {"rate": f"{bytes_per_s}bps", "limit": QUEUE_BYTES, "buffer": BURST_BYTES}
+            remark = f"the {each} clients of a pod share a channel of {each} times the rate" if each > 1 else ""
+            yield from _network_faults("bandwidth", rate, toxic, pods, indices, remark)
         case Dropout():
             yield _failures(toxic, pods, indices)
         case _:
             raise _NotTranslatableError("it has no such fault")
-
-
-# --- one toxic each ---
-
-
-def _delays(toxic: Latency, pods: Pods, indices: Sequence[int] | None) -> Iterator[_Experiment]:
-    latency_s, jitter_s, remark = _as_uniform(toxic.delay)
-    delay = {"latency": duration(latency_s), "jitter": duration(jitter_s), "correlation": "0"}
-    return _network_faults("delay", delay, toxic, pods, indices, remark)
 
 
 def _as_uniform(delay: Delay) -> tuple[float, float, str]:
@@ -183,32 +173,11 @@ def _as_uniform(delay: Delay) -> tuple[float, float, str]:
             raise _NotTranslatableError(f"its delays are uniform, and cannot be {delay.distribution}")
 
 
-def _losses(toxic: Drop, pods: Pods, indices: Sequence[int] | None) -> Iterator[_Experiment]:
-    remark = "packets are lost, not messages: TCP retransmits them, so all messages arrive, some of them late"
-    loss = {"loss": f"{100 * toxic.toxicity:g}", "correlation": "0"}
-    return _network_faults("loss", loss, toxic, pods, indices, remark)
-
-
 def _partition(toxic: Blackout, pods: Pods, indices: Sequence[int] | None) -> _Experiment:
-    spec = {
-        "action": "partition",
-        **pods.server(),
-        "direction": _DIRECTIONS_OF_SERVER[toxic.direction],
-        "target": pods.selector(indices),
-    }
+    direction, target = _DIRECTIONS_OF_SERVER[toxic.direction], pods.selector("client", indices)
+    spec = {"action": "partition", **pods.selector("server"), "direction": direction, "target": target}
     remark = "messages are not lost: TCP sends them when the blackout is over"
     return _Experiment("NetworkChaos", spec, remark if toxic.layer == "message" else "")
-
-
-def _rates(toxic: Bandwidth, pods: Pods, indices: Sequence[int] | None) -> Iterator[_Experiment]:
-    each = pods.clients_each
-    rate = {
-        "rate": f"{max(1, round(toxic.bytes_per_s * each))}bps",  # their bps are bytes per second
-        "limit": QUEUE_BYTES,
-        "buffer": BURST_BYTES,
-    }
-    remark = f"the {each} clients of a pod share a channel of {each} times the rate" if each > 1 else ""
-    return _network_faults("bandwidth", rate, toxic, pods, indices, remark, each_pod=True)
 
 
 def _failures(toxic: Dropout, pods: Pods, indices: Sequence[int] | None) -> _Experiment:
@@ -219,32 +188,26 @@ def _failures(toxic: Dropout, pods: Pods, indices: Sequence[int] | None) -> _Exp
     percent = round(100 * toxic.off_s / (toxic.on_s + toxic.off_s))
     if percent == 0:
         raise _NotTranslatableError("fewer than one pod in two hundred would fail")
-    spec = {"action": "pod-failure", **pods.selector(indices), "mode": "fixed-percent", "value": str(percent)}
+    selector = pods.selector("client", indices)
+    spec = {"action": "pod-failure", **selector, "mode": "fixed-percent", "value": str(percent)}
     remark = f"{percent} % of the pods, drawn each time, end for off_s and restart"
     return _Experiment("PodChaos", spec, remark)
 
 
 def _network_faults(
-    action: str,
-    settings: Object,
-    toxic: Toxic,
-    pods: Pods,
-    indices: Sequence[int] | None,
-    remark: str,
-    *,
-    each_pod: bool = False,
+    action: str, settings: Object, toxic: Toxic, pods: Pods, indices: Sequence[int] | None, remark: str
 ) -> Iterator[_Experiment]:
-    """Faults of messages of the clients, and to them. each_pod: an object for each."""
+    """Faults of messages of the clients, and to them. A bandwidth to them has an object for each pod."""
     if toxic.direction != "down":
-        spec = {"action": action, **pods.selector(indices), action: settings}
+        spec = {"action": action, **pods.selector("client", indices), action: settings}
         yield _Experiment("NetworkChaos", spec, remark, "up")
     targets: list[tuple[str, Sequence[int] | None]] = [("down", indices)]
-    if each_pod:
+    if action == "bandwidth":
         targets = [(f"down {i}", [i]) for i in (range(pods.count) if indices is None else indices)]
     for suffix, target in targets if toxic.direction != "up" else ():
-        spec = {"action": action, **pods.server(), action: settings}
+        spec = {"action": action, **pods.selector("server"), action: settings}
         if target is not None:
-            spec |= {"direction": "to", "target": pods.selector(target)}
+            spec |= {"direction": "to", "target": pods.selector("client", target)}
         yield _Experiment("NetworkChaos", spec, remark, suffix)
 
 

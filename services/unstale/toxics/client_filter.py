@@ -1,17 +1,18 @@
 """Selection of clients by id, by a random share, or by the classes of their data."""
 
 import re
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from textwrap import shorten
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from zlib import crc32
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import Field, RootModel, StrictInt, StrictStr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.toxics.client_info import ClientInfo
+from unstale.settings.values import Section
 
 EXPECTED = (
     'all, a list of ids and ranges like [0, 3, "10-19"], {share: 0.3}, {holding: 5, top: 10} for those ten that '
@@ -22,24 +23,42 @@ SHOWN_MAX = 80  # characters of a list in a message
 _ID_OR_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class ClientInfo(Protocol):
+    """The clients of one run. Their data is loaded on first use."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients N; ids are 0 <= id < N."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the data set."""
+        ...
+
+    def holders(self, label: int) -> Sequence[int]:
+        """Clients with examples of a class, those with the most first, ties by id."""
+        ...
+
+    def smallest_class(self, client_id: int) -> int:
+        """The smallest class label of a client's training examples."""
+        ...
 
 
-class Share(_Part):
+class Share(Section, strict=True):
     """A random share of the clients, drawn once: rounded half up, at least one client."""
 
     share: float = Field(gt=0, le=1)
 
 
-class Holding(_Part):
+class Holding(Section, strict=True):
     """Clients with training examples of a class. top: number of those with the most."""
 
     holding: int = Field(ge=0)
     top: int | None = Field(None, ge=1)
 
 
-class SmallestClass(_Part):
+class SmallestClass(Section, strict=True):
     """Clients with training examples of this class and of no smaller one.
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#affected-clients
@@ -48,10 +67,10 @@ class SmallestClass(_Part):
     smallest_class: int = Field(ge=0)
 
 
-class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass]):
+class ClientFilter(
+    RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] | Share | Holding | SmallestClass], frozen=True
+):
     """A selection of clients. Its plain data: see `EXPECTED`."""
-
-    model_config = ConfigDict(frozen=True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -59,7 +78,7 @@ class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] 
         try:
             made = handler(data)
             if isinstance(made.root, tuple):
-                made.ids()
+                _ranges(made.root)
         except (ValidationError, ValueError):
             raise PydanticCustomError("expected", "{expected}", {"expected": EXPECTED}) from None
         return made
@@ -70,8 +89,6 @@ class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] 
         """The ids of the clients.
 
         Args:
-            client_info: the clients of the run.
-            seed: of the run.
             name: of the group or toxic, which keys the draw of a share.
             among: ids to select from; None for all clients of the run.
 
@@ -82,18 +99,23 @@ class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] 
         match self.root:
             case Share(share=share):
                 clients = _drawn(share, candidates, seed, name)
-            case Holding() | SmallestClass():
-                clients = self._by_class(client_info, candidates)
-            case tuple():
-                clients = self._listed(client_info) & candidates
+            case Holding(holding=label, top=top):
+                self._check_class(label, client_info)
+                holders = [client_id for client_id in client_info.holders(label) if client_id in candidates]
+                clients = frozenset(holders[:top])
+            case SmallestClass(smallest_class=label):
+                self._check_class(label, client_info)
+                clients = frozenset(i for i in candidates if client_info.smallest_class(i) == label)
+            case tuple(entries):
+                clients = self._listed(entries, client_info) & candidates
             case _:
                 clients = candidates
         if not clients:
-            raise UserError(f"clients is {self.words}, which matches nobody; name others")
+            raise UserError(f"clients is {self._words}, which matches nobody; name others")
         return clients
 
     @property
-    def words(self) -> str:
+    def _words(self) -> str:
         """The filter as in a file, cut to `SHOWN_MAX` characters."""
         root = self.root
         if isinstance(root, str):
@@ -103,45 +125,36 @@ class ClientFilter(RootModel[Literal["all"] | tuple[StrictInt | StrictStr, ...] 
         settings = root.model_dump(exclude_none=True).items()
         return f"{{{', '.join(f'{key}: {value}' for key, value in settings)}}}"
 
-    def ids(self) -> list[range]:
-        """The ids of a list, a range for each entry. Raises ValueError."""
-        assert isinstance(self.root, tuple)
-        ranges = []
-        for entry in self.root:
-            match = _ID_OR_RANGE.fullmatch(str(entry))
-            if match is None:
-                raise ValueError(entry)
-            first, last = int(match[1]), int(match[2] or match[1])
-            if first > last:
-                raise ValueError(entry)
-            ranges.append(range(first, last + 1))
-        if not ranges:
-            raise ValueError("no ids")
-        return ranges
-
-    def _by_class(self, client_info: ClientInfo, candidates: frozenset[int]) -> frozenset[int]:
-        root = self.root
-        assert isinstance(root, Holding | SmallestClass)
-        label = root.holding if isinstance(root, Holding) else root.smallest_class
+    def _check_class(self, label: int, client_info: ClientInfo) -> None:
         if label >= client_info.classes:
             raise UserError(
-                f"clients is {self.words}, but the data has {client_info.classes} classes, "
+                f"clients is {self._words}, but the data has {client_info.classes} classes, "
                 f"expected one of 0 to {client_info.classes - 1}"
             )
-        if isinstance(root, Holding):
-            holders = [client_id for client_id in client_info.holders(label) if client_id in candidates]
-            return frozenset(holders[: root.top])
-        return frozenset(i for i in candidates if client_info.smallest_class(i) == label)
 
-    def _listed(self, client_info: ClientInfo) -> frozenset[int]:
-        ranges = self.ids()
+    def _listed(self, entries: Sequence[int | str], client_info: ClientInfo) -> frozenset[int]:
+        ranges = _ranges(entries)
         highest = max(ids[-1] for ids in ranges)
         if highest >= client_info.clients:
             raise UserError(
-                f"clients is {self.words}, but client {highest} is none of the {client_info.clients} clients "
+                f"clients is {self._words}, but client {highest} is none of the {client_info.clients} clients "
                 f"of this run, whose ids are 0 to {client_info.clients - 1}"
             )
         return frozenset().union(*ranges)
+
+
+def _ranges(entries: Sequence[int | str]) -> list[range]:
+    """The ids of a list, a range for each entry. Raises ValueError."""
+    ranges = []
+    for entry in entries:
+        match = _ID_OR_RANGE.fullmatch(str(entry))
+        ids = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not ids:
+            raise ValueError(entry)
+        ranges.append(ids)
+    if not ranges:
+        raise ValueError("no ids")
+    return ranges
 
 
 def _drawn(share: float, candidates: frozenset[int], seed: int, name: str) -> frozenset[int]:

@@ -1,27 +1,26 @@
 """Distributions of delays in seconds. A number is a constant delay."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from unstale.seeds import Generator
+from unstale.settings.values import Section
 from unstale.toxics import trace
 
 Duration = Annotated[float, Field(ge=0, le=1e9)]
 """Seconds, at most thirty years, so that no sum is infinite."""
 
 
-class Distribution(BaseModel, ABC):
+class Distribution(Section):
     """A distribution of seconds >= 0."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @abstractmethod
     def draw(self, rng: Generator, at_s: float, number: int = 0) -> float:
@@ -120,11 +119,7 @@ class Trace(Distribution):
     @model_validator(mode="before")
     @classmethod
     def _read_file(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or data.get("file") is None:
-            return data
-        if data.get("steps_s") is not None:
-            raise ValueError("file and steps_s are both given, expected one of them")
-        return {**data, "file": None, "steps_s": trace.read_delays(Path(str(data["file"])))}
+        return trace.with_content(data, "file", "steps_s", trace.read_delays)
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -145,14 +140,9 @@ class Trace(Distribution):
         return self.steps_s[row - 1][1]
 
 
+_AnyDistribution = Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Trace
 DISTRIBUTIONS: Mapping[str, type[Distribution]] = {
-    "constant": Constant,
-    "uniform": Uniform,
-    "normal": Normal,
-    "lognormal": Lognormal,
-    "exponential": Exponential,
-    "pareto": Pareto,
-    "trace": Trace,
+    kind.model_fields["distribution"].default: kind for kind in get_args(_AnyDistribution)
 }
 
 
@@ -165,9 +155,6 @@ def _number_as_constant(data: Any) -> Any:
 
 
 Delay = Annotated[
-    Annotated[
-        Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Trace, Field(discriminator="distribution")
-    ],
-    BeforeValidator(_number_as_constant),
+    Annotated[_AnyDistribution, Field(discriminator="distribution")], BeforeValidator(_number_as_constant)
 ]
 """Type of a setting: `delay: 0.3`, or `delay: {distribution: exponential, mean_s: 0.3}`."""

@@ -4,16 +4,18 @@ Source: docs/methods/heterogeneity.md#durations-of-tasks
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import exp
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from unstale.seeds import Stream, stream
+from unstale.settings.values import Section
 from unstale.toxics.delay import Delay, Trace
 
 
-class Device(BaseModel):
+class Device(Section):
     """Settings of a device.
 
         seconds = factor * exp(spread * z_i) * (task + step_s * steps) * U(jitter)
@@ -21,8 +23,6 @@ class Device(BaseModel):
     z_i: a standard normal draw, once for each client i. task, U: drawn for each task, task first. steps: local steps
     of the task.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     task: Delay | None = Field(None, description="Time of a task, independent of its local steps.")
     step_s: float = Field(0.0, ge=0, description="Time of a local step.")
@@ -44,24 +44,24 @@ class Device(BaseModel):
         return self
 
 
+@dataclass(slots=True)
 class Devices:
     """The devices of the clients of a run. A client without a device takes no time."""
 
-    def __init__(self, seed: int, by_client: Mapping[int, Device]) -> None:
-        self._seed = seed
-        self._by_client = by_client
-        self._speeds: dict[int, float] = {}  # a generator costs 20 us
+    seed: int
+    by_client: Mapping[int, Device]
+    _speeds: dict[int, float] = field(default_factory=dict, init=False)  # a generator costs 20 us
 
     def __bool__(self) -> bool:
         """Whether any client has a device."""
-        return bool(self._by_client)
+        return bool(self.by_client)
 
     def duration_s(self, client_id: int, number: int, steps: int) -> float:
         """Compute time of task `number` of a client, >= 0. steps: its local steps."""
-        device = self._by_client.get(client_id)
+        device = self.by_client.get(client_id)
         if device is None:
             return 0.0
-        rng = stream(self._seed, Stream.LATENCY, client_id, number)
+        rng = stream(self.seed, Stream.LATENCY, client_id, number)
         task_s = 0.0 if device.task is None else device.task.draw(rng, 0.0, number)
         seconds = device.factor * self._speed(client_id, device) * (task_s + device.step_s * steps)
         if device.jitter is None:
@@ -73,6 +73,6 @@ class Devices:
         if not device.spread:
             return 1.0
         if client_id not in self._speeds:
-            drawn = stream(self._seed, Stream.DEVICES, client_id).standard_normal()
+            drawn = stream(self.seed, Stream.DEVICES, client_id).standard_normal()
             self._speeds[client_id] = exp(device.spread * float(drawn))
         return self._speeds[client_id]

@@ -1,28 +1,89 @@
 """Clients that are not always available: by round, or over time."""
 
-from bisect import bisect_left
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
-from unstale.toxics.availability import DrawnAvailability, RecordedAvailability
-from unstale.toxics.client_info import ClientInfo
+from unstale.settings.values import Section
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
-from unstale.toxics.trace import read_availability
+from unstale.toxics.trace import Interval, check_availability, read_availability, with_content
 
 Probability = Annotated[float, Field(ge=0, le=1)]
+Mean = Annotated[float, Field(ge=1e-3, le=1e9)]
 
-_MEAN_S_MIN, _MEAN_S_MAX = 1e-3, 1e9
-_ROUNDS_MAX = 10**9
+_CHANGES = 32  # of a chapter, on average: few would cost a generator each, many would fill the memory
+
+
+class RecordedAvailability(Section):
+    """The recorded availability of one client. intervals_s: [start_s, end_s), sorted."""
+
+    client: int = Field(ge=0)
+    intervals_s: tuple[Interval, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        check_availability(self.client, self.intervals_s, "intervals_s")
+        return self
+
+    def includes(self, at_s: float) -> bool:
+        """Whether the client is available."""
+        index = bisect_right(self.intervals_s, at_s, key=lambda interval: interval[0])
+        return index > 0 and at_s < self.intervals_s[index - 1][1]
+
+
+@dataclass(slots=True)
+class DrawnAvailability:
+    """Alternating times of one client: on for Exp(on_s), off for Exp(off_s) seconds.
+
+    An equal process: changes arrive as a Poisson process of rate 1 / on_s + 1 / off_s, and each makes the client
+    available with probability share = on_s / (on_s + off_s), whatever its state was. The time is divided into chapters
+    of equal length, whose changes depend on their own draws alone, so that a late time costs no more than an early one.
+    """
+
+    client_id: int
+    rngs: ToxicRng
+    share: float
+    chapter_s: float
+    _number: int = -1  # of the cached chapter
+    _times_s: list[float] = field(default_factory=list)
+    _outcomes: list[bool] = field(default_factory=list)
+    _initial: bool = True
+
+    def is_there(self, since_s: float) -> bool:
+        """Whether the client is available since_s >= 0 after its start (available at 0)."""
+        number = int(since_s // self.chapter_s)
+        if number != self._number:
+            self._times_s, self._outcomes = self._chapter(number)
+            self._initial = self._state_after(number - 1)
+            self._number = number
+        passed = bisect_right(self._times_s, since_s - number * self.chapter_s)
+        return self._outcomes[passed - 1] if passed else self._initial
+
+    def _state_after(self, number: int) -> bool:
+        """Whether the client is available at the end of a chapter."""
+        for earlier in range(number, -1, -1):
+            _, outcomes = self._chapter(earlier)
+            if outcomes:  # one chapter in e^32 has none
+                return outcomes[-1]
+        return True
+
+    def _chapter(self, number: int) -> tuple[list[float], list[bool]]:
+        """Sorted times of the changes from its start, and the state after each."""
+        rng = self.rngs.of_client(self.client_id, number)
+        count = int(rng.poisson(_CHANGES))
+        times_s = sorted((self.chapter_s * rng.random(count)).tolist())
+        return times_s, (rng.random(count) < self.share).tolist()
 
 
 class Dropout(Toxic):
@@ -47,34 +108,21 @@ class Dropout(Toxic):
 
     type = "dropout"
     destroys = True
-    example_settings: ClassVar = {"on_s": 10.0, "off_s": 5.0}
 
-    p: float | None = Field(None, ge=0, le=1, description="Probability that a client is available in a round.")
+    p: Probability | None = Field(None, description="Probability that a client is available in a round.")
     p_by_client: tuple[Probability, ...] | None = Field(None, description="The probability of each client.")
-    p_min: float | None = Field(None, ge=0, le=1, description="Lower bound of the probabilities p_i.")
+    p_min: Probability | None = Field(None, description="Lower bound of the probabilities p_i.")
     by: Literal["uniform", "adversarial"] = Field("uniform", description="How p_i is made from p_min.")
-    everyone_before: int = Field(
-        0, ge=0, le=_ROUNDS_MAX, description="First rounds in which all clients are available."
-    )
-    on_s: float | None = Field(
-        None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that a client is available."
-    )
-    off_s: float | None = Field(
-        None, ge=_MEAN_S_MIN, le=_MEAN_S_MAX, description="Mean time that a client is not available."
-    )
+    everyone_before: int = Field(0, ge=0, le=10**9, description="First rounds in which all clients are available.")
+    on_s: Mean | None = Field(None, description="Mean time that a client is available.")
+    off_s: Mean | None = Field(None, description="Mean time that a client is not available.")
     trace: Path | None = Field(None, description="File of times when each client is available.")
     present: tuple[RecordedAvailability, ...] | None = Field(None, description="The content of such a file.")
 
     @model_validator(mode="before")
     @classmethod
     def _read_trace(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or data.get("trace") is None:
-            return data
-        if data.get("present") is not None:
-            raise ValueError("trace and present are both given, expected one of them")
-        intervals_s = read_availability(Path(str(data["trace"])))
-        present = [{"client": client, "intervals_s": intervals_s[client]} for client in sorted(intervals_s)]
-        return {**data, "trace": None, "present": present}
+        return with_content(data, "trace", "present", read_availability)
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
@@ -125,9 +173,10 @@ class Dropout(Toxic):
         if self.present is not None:
             recorded = self._recorded(client_id)
             return recorded is not None and recorded.includes(at_s)
-        assert self.on_s is not None and self.off_s is not None
         if client_id not in rngs.cache:
-            rngs.cache[client_id] = DrawnAvailability(client_id, self.on_s, self.off_s, rngs)
+            assert self.on_s is not None and self.off_s is not None
+            share = self.on_s / (self.on_s + self.off_s)
+            rngs.cache[client_id] = DrawnAvailability(client_id, rngs, share, _CHANGES * self.off_s * share)
         drawn: DrawnAvailability = rngs.cache[client_id]
         return drawn.is_there(at_s - self.start_s)
 
@@ -149,7 +198,11 @@ class Dropout(Toxic):
     @override
     def settled(self, client_info: ClientInfo, clients: Collection[int] | None = None) -> Self:
         if self.present is not None:
-            self._check_trace(range(client_info.clients) if clients is None else sorted(clients))
+            for client_id in range(client_info.clients) if clients is None else sorted(clients):
+                if self._recorded(client_id) is None:
+                    raise UserError(
+                        f"trace has no row for client {client_id}; add one, or set clients to those in the trace"
+                    )
         if self.p_by_client is not None and len(self.p_by_client) != client_info.clients:
             raise UserError(
                 f"p_by_client has {len(self.p_by_client)} numbers, expected one for each of the "
@@ -162,13 +215,6 @@ class Dropout(Toxic):
         smallest = map(client_info.smallest_class, range(client_info.clients))
         p_by_client = tuple(self.p_min + (1 - self.p_min) * c / (client_info.classes - 1) for c in smallest)
         return self.model_copy(update={"p_by_client": p_by_client, "p_min": None, "by": "uniform"})
-
-    def _check_trace(self, clients: Collection[int]) -> None:
-        for client_id in clients:
-            if self._recorded(client_id) is None:
-                raise UserError(
-                    f"trace has no row for client {client_id}; add one, or set clients to those in the trace"
-                )
 
     def _recorded(self, client_id: int) -> RecordedAvailability | None:
         assert self.present is not None

@@ -1,7 +1,5 @@
 """Delayed messages."""
 
-from typing import ClassVar
-
 from pydantic import Field
 from typing_extensions import override
 
@@ -15,7 +13,6 @@ class Latency(Toxic):
     """Every message comes out a draw of `delay` later."""
 
     type = "latency"
-    example_settings: ClassVar = {"delay": {"distribution": "exponential", "mean_s": 0.5}}
 
     delay: Delay = Field(description="Delay: seconds, or a distribution.")
 

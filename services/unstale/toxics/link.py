@@ -4,12 +4,12 @@ Injector, simulator and the swarm tests send all messages through it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Self
 
-from unstale.toxics.client_info import ClientInfo
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
@@ -37,14 +37,14 @@ class Applied:
                 clients = None
             return cls(toxic.settled(client_info, clients), clients, group)
 
-    def concerns(self, flight: InFlightMessage, at_s: float | None = None) -> bool:
-        """Whether the toxic may touch such a message at a time; None: when it was sent."""
+    def concerns(self, flight: InFlightMessage, at_s: float) -> bool:
+        """Whether the toxic may touch such a message at a time."""
         toxic = self.toxic
         return (
             (self.clients is None or flight.client_id in self.clients)
             and toxic.direction in ("both", flight.direction)
             and (toxic.messages is None or flight.type in toxic.messages)
-            and toxic.is_on(flight.sent_s if at_s is None else at_s)
+            and toxic.is_on(at_s)
         )
 
 
@@ -84,21 +84,11 @@ class ToxicLink:
         self._touched_by: set[str] = set()  # toxics that touched the current message
         self.change(toxics)
 
-    @property
-    def touched(self) -> Counter[str]:
-        """Touched messages by toxic."""
-        return self.counts.touched
-
-    @property
-    def toxics(self) -> Sequence[Applied]:
-        """The current toxics, in order."""
-        return self._toxics
-
     def change(self, toxics: Sequence[Applied]) -> None:
         """Replace the toxics. Messages in flight are not affected."""
-        self._toxics = tuple(toxics)
-        self.counts.change(self._toxics)
-        self._at_start = tuple((one, ToxicRng(self._seed, one.toxic.name)) for one in self._toxics)
+        self.toxics = tuple(toxics)
+        self.counts.change(self.toxics)
+        self._at_start = tuple((one, ToxicRng(self._seed, one.toxic.name)) for one in self.toxics)
         self._at_end = tuple(
             (applied, rngs)
             for applied, rngs in self._at_start
@@ -114,9 +104,8 @@ class ToxicLink:
         flights: tuple[InFlightMessage, ...] = (flight,)
         self._touched_by.clear()
         for applied, rngs in self._at_start:
-            if applied.concerns(flight):
-                toxic = applied.toxic
-                flights = _numbered([out for one in flights for out in self._touch(toxic, toxic.apply, one, rngs)])
+            if applied.concerns(flight, flight.sent_s):
+                flights = _numbered([out for one in flights for out in self._touch(applied, rngs, one)])
         return tuple(out for one in flights for out in self._in_order(one))
 
     def forget_client(self, client_id: int) -> None:
@@ -125,16 +114,13 @@ class ToxicLink:
             self._channels.pop((client_id, direction), None)
 
     def _touch(
-        self,
-        toxic: Toxic,
-        apply: Callable[[InFlightMessage, ToxicRng], tuple[InFlightMessage, ...]],
-        flight: InFlightMessage,
-        rngs: ToxicRng,
+        self, applied: Applied, rngs: ToxicRng, flight: InFlightMessage, *, at_the_end: bool = False
     ) -> tuple[InFlightMessage, ...]:
         # The draw of toxicity is equal at the start and at the end. Nothing touches a declined task or a cut.
+        toxic = applied.toxic
         if flight.declined or flight.cuts or not rngs.are_below(toxic.toxicity, flight):
             return (flight,)
-        flights = apply(flight, rngs)
+        flights = toxic.apply_at_the_end(flight, rngs) if at_the_end else toxic.apply(flight, rngs)
         if flights != (flight,) and toxic.name not in self._touched_by:
             self._touched_by.add(toxic.name)
             self.counts.touched[toxic.name] += 1
@@ -154,23 +140,17 @@ class ToxicLink:
 
     def _past_end(self, flight: InFlightMessage) -> tuple[InFlightMessage, ...]:
         """Apply toxics at the end, again if a delay by one may lead into another."""
-        flights: tuple[InFlightMessage, ...] = (flight,)
+        flights = [flight]
         for _ in self._at_end:
             before = flights
             for applied, rngs in self._at_end:
-                toxic = applied.toxic
-                flights = tuple(
-                    out
-                    for one in flights
-                    for out in (
-                        self._touch(toxic, toxic.apply_at_the_end, one, rngs)
-                        if applied.concerns(one, one.due_s)
-                        else (one,)
-                    )
-                )
+                entering, flights = flights, []
+                for one in entering:
+                    concerned = applied.concerns(one, one.due_s)
+                    flights += self._touch(applied, rngs, one, at_the_end=True) if concerned else [one]
             if flights == before:
                 break
-        return flights
+        return tuple(flights)
 
 
 def _numbered(flights: list[InFlightMessage]) -> tuple[InFlightMessage, ...]:

@@ -1,12 +1,11 @@
 """Preview of a scenario: simulated tasks and updates of its clients."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
 
 from unstale.toxics.blackout import Blackout
-from unstale.toxics.client_info import ClientInfo
-from unstale.toxics.device import Devices
+from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.in_flight import Direction, InFlightMessage, MessageType
 from unstale.toxics.link import ToxicLink
@@ -19,16 +18,16 @@ NO_GROUP = "in no group"
 _HEADER_BYTES = 200  # of a task or an update, about
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Seen:
     """Tasks and updates of some clients."""
 
-    tasks: int  # sent
-    updates: int
-    down_s: tuple[float, ...]  # transfer times of tasks that arrived, in seconds
-    computing_s: tuple[float, ...]  # their compute times
-    up_s: tuple[float, ...]  # transfer times of updates that arrived
-    declined: int  # tasks
+    tasks: int = 0  # sent
+    updates: int = 0
+    declined: int = 0  # tasks
+    down_s: list[float] = field(default_factory=list)  # transfer times of tasks that arrived, in seconds
+    computing_s: list[float] = field(default_factory=list)  # their compute times
+    up_s: list[float] = field(default_factory=list)  # transfer times of updates that arrived
 
     @property
     def tasks_lost(self) -> float:
@@ -41,16 +40,12 @@ class Seen:
         return None if not self.updates else (self.updates - len(self.up_s)) / self.updates
 
     @classmethod
-    def of_all(cls, clients: "Sequence[Seen]") -> "Seen":
-        """The sum over several clients."""
-        return cls(
-            tasks=sum(one.tasks for one in clients),
-            updates=sum(one.updates for one in clients),
-            down_s=tuple(second for one in clients for second in one.down_s),
-            computing_s=tuple(second for one in clients for second in one.computing_s),
-            up_s=tuple(second for one in clients for second in one.up_s),
-            declined=sum(one.declined for one in clients),
-        )
+    def of_all(cls, clients: "Iterable[Seen]") -> "Seen":
+        total = cls()
+        for one in clients:
+            for column in fields(cls):
+                setattr(total, column.name, getattr(total, column.name) + getattr(one, column.name))
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,21 +99,25 @@ def preview(
     stale_rounds = {group.name: group.stale_rounds for group in scenario.groups}
     gates = [one for one in conditions.toxics if isinstance(one.toxic, Dropout | Blackout)]
     by_rounds = [isinstance(one.toxic, Dropout) and one.toxic.by_rounds for one in gates]
-    link, size_bytes = ToxicLink(conditions.toxics, seed), payload_bytes + _HEADER_BYTES
-    # A client of several groups is simulated once.
-    simulated = cache(partial(_simulated, link, conditions.devices, size_bytes, steps, seconds))
-    available = cache(partial(_available, ToxicLink(gates, seed), seconds))
+    link, gate = ToxicLink(conditions.toxics, seed), ToxicLink(gates, seed)
+
+    @cache  # a client of several groups is simulated once
+    def simulated(client_id: int) -> tuple[Seen, tuple[bool, ...]]:
+        seen = _simulated(link, conditions, payload_bytes + _HEADER_BYTES, steps, seconds, client_id)
+        return seen, _available(gate, seconds, client_id)
+
     groups = []
     for name, clients in members.items():
         sample = _sample(sorted(clients))
+        seen, there = zip(*map(simulated, sample), strict=True)
         groups.append(
             GroupSeen(
                 name=name,
                 clients=len(clients),
                 stale_rounds=stale_rounds.get(name),
                 played=sample,
-                seen=Seen.of_all([*map(simulated, sample)]),
-                there=tuple(map(available, sample)),
+                seen=Seen.of_all(seen),
+                there=there,
             )
         )
     return Preview(seconds=seconds, by_time=not all(by_rounds), by_rounds=any(by_rounds), groups=tuple(groups))
@@ -130,37 +129,31 @@ def _sample(clients: Sequence[int]) -> tuple[int, ...]:
     return tuple(clients[index * len(clients) // count] for index in range(count))
 
 
-def _simulated(link: ToxicLink, devices: Devices, size_bytes: int, steps: int, seconds: float, client_id: int) -> Seen:
+def _simulated(
+    link: ToxicLink, conditions: Conditions, size_bytes: int, steps: int, seconds: float, client_id: int
+) -> Seen:
     """One task after the other until `seconds`, at most `TASKS_MAX`."""
-    down_s, computing_s, up_s = [], [], []
-    number = updates = declined = 0
-    now_s = 0.0
+    seen, now_s = Seen(), 0.0
     while now_s < seconds:
         sent_s, now_s = now_s, now_s + seconds / TASKS_MAX
-        number += 1
-        task = _first(link.send(_flight(client_id, "task", number, sent_s, sent_s, size_bytes)))
+        seen.tasks += 1
+        task = _first(link, _flight(client_id, "task", seen.tasks, sent_s, sent_s, size_bytes))
         if task is None:
             continue
         if task.declined:
-            declined += 1
+            seen.declined += 1
             continue
-        down_s.append(task.due_s - sent_s)
-        computing_s.append(devices.duration_s(client_id, number, steps))
-        done_s = task.due_s + computing_s[-1]
-        update = _first(link.send(_flight(client_id, "update", number, sent_s, done_s, size_bytes)))
-        updates += 1
+        computing_s = conditions.devices.duration_s(client_id, seen.tasks, steps)
+        done_s = task.due_s + computing_s
+        seen.down_s.append(task.due_s - sent_s)
+        seen.computing_s.append(computing_s)
+        seen.updates += 1
+        update = _first(link, _flight(client_id, "update", seen.tasks, sent_s, done_s, size_bytes))
         now_s = max(now_s, done_s)
         if update is not None:
-            up_s.append(update.due_s - done_s)
+            seen.up_s.append(update.due_s - done_s)
             now_s = max(now_s, update.due_s)
-    return Seen(
-        tasks=number,
-        updates=updates,
-        down_s=tuple(down_s),
-        computing_s=tuple(computing_s),
-        up_s=tuple(up_s),
-        declined=declined,
-    )
+    return seen
 
 
 def _available(gate: ToxicLink, seconds: float, client_id: int) -> tuple[bool, ...]:
@@ -168,7 +161,7 @@ def _available(gate: ToxicLink, seconds: float, client_id: int) -> tuple[bool, .
     available = []
     for part in range(BINS):
         at_s = (part + 0.5) * seconds / BINS
-        task = _first(gate.send(_flight(client_id, "task", part, at_s, at_s, _HEADER_BYTES)))
+        task = _first(gate, _flight(client_id, "task", part, at_s, at_s, _HEADER_BYTES))
         available.append(task is not None and not task.declined and task.due_s == at_s)
     return tuple(available)
 
@@ -190,6 +183,6 @@ def _flight(
     )
 
 
-def _first(flights: tuple[InFlightMessage, ...]) -> InFlightMessage | None:
+def _first(link: ToxicLink, flight: InFlightMessage) -> InFlightMessage | None:
     """The message that comes out first; None if there is none but broken connections."""
-    return min((one for one in flights if not one.cuts), key=lambda one: one.due_s, default=None)
+    return min((one for one in link.send(flight) if not one.cuts), key=lambda one: one.due_s, default=None)

@@ -1,7 +1,6 @@
 """Messages out of order."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -19,7 +18,6 @@ class Reorder(Toxic):
     """
 
     type = "reorder"
-    example_settings: ClassVar = {"delay": 0.5}
 
     delay: Delay = Field(description="Delay: seconds, or a distribution.")
 

@@ -35,15 +35,6 @@ class ToxicRng:
         return stream(self.seed, Stream.TOXICS, self._key, _OF_CLIENTS, client_id, chapter)
 
     def _keyed(self, purpose: int, flight: InFlightMessage) -> Generator:
-        return stream(
-            self.seed,
-            Stream.TOXICS,
-            self._key,
-            purpose,
-            flight.client_id,
-            _DIRECTIONS.index(flight.direction),
-            MESSAGE_TYPES.index(flight.type),
-            flight.number,
-            flight.attempt,
-            flight.copy,
-        )
+        direction, type_ = _DIRECTIONS.index(flight.direction), MESSAGE_TYPES.index(flight.type)
+        message = (flight.client_id, direction, type_, flight.number, flight.attempt, flight.copy)
+        return stream(self.seed, Stream.TOXICS, self._key, purpose, *message)

@@ -1,16 +1,17 @@
 """Scenarios: groups of clients, with their devices and toxics."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from unstale.errors import UserError
-from unstale.toxics.client_filter import EVERYONE, ClientFilter
-from unstale.toxics.client_info import ClientInfo
+from unstale.settings.values import Section
+from unstale.toxics.client_filter import EVERYONE, ClientFilter, ClientInfo
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.link import Applied
@@ -34,27 +35,20 @@ class Conditions:
     availability: tuple[float, ...] | None = None
 
 
-class Group(BaseModel):
+class Group(Section):
     """A group of clients. A later group replaces device and staleness, adds toxics."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name = Field(min_length=1, max_length=64, description="Name of the group.")
     clients: ClientFilter = Field(EVERYONE, description="Clients of the group; left out: all.")
     device: Device | None = Field(None, description="Compute time of a task.")
     toxics: tuple[Toxic, ...] = Field((), max_length=TOXICS_MAX, description="Toxics of messages.")
     stale_rounds: int | None = Field(
-        None,
-        ge=1,
-        le=10**6,
-        description="Number of rounds by which updates are late, in rounds that wait for all clients.",
+        None, ge=1, le=10**6, description="Rounds by which updates are late, in rounds that wait for all clients."
     )
 
 
-class Scenario(BaseModel):
+class Scenario(Section):
     """The content of a scenario file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     description: str = Field("", max_length=4096, description="Summary of the scenario, one line.")
     groups: tuple[Group, ...] = Field(min_length=1, max_length=GROUPS_MAX)
@@ -108,52 +102,43 @@ class Scenario(BaseModel):
                 named = toxic.model_copy(update={"name": name})
                 within = f"{where}, toxic {number} ({toxic.type})"
                 toxics.append(Applied.settled(named, client_info, seed, members, within))
-        _check_staleness(toxics, stale_rounds)
         return Conditions(
             toxics=tuple(toxics),
             devices=Devices(seed, devices),
             stale_rounds=MappingProxyType(stale_rounds),
-            availability=_availability(toxics, client_info.clients, seed),
+            availability=_availability(toxics, stale_rounds, client_info.clients, seed),
         )
 
 
-def _availability(toxics: Sequence[Applied], clients: int, seed: int) -> tuple[float, ...] | None:
-    """p_i of each client: of two dropouts by rounds the stricter one decides."""
-    dropouts = list(_dropouts_by_rounds(toxics))
-    if not dropouts:
-        return None
-    availability = [1.0] * clients
-    for client_ids, dropout in dropouts:
-        for i in range(clients) if client_ids is None else client_ids:
-            availability[i] = min(availability[i], dropout.probability(i, seed))
-    return tuple(availability)
+def _availability(
+    toxics: Sequence[Applied], stale_rounds: Mapping[int, int], clients: int, seed: int
+) -> tuple[float, ...] | None:
+    """p_i of each client: of two dropouts by rounds the stricter one decides.
 
-
-def _check_staleness(toxics: Sequence[Applied], stale_rounds: Mapping[int, int]) -> None:
-    """Tasks of a late client have old versions, so its dropouts would be wrong."""
-    for client_ids, dropout in _dropouts_by_rounds(toxics):
-        both = sorted(stale_rounds if client_ids is None else client_ids & stale_rounds.keys())
-        if both:
-            raise UserError(
-                f"toxic {dropout.name} is a dropout by rounds and touches client {both[0]}, which has stale_rounds "
-                f"{stale_rounds[both[0]]}; give a client one of them"
-            )
-
-
-def _dropouts_by_rounds(toxics: Sequence[Applied]) -> Iterator[tuple[frozenset[int] | None, Dropout]]:
-    """The dropouts by rounds with their clients; None for all."""
+    Raises UserError for a late client with a dropout: its tasks have old versions, so its dropouts would be wrong.
+    """
+    availability: list[float] = []
     for applied in toxics:
-        if isinstance(applied.toxic, Dropout) and applied.toxic.by_rounds:
-            yield applied.clients, applied.toxic
+        dropout = applied.toxic
+        if not isinstance(dropout, Dropout) or not dropout.by_rounds:
+            continue
+        client_ids = range(clients) if applied.clients is None else applied.clients
+        late = sorted(stale_rounds.keys() & client_ids)
+        if late:
+            raise UserError(
+                f"toxic {dropout.name} is a dropout by rounds and touches client {late[0]}, which has stale_rounds "
+                f"{stale_rounds[late[0]]}; give a client one of them"
+            )
+        availability = availability or [1.0] * clients
+        for i in client_ids:
+            availability[i] = min(availability[i], dropout.probability(i, seed))
+    return tuple(availability) or None
 
 
 def unused(name: str, taken: set[str]) -> str:
     """The name, or the first of name-2, name-3, ... that is not taken."""
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}-{number}"
-    return free
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain((name,), numbered) if one not in taken)
 
 
 # --- from plain data ---
@@ -184,14 +169,14 @@ def _is_list(data: Any) -> bool:
 
 
 def _check_unique(kind: str, names: Sequence[str], where: str) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
+    for name, number in Counter(names).items():
+        if number > 1:
             raise UserError(f"{where}: two {kind}s have the name {name!r}; rename one of them")
 
 
 # --- time ---
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Section)
 
 
 def _scaled(model: M, factor: float, where: str) -> M:

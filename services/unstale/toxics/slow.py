@@ -1,7 +1,5 @@
 """Clients with longer round trips."""
 
-from typing import ClassVar
-
 from pydantic import Field
 from typing_extensions import override
 
@@ -21,7 +19,6 @@ class Slow(Toxic):
     """
 
     type = "slow"
-    example_settings: ClassVar = {"factor": 2.0}
 
     factor: float = Field(gt=1, le=1e6, description="Factor of the round trip time.")
 

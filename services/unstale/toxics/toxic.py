@@ -1,14 +1,14 @@
 """The interface of a toxic, which maps one message to none, one or several."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstale.toxics.client_filter import ClientFilter
-from unstale.toxics.client_info import ClientInfo
+from unstale.settings.values import Section
+from unstale.toxics.client_filter import ClientFilter, ClientInfo
 from unstale.toxics.in_flight import InFlightMessage, MessageType
 from unstale.toxics.rng import ToxicRng
 
@@ -25,14 +25,11 @@ Name = Annotated[str, AfterValidator(_printable)]
 """Name of a group or a toxic, for messages, tables and metrics."""
 
 
-class Toxic(BaseModel, ABC):
+class Toxic(Section):
     """Settings of every toxic. Frozen: a change makes a new toxic."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     type: ClassVar[str]
     destroys: ClassVar[bool] = False  # whether messages may be lost
-    example_settings: ClassVar[Mapping[str, Any]] = {}  # for tests, where settings are required
 
     name: Name = Field("", max_length=128, description="Name in the scenario; generated if left out.")
     toxicity: float = Field(1.0, ge=0, le=1, description="Share of the messages that it touches.")
@@ -74,11 +71,7 @@ class Toxic(BaseModel, ABC):
         """Whether it acts on the bytes of a connection, by its setting `layer`."""
         return getattr(self, "layer", "message") == "tcp"
 
-    def settled(
-        self,
-        client_info: ClientInfo,  # noqa: ARG002
-        clients: Collection[int] | None = None,  # noqa: ARG002
-    ) -> Self:
+    def settled(self, client_info: ClientInfo, clients: Collection[int] | None = None) -> Self:  # noqa: ARG002
         """The same toxic, adapted to the clients that it applies to; None for all.
 
         Raises UserError for settings that do not fit them.

@@ -1,9 +1,10 @@
 """Recorded delays and availability of clients from CSV files."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 CHARACTERS_MAX = 64 * 1024 * 1024  # some three million rows, such as thirty intervals for each of 100,000 clients
 DELAYS = ("time_s", "delay_s")
@@ -20,8 +21,8 @@ def read_delays(path: Path) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def read_availability(path: Path) -> dict[int, tuple[Interval, ...]]:
-    """Read `AVAILABILITY`: intervals [start_s, end_s) by client. Raises ValueError."""
+def read_availability(path: Path) -> list[dict[str, Any]]:
+    """Read `AVAILABILITY`: for each client, sorted, its intervals [start_s, end_s). Raises ValueError."""
     by_client: dict[int, list[Interval]] = {}
     for line, (client, start_s, end_s) in enumerate(_rows(path, AVAILABILITY), start=2):
         if client != int(client):
@@ -29,7 +30,16 @@ def read_availability(path: Path) -> dict[int, tuple[Interval, ...]]:
         by_client.setdefault(int(client), []).append((start_s, end_s))
     for client_id, intervals in by_client.items():
         check_availability(client_id, intervals, f"trace {path}")
-    return {client_id: tuple(intervals) for client_id, intervals in by_client.items()}
+    return [{"client": client_id, "intervals_s": by_client[client_id]} for client_id in sorted(by_client)]
+
+
+def with_content(data: Any, file: str, content: str, read: Callable[[Path], Any]) -> Any:
+    """Settings with the content of the file that they name. file, content: names of settings. Raises ValueError."""
+    if not isinstance(data, Mapping) or data.get(file) is None:
+        return data
+    if data.get(content) is not None:
+        raise ValueError(f"{file} and {content} are both given, expected one of them")
+    return {**data, file: None, content: read(Path(str(data[file])))}
 
 
 def check_delays(steps: Sequence[Step], where: str, first: int) -> None:

@@ -59,7 +59,9 @@ def errors_at(where: str) -> Iterator[None]:
 
 def user_error(error: ValidationError, model: type[BaseModel], where: str) -> UserError:
     """The first error of a validation as one line that begins with `where`."""
-    first = _first(error)
+    errors = error.errors(include_url=False)
+    # An unknown setting before others: a misspelled setting is missing as well.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, context = first["type"], first.get("ctx", {})
     path = [str(key) for key in first["loc"]]
     # pydantic adds the tag of a union to the path.
@@ -77,12 +79,6 @@ def user_error(error: ValidationError, model: type[BaseModel], where: str) -> Us
         return UserError(f"{where}: {message}")
     subject = f"{where}: {name}" if name else where
     return UserError(f"{subject} is {shown(first['input'])}, expected {_expected(first)}")
-
-
-def _first(error: ValidationError) -> ErrorDetails:
-    """An unknown setting before others: a misspelled setting is missing as well."""
-    errors = error.errors(include_url=False)
-    return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 
 
 def _advice(path: list[str], model: type[BaseModel]) -> str:
