@@ -189,7 +189,9 @@ def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -
 
 def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
     page = look(site.url)
-    expect(page.locator("#accuracy-chart .plot")).to_have_text("Not measured yet: the first evaluation follows round 1.")
+    expect(page.locator("#accuracy-chart .plot")).to_have_text(
+        "Not measured yet: the first evaluation follows round 1."
+    )
     expect(page.locator("#staleness-chart .plot")).to_have_text("No round has been applied yet.")
     expect(page.locator("#last-empty")).to_be_visible()
     expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
