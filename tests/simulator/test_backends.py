@@ -16,9 +16,8 @@ from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Computed, Job, Loop
 from unstale.simulator.backends.choose import choose
-from unstale.simulator.backends.loop import Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
 from unstale.simulator.backends.vmap import Vmap

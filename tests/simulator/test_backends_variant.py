@@ -11,8 +11,7 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
-from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.backend import Backend, Computed, Job, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.registry import create as create_training

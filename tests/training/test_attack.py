@@ -16,8 +16,7 @@ from unstale.learner.versions import Version
 from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
 from unstale.simulator.assemble import simulation
-from unstale.simulator.backends.backend import Backend, Job
-from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.backend import Backend, Job, Loop
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.attack import LISTED_MAX, Attack, attackers
 from unstale.training.local import LocalUpdate

@@ -77,7 +77,12 @@ class Simulation:
         self._encoded = Encoded(parts.clients.encoding, learner)
         self._queue = queue = EventQueue()
         self._compute = SynchronousCompute(
-            learner, self._encoded, parts.evaluate, clock=queue.clock, recorder=recorder, watcher=watcher
+            learner=learner,
+            encoded=self._encoded,
+            evaluate=parts.evaluate,
+            clock=queue.clock,
+            recorder=recorder,
+            watcher=watcher,
         )
         self._stats = RunStats(settings.rounds, on_progress, parts.clients.evaluate_every)
         sent, dimension = learner.sent, learner.policy.dimension

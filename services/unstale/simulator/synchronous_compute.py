@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from unstale.learner.learner import Learner, RoundResult
@@ -23,35 +24,17 @@ class Watcher(Protocol):
         """A version was evaluated. at_s: virtual time."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class SynchronousCompute:
-    """Commands take no virtual time.
+    """Executes commands, which take no virtual time."""
 
-    Args:
-        learner: Makes versions.
-        encoded: Keeps the versions that clients receive.
-        evaluate: Evaluates a version.
-        clock: Virtual time.
-        recorder: Records the run; None for none.
-        watcher: Observes rounds and evaluations; None for none.
-
-    Attributes:
-        commands: Submitted and not executed yet.
-    """
-
-    def __init__(
-        self,
-        learner: Learner,
-        encoded: Encoded,
-        evaluate: Callable[[Version], Evaluation],
-        *,
-        clock: Callable[[], float],
-        recorder: SimulationRecorder | None,
-        watcher: Watcher | None,
-    ) -> None:
-        self._learner, self._encoded, self._evaluate = learner, encoded, evaluate
-        self._clock = clock
-        self._recorder, self._watcher = recorder, watcher
-        self.commands: deque[Command] = deque()
+    learner: Learner
+    encoded: Encoded  # keeps the versions that clients receive
+    evaluate: Callable[[Version], Evaluation]
+    clock: Callable[[], float]  # virtual time
+    recorder: SimulationRecorder | None
+    watcher: Watcher | None
+    commands: deque[Command] = field(default_factory=deque)  # submitted and not executed yet
 
     def execute(self, command: Command) -> Applied | Evaluated | None:
         """Execute a command; its result, if it has one."""
@@ -60,25 +43,25 @@ class SynchronousCompute:
         if isinstance(command, EvaluateCommand):
             return self._evaluated(command)
         assert isinstance(command, ForgetCommand), command
-        self._learner.forget(command.version)
-        self._encoded.forget(command.version)
+        self.learner.forget(command.version)
+        self.encoded.forget(command.version)
         return None
 
     def _apply(self, command: ApplyCommand) -> Applied:
-        result = self._learner.apply_round(command.round.rows, command.updates)
+        result = self.learner.apply_round(command.round.rows, command.updates)
         command.round.release()
-        if self._watcher is not None:
-            self._watcher.round_applied(result, command.updates)
+        if self.watcher is not None:
+            self.watcher.round_applied(result, command.updates)
         digest = ""
-        if self._recorder is not None:
+        if self.recorder is not None:
             digest = result.sent.digest
             if result.compensation is not None and result.compensation.made is not None:
-                self._recorder.keep_made(result.version, result.compensation.made)
+                self.recorder.keep_made(result.version, result.compensation.made)
         return Applied(result=result, frames=[], aggregate_s=0.0, device_memory_bytes=0, digest=digest)
 
     def _evaluated(self, command: EvaluateCommand) -> Evaluated:
-        assert command.version == self._learner.version, (command.version, self._learner.version)
-        evaluation = self._evaluate(self._learner.sent)
-        if self._watcher is not None:
-            self._watcher.evaluated(command.version, evaluation, self._clock())
+        assert command.version == self.learner.version, (command.version, self.learner.version)
+        evaluation = self.evaluate(self.learner.sent)
+        if self.watcher is not None:
+            self.watcher.evaluated(command.version, evaluation, self.clock())
         return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)

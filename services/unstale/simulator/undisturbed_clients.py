@@ -1,5 +1,6 @@
 """Clients that no toxic touches: their messages take no time, and are not made."""
 
+from dataclasses import dataclass, field
 from functools import partial
 
 from unstale.client.session import GREETING_S
@@ -12,17 +13,17 @@ from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Task
 
 
+@dataclass(slots=True, eq=False)
 class UndisturbedClients:
-    """The fast path: a client is no more than its newest task."""
+    """The fast path: the state of a client is its newest task."""
 
-    def __init__(self, event_queue: EventQueue, server: ServerSide, client_limits: ClientLimits) -> None:
-        self._event_queue = event_queue
-        self._server = server
-        self._client_limits = client_limits
-        self._newest: dict[int, Task] = {}  # by client
+    _event_queue: EventQueue
+    _server: ServerSide
+    _client_limits: ClientLimits
+    _newest: dict[int, Task] = field(default_factory=dict)  # by client
 
     def start(self, client_id: int, task: Task) -> None:
-        """A client begins a task, in the place of the one before."""
+        """A client begins a task, instead of its last one."""
         self._newest[client_id] = task
         due_s = self._event_queue.now_s + self._server.duration_s(client_id, task.number)
         self._event_queue.schedule(due_s, client_id, partial(self._finish, client_id, task), task)
@@ -38,7 +39,7 @@ class UndisturbedClients:
         self._server.settle(verdict.client_id, number, accepted=accepted)
 
     def exclude(self, client_id: int) -> None:
-        """A client is in quarantine: it says hello again and again, as its session would."""
+        """A client is in quarantine: it repeats its hello, as its session would."""
         at_s = self._event_queue.now_s + GREETING_S
         self._event_queue.schedule(at_s, client_id, partial(self._greet, client_id))
 

@@ -7,8 +7,7 @@ import torch
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
-from unstale.simulator.backends.backend import Backend
-from unstale.simulator.backends.loop import Loop
+from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.registry import create as create_training

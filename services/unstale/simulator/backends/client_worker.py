@@ -8,8 +8,7 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
-from unstale.simulator.backends.backend import Computed, Job
-from unstale.simulator.backends.loop import one_by_one
+from unstale.simulator.backends.backend import Computed, Job, one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate

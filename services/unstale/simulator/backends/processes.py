@@ -12,8 +12,7 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError, WorkerLostError
 from unstale.simulator.backends import client_worker
-from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.simulator.backends.loop import one_by_one
+from unstale.simulator.backends.backend import Backend, Computed, Job, one_by_one
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
 from unstale.training.local import LocalTraining
 from unstale.workers import pool
