@@ -3,17 +3,16 @@
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import examples, uniform
 
 
 class AveragingSettings(PolicySettings):
-    weighting: Literal["uniform", "samples"] = Field(
+    weighting: Literal["uniform", "samples"] = setting(
         "uniform",
-        description="What an update counts: the same each, or by the examples that its client holds.",
-        json_schema_extra={"source": "WKAFL paper, Eq. 2; in synchronous rounds McMahan et al."},
+        "What an update counts: the same each, or by the examples that its client holds.",
+        "WKAFL paper, Eq. 2; in synchronous rounds McMahan et al.",
     )
 
 

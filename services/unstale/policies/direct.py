@@ -3,17 +3,17 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import add_drift, uniform
 
 
 class DirectSettings(PolicySettings):
-    stale_form: Literal["delta", "model"] = Field(
+    stale_form: Literal["delta", "model"] = setting(
         "delta",
-        description="What of a stale client is averaged: the update that it made, or the model that it ended with.",
-        json_schema_extra={"source": "code released with Wang & Gao; their text speaks of the stale model"},
+        "What of a stale client is averaged: the update that it made, or the model that it ended with.",
+        "code released with Wang & Gao; their text speaks of the stale model",
     )
 
 

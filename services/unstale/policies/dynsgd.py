@@ -1,17 +1,12 @@
 """DynSGD: weights inversely proportional to age, counted from 1."""
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import normalise, polynomial, uniform
 
 
 class DynSgdSettings(PolicySettings):
-    normalise: bool = Field(
-        True,
-        description="Scale the weights to sum 1; otherwise divide them by K.",
-        json_schema_extra={"source": "FedHist paper, Eq. 4"},
-    )
+    normalise: bool = setting(True, "Scale the weights to sum 1; otherwise divide them by K.", "FedHist paper, Eq. 4")
 
 
 class DynSgd(Policy[DynSgdSettings]):

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.row_memory import RowMemory, float64_zeros, host_like, latest_rows
 from unstale.policies.weights import on_rows
@@ -18,41 +19,33 @@ _NEVER = -1
 
 
 class FedArSettings(PolicySettings):
-    rho: float = Field(
+    rho: float = setting(
         0.1,
+        "How fast an absent client's update gains weight: (tau + 1)^rho after tau rounds.",
+        "FedAR paper",
         ge=0,
         le=10,
-        description="How fast an absent client's update gains weight: (tau + 1)^rho after tau rounds.",
-        json_schema_extra={"source": "FedAR paper"},
     )
-    psi_max: float = Field(
-        2.0,
-        ge=1,
-        description="The most that an absent client's update weighs.",
-        json_schema_extra={"source": "FedAR paper"},
-    )
-    cutoff: Literal["convex", "nonconvex", "none"] = Field(
+    psi_max: float = setting(2.0, "The most that an absent client's update weighs.", "FedAR paper", ge=1)
+    cutoff: Literal["convex", "nonconvex", "none"] = setting(
         "nonconvex",
-        description="How long an absent client counts: less than t0 + t/b rounds, c * max(sqrt t, sqrt t0), for ever.",
-        json_schema_extra={"source": "FedAR paper, whose experiments train networks"},
+        "How long an absent client counts: less than t0 + t/b rounds, c * max(sqrt t, sqrt t0), for ever.",
+        "FedAR paper, whose experiments train networks",
     )
-    t0: float | None = Field(
+    t0: float | None = setting(
         None,
+        "For the cut-offs: t0; null means 10 for convex and 25 for nonconvex.",
+        "ours: the paper gives no value; both begin at ten rounds",
         gt=0,
-        description="For the cut-offs: t0; null means 10 for convex and 25 for nonconvex.",
-        json_schema_extra={"source": "ours: the paper gives no value; both begin at ten rounds"},
     )
-    b: float = Field(
-        10.0,
-        gt=2,
-        description="For convex: rounds in which the cut-off grows by one.",
-        json_schema_extra={"source": "FedAR paper: b > 2; the value is ours"},
+    b: float = setting(
+        10.0, "For convex: rounds in which the cut-off grows by one.", "FedAR paper: b > 2; the value is ours", gt=2
     )
-    c: float = Field(
+    c: float = setting(
         2.0,
+        "For nonconvex: the factor, at most 2 sqrt t0.",
+        "ours: the paper's own value would forget everyone at once",
         gt=0,
-        description="For nonconvex: the factor, at most 2 sqrt t0.",
-        json_schema_extra={"source": "ours: the paper's own value would forget everyone at once"},
     )
 
     @model_validator(mode="after")

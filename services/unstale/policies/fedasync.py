@@ -4,45 +4,27 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import add_drift, polynomial, weighted_sum
 
 
 class FedAsyncSettings(PolicySettings):
-    alpha: float = Field(
-        0.6,
-        gt=0,
-        le=1,
-        description="Share of a fresh client's model in the mixture.",
-        json_schema_extra={"source": "Xie et al."},
-    )
-    staleness: Literal["polynomial", "constant", "hinge"] = Field(
+    alpha: float = setting(0.6, "Share of a fresh client's model in the mixture.", "Xie et al.", gt=0, le=1)
+    staleness: Literal["polynomial", "constant", "hinge"] = setting(
         "polynomial",
-        description="How staleness s lowers that share: (s + 1)^-exponent, not at all, or past b rounds.",
-        json_schema_extra={"source": "Xie et al.; the default among them is ours"},
+        "How staleness s lowers that share: (s + 1)^-exponent, not at all, or past b rounds.",
+        "Xie et al.; the default among them is ours",
     )
-    exponent: float = Field(
-        0.5, ge=0, description="For polynomial: the exponent.", json_schema_extra={"source": "Xie et al."}
-    )
-    a_h: float = Field(
-        10.0,
-        gt=0,
-        description="For hinge: the share is divided by 1 + a_h (s - b) when s > b.",
-        json_schema_extra={"source": "Xie et al."},
-    )
-    b: int = Field(
-        4,
-        ge=0,
-        description="For hinge: staleness up to which nothing is lowered, rounds.",
-        json_schema_extra={"source": "Xie et al.; FLGo: 6"},
-    )
-    hinge_plus_one: bool = Field(
+    exponent: float = setting(0.5, "For polynomial: the exponent.", "Xie et al.", ge=0)
+    a_h: float = setting(10.0, "For hinge: the share is divided by 1 + a_h (s - b) when s > b.", "Xie et al.", gt=0)
+    b: int = setting(4, "For hinge: staleness up to which nothing is lowered, rounds.", "Xie et al.; FLGo: 6", ge=0)
+    hinge_plus_one: bool = setting(
         True,
-        description="For hinge: whether the divisor has its 1 +; without it, it is at least 1 all the same.",
-        json_schema_extra={"source": "Xie et al., Plato; FLGo leaves it out"},
+        "For hinge: whether the divisor has its 1 +; without it, it is at least 1 all the same.",
+        "Xie et al., Plato; FLGo leaves it out",
     )
 
 

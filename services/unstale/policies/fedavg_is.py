@@ -3,9 +3,9 @@
 from types import MappingProxyType
 
 import torch
-from pydantic import Field
 
 from unstale.errors import UserError
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 
 PROBABILITY_MIN = 1e-6
@@ -13,9 +13,10 @@ PROBABILITY_MIN = 1e-6
 
 
 class FedAvgIsSettings(PolicySettings):
-    probabilities: float | tuple[float, ...] = Field(
-        description="p_i, how likely client i is there in a round: one number for all or one for each, 1e-6 to 1.",
-        json_schema_extra={"source": "FedAR paper; MIFA's code knows the true ones"},
+    probabilities: float | tuple[float, ...] = setting(
+        ...,
+        "p_i, how likely client i is there in a round: one number for all or one for each, 1e-6 to 1.",
+        "FedAR paper; MIFA's code knows the true ones",
     )
 
 

@@ -5,25 +5,22 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from unstale import seeds
 from unstale.errors import UserError
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import first_rows, on_rows, uniform, weighted_sum
 
 
 class FedAvgSSettings(PolicySettings):
-    size: int = Field(
-        50,
-        ge=1,
-        description="S, the most updates of a round that count; not more than the run has clients.",
-        json_schema_extra={"source": "FedAR paper"},
+    size: int = setting(
+        50, "S, the most updates of a round that count; not more than the run has clients.", "FedAR paper", ge=1
     )
-    wait_for_selected: bool = Field(
+    wait_for_selected: bool = setting(
         False,
-        description="Pick S of all clients first, and let rounds pass until each of them has contributed.",
-        json_schema_extra={"source": "ours: the FedAR paper takes available clients; MIFA's code waits"},
+        "Pick S of all clients first, and let rounds pass until each of them has contributed.",
+        "ours: the FedAR paper takes available clients; MIFA's code waits",
     )
 
 

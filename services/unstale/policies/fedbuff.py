@@ -3,17 +3,16 @@
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import polynomial, uniform
 
 
 class FedBuffSettings(PolicySettings):
-    staleness: Literal["polynomial", "none"] = Field(
+    staleness: Literal["polynomial", "none"] = setting(
         "polynomial",
-        description="How staleness s damps an update: by 1 / sqrt(1 + s), or not at all.",
-        json_schema_extra={"source": "Nguyen et al.; released re-implementations: none"},
+        "How staleness s damps an update: by 1 / sqrt(1 + s), or not at all.",
+        "Nguyen et al.; released re-implementations: none",
     )
 
 

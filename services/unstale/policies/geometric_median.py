@@ -1,9 +1,9 @@
 """Geometric median: the point from which the distances to all updates add up to the least."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.gram import gram
 from unstale.policies.order_statistics import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
@@ -14,25 +14,23 @@ _SAME = 1e-7
 
 
 class GeometricMedianSettings(PolicySettings):
-    iterations: int = Field(
+    iterations: int = setting(
         1000,
+        "The most iterations of Weiszfeld's algorithm.",
+        "ours: Pillutla et al. stop early, where an iteration costs a round of messages",
         ge=1,
-        description="The most iterations of Weiszfeld's algorithm.",
-        json_schema_extra={"source": "ours: Pillutla et al. stop early, where an iteration costs a round of messages"},
     )
-    tolerance: float = Field(
+    tolerance: float = setting(
         1e-9,
+        "Stop when the point moves by at most this share of the updates' spread.",
+        "ours: below what float32 shows of the result",
         ge=0,
-        description="Stop when the point moves by at most this share of the updates' spread.",
-        json_schema_extra={"source": "ours: below what float32 shows of the result"},
     )
-    smoothing: float = Field(
+    smoothing: float = setting(
         1e-8,
+        "The least distance that an update is taken to have, as a share of the updates' spread.",
+        "ours; nu of Pillutla et al., who have 1e-6 in units of the updates, whatever their size",
         gt=0,
-        description="The least distance that an update is taken to have, as a share of the updates' spread.",
-        json_schema_extra={
-            "source": "ours; nu of Pillutla et al., who have 1e-6 in units of the updates, whatever their size"
-        },
     )
 
 

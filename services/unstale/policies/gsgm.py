@@ -5,25 +5,25 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from unstale.flat import is_finite
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import first_rows, on_rows
 
 
 class GsgmSettings(PolicySettings):
-    alpha: float = Field(
+    alpha: float = setting(
         0.1,
+        "What the momentum counts beside the round's average.",
+        "code released with the WKAFL paper; 0.9 for ByClass and CelebA",
         ge=0,
         le=1e6,
-        description="What the momentum counts beside the round's average.",
-        json_schema_extra={"source": "code released with the WKAFL paper; 0.9 for ByClass and CelebA"},
     )
-    released: bool = Field(
+    released: bool = setting(
         False,
-        description="Do as the released code does, in which the momentum never reaches the model.",
-        json_schema_extra={"source": "ours: the code released with the WKAFL paper does, its text does not"},
+        "Do as the released code does, in which the momentum never reaches the model.",
+        "ours: the code released with the WKAFL paper does, its text does not",
     )
 
 

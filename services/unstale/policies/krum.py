@@ -3,38 +3,30 @@
 from typing import TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.gram import squared_distances
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 
 
 class _KrumSettings(PolicySettings):
-    byzantine: int = Field(
-        1,
-        ge=0,
-        description="f: how many updates of a round may be wild.",
-        json_schema_extra={"source": "ours; Blanchard et al. ask for 2 f + 2 < K"},
+    byzantine: int = setting(
+        1, "f: how many updates of a round may be wild.", "ours; Blanchard et al. ask for 2 f + 2 < K", ge=0
     )
     selected: int | None
 
 
 class KrumSettings(_KrumSettings):
-    selected: int = Field(
-        1,
-        ge=1,
-        description="m: how many updates are averaged; more than K means all.",
-        json_schema_extra={"source": "Blanchard et al."},
-    )
+    selected: int = setting(1, "m: how many updates are averaged; more than K means all.", "Blanchard et al.", ge=1)
 
 
 class MultiKrumSettings(_KrumSettings):
-    selected: int | None = Field(
+    selected: int | None = setting(
         None,
+        "m: how many updates are averaged; null means K - f, and more than K means all.",
+        "ours; Blanchard et al. leave it open",
         ge=1,
-        description="m: how many updates are averaged; null means K - f, and more than K means all.",
-        json_schema_extra={"source": "ours; Blanchard et al. leave it open"},
     )
 
 

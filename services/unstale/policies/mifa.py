@@ -5,21 +5,19 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.row_memory import SummedRows, host_like, latest_rows
 from unstale.policies.weights import on_rows
 
 
 class MifaSettings(PolicySettings):
-    init: Literal["force", "wait", "zeros"] = Field(
+    init: Literal["force", "wait", "zeros"] = setting(
         "force",
-        description=(
-            "When steps begin: once every client was there; as in the released code, which then has all of them train"
-            " again; or at once."
-        ),
-        json_schema_extra={"source": "FedAR paper; MIFA's released code: wait, or zeros for its no-wait variant"},
+        "When steps begin: once every client was there; as in the released code, which then has all of them train"
+        " again; or at once.",
+        "FedAR paper; MIFA's released code: wait, or zeros for its no-wait variant",
     )
 
 

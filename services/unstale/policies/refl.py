@@ -1,9 +1,9 @@
 """REFL: a stale update weighs by its age, and more the more it differs from the fresh ones."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, normalise, uniform
 
@@ -12,12 +12,12 @@ _ROUNDING = 1e-12
 
 
 class ReflSettings(PolicySettings):
-    beta: float = Field(
+    beta: float = setting(
         0.35,
+        "How much of a stale update's weight comes from its deviation; the rest comes from its age.",
+        "REFL's released code and run scripts",
         ge=0,
         le=1,
-        description="How much of a stale update's weight comes from its deviation; the rest comes from its age.",
-        json_schema_extra={"source": "REFL's released code and run scripts"},
     )
 
 

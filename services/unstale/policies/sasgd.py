@@ -2,17 +2,16 @@
 
 from types import MappingProxyType
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import polynomial, uniform
 
 
 class SasgdSettings(PolicySettings):
-    divide_by_k: bool = Field(
+    divide_by_k: bool = setting(
         True,
-        description="Divide by the K updates of the round; otherwise the step is K times larger.",
-        json_schema_extra={"source": "WKAFL paper; three of its four released files leave it out"},
+        "Divide by the K updates of the round; otherwise the step is K times larger.",
+        "WKAFL paper; three of its four released files leave it out",
     )
 
 

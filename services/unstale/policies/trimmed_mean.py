@@ -3,21 +3,21 @@
 import math
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.order_statistics import middle_mean
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import uniform
 
 
 class TrimmedMeanSettings(PolicySettings):
-    trim: float = Field(
+    trim: float = setting(
         0.1,
+        "Share of the round's updates left out at each end of every coordinate.",
+        "ours; Yin et al. ask for at least the share of bad clients",
         ge=0,
         lt=0.5,
-        description="Share of the round's updates left out at each end of every coordinate.",
-        json_schema_extra={"source": "ours; Yin et al. ask for at least the share of bad clients"},
     )
 
 

@@ -3,22 +3,21 @@
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import examples, exponential, normalise, uniform
 
 
 class TwaflSettings(PolicySettings):
-    normalise: bool = Field(
+    normalise: bool = setting(
         True,
-        description="Scale the weights to sum 1; otherwise rounds of very stale updates hardly move.",
-        json_schema_extra={"source": "ours: the raw formula of the WKAFL paper would hardly train"},
+        "Scale the weights to sum 1; otherwise rounds of very stale updates hardly move.",
+        "ours: the raw formula of the WKAFL paper would hardly train",
     )
-    weighting: Literal["examples", "equal"] = Field(
+    weighting: Literal["examples", "equal"] = setting(
         "examples",
-        description="What a fresh update counts: by the examples behind it, or the same each.",
-        json_schema_extra={"source": "WKAFL paper, 6.1.2; its released code: equal"},
+        "What a fresh update counts: by the examples behind it, or the same each.",
+        "WKAFL paper, 6.1.2; its released code: equal",
     )
 
 

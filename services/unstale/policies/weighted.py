@@ -1,17 +1,13 @@
 """Weighted aggregation: an update loses half of its weight in every so many rounds."""
 
-from pydantic import Field
-
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import halving, uniform
 
 
 class WeightedSettings(PolicySettings):
-    half_life: float = Field(
-        20.0,
-        gt=0,
-        description="Rounds in which an update loses half of its weight.",
-        json_schema_extra={"source": "code released with Wang & Gao"},
+    half_life: float = setting(
+        20.0, "Rounds in which an update loses half of its weight.", "code released with Wang & Gao", gt=0
     )
 
 
