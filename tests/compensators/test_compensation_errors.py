@@ -19,7 +19,7 @@ from support.compensation import (
     tensors_of,
 )
 from unstale.compensators import LocalSteps, MeasuredError, gradient_inversion
-from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
+from unstale.compensators.errors import Matches, Recent, Waiting, measured, share_after_switch
 from unstale.compensators.inversion.stopping import Choice
 
 MODELS = {version: numbers(123, seed=version, scale=0.3) for version in range(12)}
@@ -191,10 +191,8 @@ def test_recent_errors_are_in_the_state_and_go_on_leaving_the_window():
 
 @pytest.mark.parametrize(("smooth_rounds", "shares"), [(4, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]), (0, [0.0] * 6)])
 def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, shares):
-    switch = Switch(smooth_rounds)
-    assert switch.share(10**6) == 1.0
-    switch.off_at = 8
-    assert [switch.share(version) for version in range(8, 14)] == shares
+    assert share_after_switch(10**6, None, smooth_rounds) == 1.0
+    assert [share_after_switch(version, 8, smooth_rounds) for version in range(8, 14)] == shares
 
 
 # What later updates tell.

@@ -23,7 +23,6 @@ class Oracle(Compensator[OracleSettings]):
     """
 
     Settings = OracleSettings
-    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle"
     is_recorded = True
     only_simulated = True
 

@@ -71,7 +71,7 @@ class FedAr(Policy[FedArSettings]):
         psi_i = 0 if tau_i >= g(t), else min((tau_i + 1)^rho, psi_max);   N_t = |{i seen : psi_i > 0}|
         direction_d = (1/N_t) * sum_{i seen} psi_i G_i;   0 where N_t = 0
 
-    t: version + 1. g: rows of updates.matrix_Kd, float32, one device; not written to. g(t): the cut-off, in rounds.
+    t: version + 1. g(t): the cut-off, in rounds.
     G: [N, d] float32 on the host; of a client that is there twice, the last row. Staleness and examples do not matter.
     All of those last seen in the same round share tau, so psi multiplies the sum over such a cohort: a round costs two
     reads of its own rows and one of the cohorts that still count, not of all N. Without a cut-off, the cohorts
@@ -82,7 +82,6 @@ class FedAr(Policy[FedArSettings]):
     Settings = FedArSettings
     loops = ("availability",)
     memory = "N x d + N + 2 d for each round within the cut-off"
-    source = "FedAR (Jiang et al., 2024), docs/methods/policies-with-memory.md#fedar"
 
     def __init__(self, settings: FedArSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

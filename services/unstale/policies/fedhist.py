@@ -84,19 +84,17 @@ class FedHist(Policy[FedHistSettings]):
         util = (sim - sim_T) * ph * |S|,   sim = cos(g, mean S),   U <- (1 - gamma) U + gamma * util
         ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
 
-    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. GH: the last h
-    directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first. The rows of the
-    last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device. What an option
-    leaves out is not kept either. h is that of the run's round size; where it is not known, of the first round that has
-    updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no direction to GH; nor
-    does a direction that float32 does not hold.
+    GH: the last h directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first.
+    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device.
+    What an option leaves out is not kept either. h is that of the run's round size; where it is not known, of the first
+    round that has updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no
+    direction to GH; nor does a direction that float32 does not hold.
     Source: FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist
     """
 
     Settings = FedHistSettings
     loops = ("k-async",)
     memory = "h d + (h + 1) K d + N"
-    source = "FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist"
 
     def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unstale.part_settings import setting
-from unstale.policies.gram import squared_distances
+from unstale.policies.pairwise import squared_distances
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 
 
@@ -54,15 +54,14 @@ class Krum(_Krum[KrumSettings]):
         direction_d = g_k,   k = argmin_i score_i,
         score_i = sum of |g_i - g_j|^2 over the K - f - 2 updates j nearest to i
 
-    f: settings.byzantine. g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do
-    not matter. The published promise needs K >= 2 f + 3; a smaller round takes K - f - 2 neighbours too, and at least
-    one where there is one. Ties: the lowest client id. With `selected` above 1 it is Multi-Krum.
+    f: settings.byzantine. Staleness and examples do not matter. The published promise needs K >= 2 f + 3; a smaller
+    round takes K - f - 2 neighbours too, and at least one where there is one. Ties: the lowest client id. With
+    `selected` above 1 it is Multi-Krum.
     Section 4 of the paper, whose n is K.
     Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum
     """
 
     Settings = KrumSettings
-    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum"
 
 
 class MultiKrum(_Krum[MultiKrumSettings]):
@@ -70,14 +69,13 @@ class MultiKrum(_Krum[MultiKrumSettings]):
 
         direction_d = (1/m) * sum of the g_i with the m lowest scores
 
-    m: settings.selected, or K - f, at least 1; with m = 1 it is Krum, which says what the scores are. g: rows of
-    updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
+    m: settings.selected, or K - f, at least 1; with m = 1 it is Krum, which says what the scores are. Staleness and
+    examples do not matter.
     Section 5 of the paper.
     Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum
     """
 
     Settings = MultiKrumSettings
-    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum"
 
 
 def krum_scores(squared_KK: Tensor, byzantine: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The interface of an aggregation policy: it maps one matrix of updates to one step of the server.
 
-Legend: K updates of the round, in order of arrival; d parameters; N clients.
+Legend: K updates of the round, in order of arrival; d parameters; N clients. In the equations of the policies g_i is
+row i of `UpdateBatch.matrix_Kd`, and s_i the staleness of that update.
 """
 
 from abc import ABC, abstractmethod
@@ -143,7 +144,7 @@ class Policy(ABC, Generic[S]):
 
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
-    """Definition of the method: the paper, and the page and heading of docs/methods."""
+    """Definition of the method, for classes whose docstring does not end with it, as `Source: paper, page#heading`."""
     loops: ClassVar[tuple[Loop, ...]] = ("sync", "k-async", "availability")
     """Loops that the source defines the method for. It runs in all others too."""
     memory: ClassVar[str] = "none"

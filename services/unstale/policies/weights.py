@@ -111,10 +111,7 @@ def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
     On a CPU a chunk fits the cache, so that several passes over it read the matrix once.
     """
     rows, columns = matrix_Kd.shape
-    numbers = 2**17 if matrix_Kd.device.type == "cpu" else 2**24  # 512 KiB of float32; 64 MiB
-    width = max(numbers // max(rows, 1), 1)
-    for start in range(0, columns, width):
-        yield slice(start, min(start + width, columns))
+    return _chunks(rows, columns, 2**17 if matrix_Kd.device.type == "cpu" else 2**24)  # 512 KiB of float32; 64 MiB
 
 
 def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
@@ -122,7 +119,10 @@ def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice
 
     The boundaries affect the last bits of a sum, so rows on disk are summed with the same boundaries as rows in memory.
     """
-    numbers = 2**22 if device.type == "cpu" else 2**26
+    return _chunks(rows, columns, 2**22 if device.type == "cpu" else 2**26)
+
+
+def _chunks(rows: int, columns: int, numbers: int) -> Iterator[slice]:
     width = max(numbers // max(rows, 1), 1)
     for start in range(0, columns, width):
         yield slice(start, min(start + width, columns))

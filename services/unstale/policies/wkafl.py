@@ -107,11 +107,10 @@ class Wkafl(Policy[WkaflSettings]):
         direction_d = sum_i p_i gc_i, or e where nothing is selected;   rate_factor = 1 / (gamma * min s_i + 1)
         e_prev <- e
 
-    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. e_prev: [d]
-    float32, zeros at first. Stage two begins by loss or by version, and never ends; where neither rule is set, at half
-    of the run's rounds, and never where that number is not known. An estimate that is but rounding is similar to
-    nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing; an estimate
-    that float32 does not hold is not remembered.
+    e_prev: [d] float32, zeros at first. Stage two begins by loss or by version, and never ends; where neither rule is
+    set, at half of the run's rounds, and never where that number is not known. An estimate that is but rounding is
+    similar to nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing;
+    an estimate that float32 does not hold is not remembered.
     No gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and products.
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl
     """
@@ -122,7 +121,6 @@ class Wkafl(Policy[WkaflSettings]):
     reference_defaults = MappingProxyType(
         {"momentum": "aggregate", "rate_staleness": "one-based", "threshold": "strict"}
     )
-    source = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl"
 
     def __init__(self, settings: WkaflSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

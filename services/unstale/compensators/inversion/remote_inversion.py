@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from unstale.compensators.executor import Executor
+from unstale.compensators.compensator import Executor
 from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import loss_checkpoints

@@ -1,4 +1,4 @@
-"""FedAsync: the global model is mixed with each client's model as it comes in, less the staler that is."""
+"""Policies that average the clients' models, not only their updates: FedAsync, and `direct` with stale models."""
 
 from types import MappingProxyType
 from typing import Literal
@@ -7,8 +7,52 @@ import torch
 from torch import Tensor
 
 from unstale.part_settings import setting
-from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import add_drift, polynomial, weighted_sum
+from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
+from unstale.policies.weights import add_drift, polynomial, uniform, weighted_sum
+
+
+class DirectSettings(PolicySettings):
+    stale_form: Literal["delta", "model"] = setting(
+        "delta",
+        "What of a stale client is averaged: the update that it made, or the model that it ended with.",
+        "code released with Wang & Gao; their text speaks of the stale model",
+    )
+
+
+class Direct(Policy[DirectSettings]):
+    """The average of the updates, stale ones unchanged.
+
+        direction_d = (1/K) * sum_i g_i                          for stale_form="delta"
+        direction_d = (1/K) * sum_i (g_i + (w - w_b_i) / eta_l_i)  for stale_form="model"
+
+    The second is the update u_i = w - w_end_i that leads from the current model to the one that the client ended with,
+    w_end_i = w_b_i - eta_l_i g_i, divided by eta_l_i as every update is; at eta = eta_l the next model is the average
+    of the w_end_i.
+    g: rows of updates.matrix_Kd; w: model_d; w_b: base_models, w when there are none; all float32, one device; not
+    written to. eta_l: local_rates_K, the server's rate when there are none.
+    docs/methods/README.md#updates-and-learning-rates defines u and eta_l.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/policies.md#direct
+    """
+
+    Settings = DirectSettings
+    loops = ("sync", "k-async")
+    memory = "none; live versions for stale_form=model"
+
+    def __init__(self, settings: DirectSettings, context: PolicyContext) -> None:
+        super().__init__(settings, context)
+        self.needs_base_models = settings.stale_form == "model"
+
+    def step(self, batch: UpdateBatch) -> Step:
+        weights_K = uniform(len(batch))
+        step = self.weighted(batch, weights_K)
+        if self.needs_base_models and batch.base_models is not None:
+            assert batch.model_d is not None, "base models came without the current model"
+            if batch.local_rates_K is None:
+                shares_K = weights_K / batch.rate
+            else:
+                shares_K = weights_K / batch.local_rates_K.to("cpu", torch.float64)
+            add_drift(step.direction_d, batch.model_d, batch.base_models, shares_K, rate=1.0)
+        return step
 
 
 class FedAsyncSettings(PolicySettings):
@@ -49,7 +93,6 @@ class FedAsync(Policy[FedAsyncSettings]):
     memory = "live versions"
     order_matters = True
     reference_defaults = MappingProxyType({"b": 6, "hinge_plus_one": False})
-    source = "FedAsync (Xie et al., 2019), docs/methods/policies.md#fedasync"
     needs_base_models = True
 
     def step(self, batch: UpdateBatch) -> Step:
