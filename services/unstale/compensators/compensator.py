@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from unstale.compensators.local_update import LocalSteps
-from unstale.compensators.network import Network
+from unstale.compensators.network import LocalSteps, Network
 from unstale.part_settings import PartSettings
 
 UNCHANGED = "none"

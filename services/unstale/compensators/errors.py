@@ -159,13 +159,11 @@ class Recent:
     def add(self, error: MeasuredError) -> None:
         self._of.setdefault(error.method, deque(maxlen=self._window)).append((error.l1, error.cosine))
 
-    def is_full(self, method: str) -> bool:
-        """Whether there are `window` errors."""
-        return len(self._of.get(method, ())) == self._window
-
-    def mean(self, method: str) -> tuple[float, float]:
-        """Mean L1 and cosine error of a method that has errors."""
-        errors = self._of[method]
+    def mean(self, method: str) -> tuple[float, float] | None:
+        """Mean L1 and cosine error of a method; None while it has fewer than `window` errors."""
+        errors = self._of.get(method, ())
+        if len(errors) < self._window:
+            return None
         return sum(l1 for l1, _ in errors) / len(errors), sum(cosine for _, cosine in errors) / len(errors)
 
     def state_dict(self) -> dict[str, list[list[float]]]:

@@ -98,10 +98,10 @@ class GradientInversion(Compensator[InversionSettings]):
         True errors, in a simulation, exist only of the estimates that were used.
         """
         trial = None if self.settings.switch == "oracle" else self._trials.of(self._choice)
-        recent = self.recent
-        if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(UNCHANGED)):
+        inverted, unchanged = self.recent.mean(INVERSION), self.recent.mean(UNCHANGED)
+        if trial is not None or inverted is None or unchanged is None:
             return trial
-        return Trial(*recent.mean(INVERSION), *recent.mean(UNCHANGED))
+        return Trial(*inverted, *unchanged)
 
     # Subclasses override these two.
 
@@ -309,8 +309,7 @@ class GradientInversion(Compensator[InversionSettings]):
     def _compare(self, update: StaleUpdate, waiting: Waiting) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
         """Estimate an update from an earlier one of its client, by each method and choice.
 
-        Returns:
-            Errors of the estimates that were used, none if one is not finite; and a trial of each choice.
+        Gives errors of the estimates that were used, none if one is not finite; and a trial of each choice.
         """
         device = update.base_d.device
         before = replace(
@@ -399,10 +398,10 @@ class Auto(GradientInversion):
         return super().helps() and (known is None or known.cosine < known.stale_cosine)
 
     def lesser(self, *, has_ended: bool) -> str:  # noqa: ARG002  (the errors decide)
-        recent = self.recent
-        if not (recent.is_full(FIRST_ORDER) and recent.is_full(UNCHANGED)):
+        first_order, unchanged = self.recent.mean(FIRST_ORDER), self.recent.mean(UNCHANGED)
+        if first_order is None or unchanged is None or first_order[0] < unchanged[0]:
             return FIRST_ORDER
-        return FIRST_ORDER if recent.mean(FIRST_ORDER)[0] < recent.mean(UNCHANGED)[0] else UNCHANGED
+        return UNCHANGED
 
 
 def _between(vector_d: Tensor, other_d: Tensor, share: float) -> Tensor:

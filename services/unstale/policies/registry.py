@@ -111,16 +111,10 @@ def create(
 
 
 def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False) -> Section:
-    """The settings of a policy, with its defaults.
+    """The settings of a policy: the chosen values, as `describe(name)` lists them, and its defaults.
 
-    Args:
-        name: of the policy.
-        values: that were chosen, as `describe(name)` lists them.
-        profile: one of `PROFILES`; decides defaults.
-        synchronous: whether rounds wait for their participants; decides defaults, too.
-
-    Raises:
-        UserError: unknown policy, profile or setting, or a value out of bounds.
+    Defaults depend on the profile, one of `PROFILES`, and on `synchronous`: whether rounds wait for their participants.
+    Raises UserError for an unknown policy, profile or setting, or a value out of bounds.
     """
     policy_class = find(name)
     if profile not in PROFILES:

@@ -49,10 +49,7 @@ def examples(num_examples_K: Tensor) -> Tensor:
 def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
     """Compute sum_i weights_i * row_i, [d] float32, in one read of the matrix; zeros for no rows.
 
-    Args:
-        matrix_Kd: [K, d] float32.
-        weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
-        out_d: Memory for the result; None for a new vector.
+    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum. out_d: memory for the result.
     """
     if matrix_Kd.requires_grad:  # rare, and `no_grad` costs as much as a conversion
         matrix_Kd = matrix_Kd.detach()
@@ -83,14 +80,8 @@ def add_drift(
 ) -> None:
     """Add (1 / rate) sum_i shares_i (w - w_b_i) to the direction, in place.
 
-    Clients often share a base model, so each model is added once, without a matrix of differences.
-
-    Args:
-        direction_d: [d] float32.
-        model_d: w, [d] float32.
-        base_models: w_b_i, [d] float32 each.
-        shares_K: [K] float64 on the CPU.
-        rate: > 0.
+    Clients often share a base model, so each model is added once, without a matrix of differences. model_d: w.
+    base_models: w_b_i. shares_K: float64 on the CPU; all other vectors are float32. rate: > 0.
     """
     bases: dict[int, tuple[Tensor, float]] = {}
     for base_d, share in zip(base_models, shares_K.tolist(), strict=True):

@@ -13,8 +13,7 @@ from torch.func import grad_and_value, vmap
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.start import CLAMP
-from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vector, local_update
-from unstale.compensators.network import Network, Parts
+from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, Parts, as_vector, local_update
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
@@ -214,11 +213,8 @@ def _moments(group: Sequence[Inversion], iterates: _Pair) -> list[Tensor]:
 
 def _where(is_chosen_B: Tensor, values: _Pair, others: _Pair | tuple[float, float]) -> _Pair:
     """`values` for the chosen inversions, `others` for the rest."""
-    inputs_BrX, labels_BrC = (
-        torch.where(_wide(is_chosen_B, value_B), value_B, other_B)
-        for value_B, other_B in zip(values, others, strict=True)
-    )
-    return inputs_BrX, labels_BrC
+    inputs_BrX = torch.where(_wide(is_chosen_B, values[0]), values[0], others[0])
+    return inputs_BrX, torch.where(_wide(is_chosen_B, values[1]), values[1], others[1])
 
 
 def _wide(numbers_B: Tensor, like: Tensor) -> Tensor:

@@ -32,11 +32,7 @@ TOO_LARGE = (
 
 
 class Budget:
-    """Counts iterations and seconds of the run, and the time since the current round closed.
-
-    Attributes:
-        iterations, seconds: of the run so far.
-    """
+    """Counts iterations and seconds of the run so far, and the time since the current round closed."""
 
     def __init__(self, settings: InversionSettings, clock: Callable[[], float] | None) -> None:
         """clock: monotonic seconds; None where time is virtual. Raises UserError for seconds without a clock."""
@@ -73,9 +69,7 @@ class Budget:
     def room(self, in_round: int, planned: int = 0) -> float:
         """How many more iterations are allowed; infinite without a limit.
 
-        Args:
-            in_round: iterations of the round, done and planned.
-            planned: those of them that `iterations` does not count yet.
+        in_round: iterations of the round, done and planned. planned: those that `iterations` does not count yet.
         """
         if self.is_spent:
             return 0
@@ -220,12 +214,8 @@ class Inversions:
     def _fit(self, inversions: Sequence[Inversion], in_round: int, *, in_part: bool) -> list[int]:
         """How many more iterations each inversion may have, in order: all that are left, or none.
 
-        Remote iterations count from now on.
-
-        Args:
-            inversions: in order of priority.
-            in_round: iterations of the round's other inversions.
-            in_part: fewer iterations are allowed too, if they are enough to use the inversion.
+        Remote iterations count from now on. inversions: in order of priority. in_round: iterations of the round's other
+        inversions. in_part: fewer iterations are allowed too, if they are enough to use the inversion.
         """
         allowed, planned = [], 0
         before = [one.iterations if self._is_remote(one) else one.done for one in inversions]
