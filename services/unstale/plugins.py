@@ -60,8 +60,8 @@ def source(part: type) -> str:
     """What defines the method of a part, or of its base: the attribute `source`, or the `Source:` of the docstring."""
     for each in part.__mro__:
         documented = inspect.cleandoc(each.__doc__ or "").partition("\nSource: ")[2]
-        if found := vars(each).get("source") or " ".join(documented.split()):
-            return str(found)
+        if own := vars(each).get("source") or " ".join(documented.split()):
+            return str(own)
     return ""
 
 

@@ -179,22 +179,10 @@ class Policy(ABC, Generic[S]):
     def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
         self.context = context
+        self.dimension = context.dimension  # d, parameters of the model
+        self.clients = context.clients  # N, clients of the run
+        self.device = context.device  # of the matrix of updates
         self._result_d: Tensor | None = None
-
-    @property
-    def dimension(self) -> int:
-        """d, parameters of the model."""
-        return self.context.dimension
-
-    @property
-    def clients(self) -> int:
-        """N, clients of the run."""
-        return self.context.clients
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the matrix of updates."""
-        return self.context.device
 
     @abstractmethod
     def step(self, batch: UpdateBatch) -> Step:
