@@ -68,11 +68,7 @@ class GradientInversion(Compensator[InversionSettings]):
 
     def __init__(self, settings: InversionSettings, context: CompensatorContext) -> None:
         super().__init__(settings, context)
-        if context.steps.unknown is not None:
-            raise UserError(
-                f"training.name is {context.steps.unknown!r}, whose updates depend on more than model and data, "
-                "expected sgd, gradient or fedprox for gradient inversion; use compensator.name first-order"
-            )
+        context.steps.check_known("gradient inversion; use compensator.name first-order")
         self.first_order = FirstOrder(settings, context)
         self.recent = Recent(settings.window)
         self._off_at: int | None = None  # version from which the stale updates replace estimates

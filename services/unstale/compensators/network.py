@@ -129,6 +129,14 @@ class LocalSteps:
             return self.epochs, local_rate * ceil(num_examples / self.batch_size)
         return self.steps or 1, local_rate
 
+    def check_known(self, purpose: str) -> None:
+        """Raise UserError if full-batch steps cannot express the training. purpose: needs them, for the message."""
+        if self.unknown is not None:
+            raise UserError(
+                f"training.name is {self.unknown!r}, whose updates depend on more than model and data, "
+                f"expected sgd, gradient or fedprox for {purpose}"
+            )
+
     def reach(self, steps: int) -> float:
         """How many gradients a local update of so many steps adds up to, if all are equal."""
         velocity = total = 0.0
