@@ -51,6 +51,20 @@ def load(
     return loaded
 
 
+def summary(part: type) -> str:
+    """The first paragraph of a part's docstring, as one line."""
+    return (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def source(part: type) -> str:
+    """What defines the method of a part, or of its base: the attribute `source`, or the `Source:` of the docstring."""
+    for each in part.__mro__:
+        documented = inspect.cleandoc(each.__doc__ or "").partition("\nSource: ")[2]
+        if own := vars(each).get("source") or " ".join(documented.split()):
+            return str(own)
+    return ""
+
+
 def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> EntryPoint:
     """The only entry point of a name. Imports nothing. built_in: names for the message.
 

@@ -19,7 +19,7 @@ from support.compensation import (
     tensors_of,
 )
 from unstale.compensators import LocalSteps, MeasuredError, gradient_inversion
-from unstale.compensators.errors import Matches, Recent, Switch, Waiting, measured
+from unstale.compensators.errors import Matches, Recent, Waiting, measured, share_after_switch
 from unstale.compensators.inversion.stopping import Choice
 
 MODELS = {version: numbers(123, seed=version, scale=0.3) for version in range(12)}
@@ -168,13 +168,12 @@ def error(method: str, l1: float, cosine: float = 0.0) -> MeasuredError:
 
 def test_means_are_over_the_newest_of_each_method():
     recent = Recent(2)
-    assert not recent.is_full("none")
+    assert recent.mean("none") is None
     for l1, cosine in ((100.0, 1.0), (1.0, 0.5), (3.0, 0.1)):
         recent.add(error("none", l1, cosine))
     recent.add(error("first-order", 9.0))
-    assert (recent.is_full("none"), recent.is_full("first-order")) == (True, False)
     assert recent.mean("none") == pytest.approx((2.0, 0.3))
-    assert recent.mean("first-order") == pytest.approx((9.0, 0.0))
+    assert recent.mean("first-order") is None
 
 
 def test_recent_errors_are_in_the_state_and_go_on_leaving_the_window():
@@ -186,15 +185,13 @@ def test_recent_errors_are_in_the_state_and_go_on_leaving_the_window():
     other.add(error("none", 6.0))
     assert other.mean("none")[0] == 4.0
     assert recent.mean("none")[0] == 1.5
-    assert not other.is_full("first-order")
+    assert other.mean("first-order") is None
 
 
 @pytest.mark.parametrize(("smooth_rounds", "shares"), [(4, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]), (0, [0.0] * 6)])
 def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, shares):
-    switch = Switch(smooth_rounds)
-    assert switch.share(10**6) == 1.0
-    switch.off_at = 8
-    assert [switch.share(version) for version in range(8, 14)] == shares
+    assert share_after_switch(10**6, None, smooth_rounds) == 1.0
+    assert [share_after_switch(version, 8, smooth_rounds) for version in range(8, 14)] == shares
 
 
 # What later updates tell.

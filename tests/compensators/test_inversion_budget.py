@@ -10,9 +10,8 @@ import torch
 
 from support.compensation import PlayedClock, context, inversion, made, received, settings, stale_round, taken
 from unstale.compensators import Outcome
-from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.engine import Engine
-from unstale.compensators.inversion.inversions import Inversions
+from unstale.compensators.inversion.inversions import Budget, Inversions
 from unstale.errors import UserError
 
 UPDATES = (received(0, staleness=1), received(1, staleness=3), received(2, staleness=2))
@@ -84,13 +83,13 @@ def test_a_round_has_waited_long_enough_once_its_seconds_are_over():
     budget = Budget(settings(seconds_per_round=2.0), clock)
     clock.now_s += 10
     budget.close_round()
-    assert not budget.is_out_of_time
+    assert budget.left_s == 2.0
     clock.now_s += 1.5
-    assert (budget.left_s, budget.is_out_of_time) == (0.5, False)
+    assert budget.left_s == 0.5
     clock.now_s += 0.5
-    assert (budget.left_s, budget.is_out_of_time) == (0.0, True)
+    assert budget.left_s == 0.0
     budget.close_round()
-    assert not budget.is_out_of_time
+    assert budget.left_s == 2.0
 
 
 @pytest.mark.parametrize("key", ["seconds_per_round", "seconds_total"])

@@ -12,8 +12,7 @@ from oracles import inversion_oracle as oracle
 from support.compensation import CLASSES, SHAPE, images, network, numbers, reconstruction, settings, smooth
 from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
-from unstale.compensators.local_update import LocalSteps, as_vector
-from unstale.compensators.network import Network
+from unstale.compensators.network import LocalSteps, Network, as_vector
 from unstale.training.models import build
 
 LIKE = LocalSteps(steps=2, momentum=0.5, weight_decay=0.01)

@@ -12,7 +12,7 @@ from support.compensation import CLASSES, SHAPE, certain, context, images, netwo
 from unstale.compensators import LocalSteps, Network
 from unstale.compensators.inversion import start
 from unstale.compensators.inversion.inversions import Inversions
-from unstale.compensators.local_update import as_vector, local_update, soft
+from unstale.compensators.network import as_vector, local_update, soft
 from unstale.seeds import Stream, stream
 
 CPU = torch.device("cpu")

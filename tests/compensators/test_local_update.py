@@ -8,8 +8,7 @@ from oracles import inversion_oracle as oracle
 from support.compensation import CLASSES, SHAPE, certain, images, network, numbers, smooth
 from support.factories import with_buffers, with_dropout
 from support.parts_of_runs import fedprox, gradient, sgd
-from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vector, local_update
-from unstale.compensators.network import Network
+from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, as_vector, local_update
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.local import LocalTask, LocalTraining

@@ -16,7 +16,7 @@ from support.compensation import (
     tensors_of,
 )
 from unstale.compensators.inversion.inversions import Inversions
-from unstale.compensators.inversion.warm_start import WarmStarts
+from unstale.compensators.inversion.reconstruction import WarmStarts
 
 BYTES = 4 * (4 * 16 + 4 * 3)  # of four examples and their labels
 

@@ -14,7 +14,7 @@ from unstale.config.data import ClientData, read_dataset
 from unstale.config.scenario import Held, client_info, conditions, read, ready_names
 from unstale.config.settings import ScenarioSettings
 from unstale.errors import UserError
-from unstale.policies.fedavg_is import FedAvgIs
+from unstale.policies.fedavg_sampling import FedAvgIs
 from unstale.toxics.device import Device
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.registry import TOXICS

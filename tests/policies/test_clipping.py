@@ -97,7 +97,7 @@ def test_an_empty_round_is_passed_on(make_batch) -> None:
 def test_a_stage_asks_of_the_run_what_its_policy_asks() -> None:
     inner = watching()
     policy = wrapped(inner, clip_norm=1.0)
-    asked = ("training", "sends_extra", "once_a_cycle", "memory", "needs_base_models", "source", "loops", "context")
+    asked = ("training", "sends_extra", "once_a_cycle", "memory", "needs_base_models", "loops", "context")
     assert [getattr(policy, name) for name in asked] == [getattr(inner, name) for name in asked]
     assert torch.equal(policy.extra_d, torch.ones(2))
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unstale.policies import create
-from unstale.policies.gram import gram, squared_distances
 from unstale.policies.krum import krum_scores
-from unstale.policies.order_statistics import WIDTH_ON_CPU, middle_mean
+from unstale.policies.medians import WIDTH_ON_CPU, middle_mean
+from unstale.policies.pairwise import gram, squared_distances
 from unstale.seeds import Stream, stream
 
 ROBUST = ("coordinate-median", "geometric-median", "krum", "multi-krum", "trimmed-mean")

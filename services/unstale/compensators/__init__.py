@@ -1,4 +1,4 @@
-"""Compensators replace stale updates before the policy sees them. One module per method."""
+"""Compensators replace stale updates before the policy sees them."""
 
 from unstale.compensators.compensator import (
     Compensated,
@@ -11,8 +11,7 @@ from unstale.compensators.compensator import (
     StaleRound,
     StaleUpdate,
 )
-from unstale.compensators.local_update import LocalSteps
-from unstale.compensators.network import Network
+from unstale.compensators.network import LocalSteps, Network
 from unstale.compensators.registry import CompensatorDescription, create, describe, names
 
 __all__ = [

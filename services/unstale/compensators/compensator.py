@@ -5,15 +5,14 @@ Legend: K updates of the round, in order of arrival; d parameters.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from unstale.compensators.executor import Executor
-from unstale.compensators.local_update import LocalSteps
-from unstale.compensators.network import Network
+from unstale.compensators.network import LocalSteps, Network
 from unstale.part_settings import PartSettings
 
 UNCHANGED = "none"
@@ -57,7 +56,7 @@ class StaleRound:
     updates: Sequence[StaleUpdate]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredError:
     """Distance of an estimate from the update that the client later sent.
 
@@ -99,17 +98,27 @@ class Outcome:
 NO_BASE = "no-base"
 """Reason for a fallback: the base model of the update is no longer kept."""
 
-
 WITHOUT_BASE = "the base versions of some updates are no longer kept; these updates are not compensated"
 """The note for `no-base`."""
-
 
 Made = dict[str, Any]
 """Results that take long to compute or are not reproducible: nested tensors, numbers, texts, lists and dicts. Stored
 with the round."""
 
-
 FreshUpdate = Callable[[StaleUpdate, StaleRound], Tensor]
+
+
+class Executor(Protocol):
+    """Computes groups of inversions on other machines."""
+
+    def submit(self, group: bytes) -> "Future[bytes]":
+        """Start to compute a group: the tensors of `remote_inversion.packed` as safetensors. Returns at once.
+
+        The future has the tensors of `remote_inversion.computed` as safetensors, or fails with WorkerLostError.
+        """
+
+    def stop(self) -> None:
+        """Cancel all groups, now and later. Any thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +146,7 @@ class Compensator(ABC, Generic[S]):
     """
 
     Settings: ClassVar[type[PartSettings]] = PartSettings
-    source: ClassVar[str]  # where the method is defined
+    source: ClassVar[str]  # where the method is defined, if the docstring does not end with `Source: ...`
     memory: ClassVar[str] = "none"  # numbers kept between rounds, for people
     inverts: ClassVar[bool] = False  # it reconstructs data of clients from their updates
     is_recorded: ClassVar[bool] = False  # the result of `make` is stored with the round

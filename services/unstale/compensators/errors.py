@@ -36,12 +36,12 @@ def measured(update: StaleUpdate, method: str, estimate_d: Tensor, staleness: in
     )
 
 
-def is_finite(error: MeasuredError) -> bool:
-    """Whether both numbers of an error are finite, so that means can contain it."""
-    return isfinite(error.l1) and isfinite(error.cosine)
+def is_finite(*errors: MeasuredError) -> bool:
+    """Whether both numbers of each error are finite, so that means can contain them."""
+    return all(isfinite(error.l1) and isfinite(error.cosine) for error in errors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A compensated update whose estimates wait for the client's next update, to be measured."""
 
@@ -65,7 +65,7 @@ class Waiting:
         return {
             "version": self.version,
             "stale": {**stale, "kept_base_d": None},
-            "kept": {mark: reconstruction.state_dict() for mark, reconstruction in self.kept.items()},
+            "kept": {mark: kept.state_dict() for mark, kept in self.kept.items()},
             "choice": list(self.choice),
             "steps": self.steps,
             "rate": self.rate,
@@ -74,15 +74,9 @@ class Waiting:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], base_ds: Mapping[int, Tensor]) -> Self:
         """base_ds: base models, by version."""
-        stale = {**state["stale"], "kept_base_d": base_ds[state["stale"]["base_version"]]}
-        return cls(
-            version=state["version"],
-            stale=StaleUpdate(**stale),
-            kept={mark: Reconstruction.from_state(kept) for mark, kept in state["kept"].items()},
-            choice=Choice(*state["choice"]),
-            steps=state["steps"],
-            rate=state["rate"],
-        )
+        stale = StaleUpdate(**{**state["stale"], "kept_base_d": base_ds[state["stale"]["base_version"]]})
+        kept = {mark: Reconstruction.from_state(kept) for mark, kept in state["kept"].items()}
+        return cls(state["version"], stale, kept, Choice(*state["choice"]), state["steps"], state["rate"])
 
 
 class Matches:
@@ -165,13 +159,11 @@ class Recent:
     def add(self, error: MeasuredError) -> None:
         self._of.setdefault(error.method, deque(maxlen=self._window)).append((error.l1, error.cosine))
 
-    def is_full(self, method: str) -> bool:
-        """Whether there are `window` errors."""
-        return len(self._of.get(method, ())) == self._window
-
-    def mean(self, method: str) -> tuple[float, float]:
-        """Mean L1 and cosine error of a method that has errors."""
-        errors = self._of[method]
+    def mean(self, method: str) -> tuple[float, float] | None:
+        """Mean L1 and cosine error of a method; None while it has fewer than `window` errors."""
+        errors = self._of.get(method, ())
+        if len(errors) < self._window:
+            return None
         return sum(l1 for l1, _ in errors) / len(errors), sum(cosine for _, cosine in errors) / len(errors)
 
     def state_dict(self) -> dict[str, list[list[float]]]:
@@ -184,23 +176,14 @@ class Recent:
         }
 
 
-class Switch:
-    """The final change from inversion to the stale updates themselves: a share that falls from 1 to 0.
+def share_after_switch(version: int, off_at: int | None, smooth_rounds: int) -> float:
+    """The share of estimates in a round, which falls to 0 when stale updates themselves replace them for good:
 
         a = 1 before t_s,   max(0, 1 - (t - t_s) / T_s) from it on
 
-    smooth_rounds: T_s. off_at: t_s, None before.
+    version: t, before the round. off_at: t_s; None if the switch has not come. smooth_rounds: T_s.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion
     """
-
-    def __init__(self, smooth_rounds: int) -> None:
-        self._smooth_rounds = smooth_rounds
-        self.off_at: int | None = None
-
-    def share(self, version: int) -> float:
-        """a, in the round that makes the next version from this one."""
-        if self.off_at is None:
-            return 1.0
-        if self._smooth_rounds == 0:
-            return 0.0
-        return max(0.0, 1 - (version - self.off_at) / self._smooth_rounds)
+    if off_at is None:
+        return 1.0
+    return max(0.0, 1 - (version - off_at) / smooth_rounds) if smooth_rounds else 0.0

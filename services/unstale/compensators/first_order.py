@@ -60,7 +60,6 @@ class FirstOrder(Compensator[FirstOrderSettings]):
     """
 
     Settings = FirstOrderSettings
-    source = "DC-ASGD (Zheng et al., ICML 2017), docs/methods/compensators.md#first-order"
     memory = "live versions; d for strength adaptive"
 
     def __init__(self, settings: FirstOrderSettings, context: CompensatorContext) -> None:

@@ -5,7 +5,7 @@ Legend: d parameters, r reconstructed examples.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from unstale.compensators.compensator import (
     StaleRound,
     StaleUpdate,
 )
-from unstale.compensators.errors import Matches, Recent, Switch, Waiting, is_finite, measured
+from unstale.compensators.errors import Matches, Recent, Waiting, is_finite, measured, share_after_switch
 from unstale.compensators.first_order import FirstOrder
 from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions, Inverted
@@ -38,7 +38,6 @@ from unstale.compensators.inversion.stopping import (
     from_rows,
     loss_checkpoints,
     nearest,
-    next_loss_checkpoint,
 )
 from unstale.errors import UserError
 
@@ -63,21 +62,16 @@ class GradientInversion(Compensator[InversionSettings]):
     """
 
     Settings = InversionSettings
-    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion"
     memory = "live versions; reconstructed examples of each client and estimates that wait, on the host, bounded"
     inverts = True
     is_recorded = True
 
     def __init__(self, settings: InversionSettings, context: CompensatorContext) -> None:
         super().__init__(settings, context)
-        if context.steps.unknown is not None:
-            raise UserError(
-                f"training.name is {context.steps.unknown!r}, whose updates depend on more than model and data, "
-                "expected sgd, gradient or fedprox for gradient inversion; use compensator.name first-order"
-            )
+        context.steps.check_known("gradient inversion; use compensator.name first-order")
         self.first_order = FirstOrder(settings, context)
         self.recent = Recent(settings.window)
-        self._switch = Switch(settings.smooth_rounds)
+        self._off_at: int | None = None  # version from which the stale updates replace estimates
         self._trials = Trials(settings.window)
         self._loss_checkpoints = loss_checkpoints(settings.iterations) if settings.adapt else ()
         first = self._loss_checkpoints[0] if settings.adapt else settings.iterations
@@ -100,10 +94,10 @@ class GradientInversion(Compensator[InversionSettings]):
         True errors, in a simulation, exist only of the estimates that were used.
         """
         trial = None if self.settings.switch == "oracle" else self._trials.of(self._choice)
-        recent = self.recent
-        if trial is not None or not (recent.is_full(INVERSION) and recent.is_full(UNCHANGED)):
+        inverted, unchanged = self.recent.mean(INVERSION), self.recent.mean(UNCHANGED)
+        if trial is not None or inverted is None or unchanged is None:
             return trial
-        return Trial(*recent.mean(INVERSION), *recent.mean(UNCHANGED))
+        return Trial(*inverted, *unchanged)
 
     # Subclasses override these two.
 
@@ -152,7 +146,7 @@ class GradientInversion(Compensator[InversionSettings]):
         return {
             "estimates": estimates,
             "trials": [as_rows(of_update) for of_update in trials],
-            "errors": [[one.client_id, one.method, one.l1, one.cosine, one.staleness] for one in errors],
+            "errors": [list(astuple(error)) for error in errors],
             "fallbacks": dict(inverted.fallbacks),
             "notes": [*inverted.notes, *notes],
             "spent": [budget.iterations, budget.seconds],
@@ -161,10 +155,7 @@ class GradientInversion(Compensator[InversionSettings]):
     def take(self, stale: StaleRound, made: Made) -> Outcome:
         budget = self.inversions.budget
         budget.iterations, budget.seconds = made["spent"]
-        errors = [
-            MeasuredError(client_id=client_id, method=method, l1=l1, cosine=cosine, staleness=staleness)
-            for client_id, method, l1, cosine, staleness in made["errors"]
-        ]
+        errors = [MeasuredError(*error) for error in made["errors"]]
         vectors, updates = self._replaced(stale, made["estimates"])
         return Outcome(
             vectors=vectors,
@@ -178,7 +169,9 @@ class GradientInversion(Compensator[InversionSettings]):
     def _share(self, version: int) -> float:
         """a: weight of an estimate in the round that makes the next version from this one."""
         last = self.settings.last_round
-        return 0.0 if last is not None and version >= last else self._switch.share(version)
+        if last is not None and version >= last:
+            return 0.0
+        return share_after_switch(version, self._off_at, self.settings.smooth_rounds)
 
     def _estimate_all(self, stale: StaleRound, inverted: Inverted) -> dict[int, dict[str, Any]]:
         """The estimates of inverted updates that are finite and fit into memory, by index. Counts the others."""
@@ -237,11 +230,9 @@ class GradientInversion(Compensator[InversionSettings]):
                 one = estimates[index]
                 estimate_d = one["estimate"].to(update.vector_d.device)
                 vectors[index] = _between(update.vector_d, estimate_d, share)
+                used = share * Choice(*one["choice"]).trust
                 compensated = Compensated(
-                    method=INVERSION,
-                    share=share * Choice(*one["choice"]).trust,
-                    iterations=one["iterations"],
-                    disparity=one["disparity"],
+                    method=INVERSION, share=used, iterations=one["iterations"], disparity=one["disparity"]
                 )
             elif update.staleness > 0 and method == FIRST_ORDER and update.kept_base_d is not None:
                 vectors[index] = self.first_order.estimate(update, stale.model_d)
@@ -264,9 +255,9 @@ class GradientInversion(Compensator[InversionSettings]):
             self._trials.add(from_rows(rows))
         self._choose()
         next_version = stale.version + 1
-        may_end = self.settings.switch != "never" and self._switch.off_at is None
+        may_end = self.settings.switch != "never" and self._off_at is None
         if may_end and errors and not self.helps():
-            self._switch.off_at = next_version
+            self._off_at = next_version
             notes.append(self._why_ended(next_version))
         if self._share(next_version) == 0:
             self._matches.clear()
@@ -274,20 +265,17 @@ class GradientInversion(Compensator[InversionSettings]):
         return notes
 
     def _choose(self) -> None:
-        """Use the best choice, and limit iterations to the checkpoint after it."""
+        """Use the best choice, and limit iterations to the loss checkpoint after it."""
         best = self._trials.best() if self.settings.adapt else None
         self._choice = best or self._first_choice
-        self.inversions.longest = None if best is None else next_loss_checkpoint(best.iterations)
+        self.inversions.longest = None if best is None else 2 * best.iterations
 
     def _remember(self, version: int, update: StaleUpdate, one: Mapping[str, Any]) -> bool:
         """Keep reconstructions for a warm start and for measuring; whether there was memory for the latter."""
         choice = Choice(*one["choice"])
         kept = {mark: Reconstruction.from_state(state) for mark, state in one["kept"].items()}
         self.inversions.remember(update.client_id, kept[choice.iterations])
-        steps, rate = one["steps"], one["rate"]
-        return self._matches.add(
-            Waiting(version=version, stale=update, kept=kept, choice=choice, steps=steps, rate=rate)
-        )
+        return self._matches.add(Waiting(version, update, kept, choice, one["steps"], one["rate"]))
 
     def _measure(self, stale: StaleRound) -> tuple[list[MeasuredError], list[dict[Choice, Trial]], list[str]]:
         """Compare earlier estimates with the updates of a round: errors, trials of each update, and notes.
@@ -317,8 +305,7 @@ class GradientInversion(Compensator[InversionSettings]):
     def _compare(self, update: StaleUpdate, waiting: Waiting) -> tuple[list[MeasuredError], dict[Choice, Trial]]:
         """Estimate an update from an earlier one of its client, by each method and choice.
 
-        Returns:
-            Errors of the estimates that were used, none if one is not finite; and a trial of each choice.
+        Gives errors of the estimates that were used, none if one is not finite; and a trial of each choice.
         """
         device = update.base_d.device
         before = replace(
@@ -340,7 +327,7 @@ class GradientInversion(Compensator[InversionSettings]):
                     errors.append(error)
                 if is_choosable and is_comparable and is_finite(error):
                     trials[choice] = Trial(error.l1, error.cosine, unchanged.l1, unchanged.cosine)
-        return _if_finite(errors), trials
+        return errors if is_finite(*errors) else [], trials
 
     def _choices(self, checkpoint: int) -> list[Choice]:
         """All choices with a reconstruction after so many iterations."""
@@ -355,7 +342,8 @@ class GradientInversion(Compensator[InversionSettings]):
         true = replace(update, vector_d=self.context.fresh_update(update, stale))
         first_order_d = self.first_order.estimate(update, stale.model_d)
         vectors = {UNCHANGED: update.vector_d, FIRST_ORDER: first_order_d, INVERSION: estimate["estimate"]}
-        return _if_finite([measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()])
+        errors = [measured(true, method, vector_d, update.staleness) for method, vector_d in vectors.items()]
+        return errors if is_finite(*errors) else []
 
     def _why_ended(self, version: int) -> str:
         known = self.known
@@ -375,7 +363,7 @@ class GradientInversion(Compensator[InversionSettings]):
             "matches": self._matches.state_dict(),
             "recent": self.recent.state_dict(),
             "trials": self._trials.state_dict(),
-            "off_at": self._switch.off_at,
+            "off_at": self._off_at,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -383,13 +371,33 @@ class GradientInversion(Compensator[InversionSettings]):
         self.first_order.load_state_dict(state["first_order"])
         self._matches.load_state_dict(state["matches"])
         self.recent.load_state_dict(state["recent"])
-        self._switch.off_at = state["off_at"]
+        self._off_at = state["off_at"]
         self._trials.load_state_dict(state["trials"])
         self._choose()
 
 
-def _if_finite(errors: list[MeasuredError]) -> list[MeasuredError]:
-    return errors if all(map(is_finite, errors)) else []
+class Auto(GradientInversion):
+    """Gradient inversion that also ends when the direction of its estimates is not better than that of the stale
+    updates. The method with the smaller error replaces it: first-order compensation, or none.
+
+    Inversion continues while, over the last `window` measured errors,
+
+        mean L1(inversion) <= margin * mean L1(stale)   and   mean cosine(inversion) < mean cosine(stale)
+
+    and updates that are not inverted are compensated to first order while mean L1(first order) < mean L1(stale), or no
+    such means exist yet.
+    Source: ours, docs/methods/compensators.md#auto
+    """
+
+    def helps(self) -> bool:
+        known = self.known
+        return super().helps() and (known is None or known.cosine < known.stale_cosine)
+
+    def lesser(self, *, has_ended: bool) -> str:  # noqa: ARG002  (the errors decide)
+        first_order, unchanged = self.recent.mean(FIRST_ORDER), self.recent.mean(UNCHANGED)
+        if first_order is None or unchanged is None or first_order[0] < unchanged[0]:
+            return FIRST_ORDER
+        return UNCHANGED
 
 
 def _between(vector_d: Tensor, other_d: Tensor, share: float) -> Tensor:

@@ -23,17 +23,12 @@ class Oracle(Compensator[OracleSettings]):
     """
 
     Settings = OracleSettings
-    source = "Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle"
     is_recorded = True
     only_simulated = True
 
     def __init__(self, settings: OracleSettings, context: CompensatorContext) -> None:
         super().__init__(settings, context)
-        if context.steps.unknown is not None:
-            raise UserError(
-                f"training.name is {context.steps.unknown!r}, whose updates depend on more than model and data, "
-                "expected sgd, gradient or fedprox for compensator.name oracle"
-            )
+        context.steps.check_known("compensator.name oracle")
         if context.network is not None and context.fresh_update is None:
             raise UserError(
                 "compensator.name is 'oracle', which computes the clients' fresh updates; only `unstale simulate` can, "

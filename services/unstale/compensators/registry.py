@@ -4,16 +4,14 @@ A plug-in declares the entry point `name = "package.module:CompensatorClass"` in
 class derives from `Compensator`. A plug-in cannot replace a built-in name.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unstale import part_settings, plugins
-from unstale.compensators.auto import Auto
 from unstale.compensators.compensator import UNCHANGED, Compensator, CompensatorContext
 from unstale.compensators.first_order import FirstOrder
-from unstale.compensators.gradient_inversion import GradientInversion
+from unstale.compensators.gradient_inversion import Auto, GradientInversion
 from unstale.compensators.oracle import Oracle
 from unstale.errors import UserError
 from unstale.part_settings import SettingDescription
@@ -55,8 +53,8 @@ def describe(name: str) -> CompensatorDescription:
     compensator_class = find(name)
     return CompensatorDescription(
         name=name,
-        summary=(inspect.getdoc(compensator_class) or "").partition("\n\n")[0].replace("\n", " "),
-        source=compensator_class.source,
+        summary=plugins.summary(compensator_class),
+        source=plugins.source(compensator_class),
         memory=compensator_class.memory,
         inverts=compensator_class.inverts,
         only_simulated=compensator_class.only_simulated,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create
-from unstale.compensators.executor import Executor
+from unstale.compensators.compensator import Executor
 from unstale.config.settings import Settings
 from unstale.config.workspace import Workspace
 from unstale.errors import UserError

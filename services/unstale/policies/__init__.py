@@ -1,4 +1,4 @@
-"""Aggregation policies: how the updates of a round become one step of the server. One file a method.
+"""Aggregation policies: how the updates of a round become one step of the server.
 
 The names of this package are imported when they are first used, because the policies import torch and a list of them
 (`unstale.policies.catalogue`) need not.
@@ -11,19 +11,6 @@ if TYPE_CHECKING:
     from unstale.part_settings import SettingDescription
     from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
     from unstale.policies.registry import PolicyDescription, create, describe, names
-
-_MODULES = {
-    "Policy": "unstale.policies.policy",
-    "PolicyContext": "unstale.policies.policy",
-    "PolicyDescription": "unstale.policies.registry",
-    "PolicySettings": "unstale.policies.policy",
-    "SettingDescription": "unstale.part_settings",
-    "Step": "unstale.policies.policy",
-    "UpdateBatch": "unstale.policies.policy",
-    "create": "unstale.policies.registry",
-    "describe": "unstale.policies.registry",
-    "names": "unstale.policies.registry",
-}
 
 __all__ = [
     "Policy",
@@ -41,8 +28,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """A name of this package, imported now. Raises AttributeError."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    modules = (import_module(f"unstale.policies.{module}") for module in ("policy", "registry"))
+    globals()[name] = next(vars(module)[name] for module in modules if name in vars(module))
+    return globals()[name]

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.row_memory import RowMemory, float64_zeros, host_like, latest_rows
 from unstale.policies.weights import on_rows
@@ -18,41 +19,33 @@ _NEVER = -1
 
 
 class FedArSettings(PolicySettings):
-    rho: float = Field(
+    rho: float = setting(
         0.1,
+        "How fast an absent client's update gains weight: (tau + 1)^rho after tau rounds.",
+        "FedAR paper",
         ge=0,
         le=10,
-        description="How fast an absent client's update gains weight: (tau + 1)^rho after tau rounds.",
-        json_schema_extra={"source": "FedAR paper"},
     )
-    psi_max: float = Field(
-        2.0,
-        ge=1,
-        description="The most that an absent client's update weighs.",
-        json_schema_extra={"source": "FedAR paper"},
-    )
-    cutoff: Literal["convex", "nonconvex", "none"] = Field(
+    psi_max: float = setting(2.0, "The most that an absent client's update weighs.", "FedAR paper", ge=1)
+    cutoff: Literal["convex", "nonconvex", "none"] = setting(
         "nonconvex",
-        description="How long an absent client counts: less than t0 + t/b rounds, c * max(sqrt t, sqrt t0), for ever.",
-        json_schema_extra={"source": "FedAR paper, whose experiments train networks"},
+        "How long an absent client counts: less than t0 + t/b rounds, c * max(sqrt t, sqrt t0), for ever.",
+        "FedAR paper, whose experiments train networks",
     )
-    t0: float | None = Field(
+    t0: float | None = setting(
         None,
+        "For the cut-offs: t0; null means 10 for convex and 25 for nonconvex.",
+        "ours: the paper gives no value; both begin at ten rounds",
         gt=0,
-        description="For the cut-offs: t0; null means 10 for convex and 25 for nonconvex.",
-        json_schema_extra={"source": "ours: the paper gives no value; both begin at ten rounds"},
     )
-    b: float = Field(
-        10.0,
-        gt=2,
-        description="For convex: rounds in which the cut-off grows by one.",
-        json_schema_extra={"source": "FedAR paper: b > 2; the value is ours"},
+    b: float = setting(
+        10.0, "For convex: rounds in which the cut-off grows by one.", "FedAR paper: b > 2; the value is ours", gt=2
     )
-    c: float = Field(
+    c: float = setting(
         2.0,
+        "For nonconvex: the factor, at most 2 sqrt t0.",
+        "ours: the paper's own value would forget everyone at once",
         gt=0,
-        description="For nonconvex: the factor, at most 2 sqrt t0.",
-        json_schema_extra={"source": "ours: the paper's own value would forget everyone at once"},
     )
 
     @model_validator(mode="after")
@@ -78,7 +71,7 @@ class FedAr(Policy[FedArSettings]):
         psi_i = 0 if tau_i >= g(t), else min((tau_i + 1)^rho, psi_max);   N_t = |{i seen : psi_i > 0}|
         direction_d = (1/N_t) * sum_{i seen} psi_i G_i;   0 where N_t = 0
 
-    t: version + 1. g: rows of updates.matrix_Kd, float32, one device; not written to. g(t): the cut-off, in rounds.
+    t: version + 1. g(t): the cut-off, in rounds.
     G: [N, d] float32 on the host; of a client that is there twice, the last row. Staleness and examples do not matter.
     All of those last seen in the same round share tau, so psi multiplies the sum over such a cohort: a round costs two
     reads of its own rows and one of the cohorts that still count, not of all N. Without a cut-off, the cohorts
@@ -89,7 +82,6 @@ class FedAr(Policy[FedArSettings]):
     Settings = FedArSettings
     loops = ("availability",)
     memory = "N x d + N + 2 d for each round within the cut-off"
-    source = "FedAR (Jiang et al., 2024), docs/methods/policies-with-memory.md#fedar"
 
     def __init__(self, settings: FedArSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

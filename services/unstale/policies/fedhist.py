@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
@@ -22,60 +22,36 @@ _EQUAL = 1e-12
 
 
 class FedHistSettings(PolicySettings):
-    h: int | None = Field(
+    h: int | None = setting(
         None,
+        "Rounds remembered; null: N / (2 K), at least 1, with K the updates of a round.",
+        "FedHist paper: backtracking of N / (2 K) rounds",
         ge=1,
         le=100_000,
-        description="Rounds remembered; null: N / (2 K), at least 1, with K the updates of a round.",
-        json_schema_extra={"source": "FedHist paper: backtracking of N / (2 K) rounds"},
     )
-    alpha: float = Field(
-        0.1,
-        ge=0,
-        le=1e6,
-        description="What the least similar of the past directions counts in an update.",
-        json_schema_extra={"source": _OURS + "; as in WKAFL"},
+    alpha: float = setting(
+        0.1, "What the least similar of the past directions counts in an update.", _OURS + "; as in WKAFL", ge=0, le=1e6
     )
-    utility_weight: float = Field(
-        0.1,
-        ge=0,
-        le=1e6,
-        description="lambda: what a client's utility counts beside its staleness.",
-        json_schema_extra={"source": _OURS},
+    utility_weight: float = setting(
+        0.1, "lambda: what a client's utility counts beside its staleness.", _OURS, ge=0, le=1e6
     )
-    gamma: float = Field(
-        0.2,
-        ge=0,
-        le=1,
-        description="The share of a new utility in the moving average.",
-        json_schema_extra={"source": _OURS},
+    gamma: float = setting(0.2, "The share of a new utility in the moving average.", _OURS, ge=0, le=1)
+    similarity_min: float = setting(
+        0.3, "sim_T: the cosine from which on an update counts as useful.", _OURS + "; as in WKAFL", ge=-1, le=1
     )
-    similarity_min: float = Field(
-        0.3,
-        ge=-1,
-        le=1,
-        description="sim_T: the cosine from which on an update counts as useful.",
-        json_schema_extra={"source": _OURS + "; as in WKAFL"},
-    )
-    egs: bool = Field(
-        True,
-        description="Fuse updates with past directions.",
-        json_schema_extra={"source": "FedHist paper; false is its ablation"},
-    )
-    haa: Literal["full", "staleness", "off"] = Field(
+    egs: bool = setting(True, "Fuse updates with past directions.", "FedHist paper; false is its ablation")
+    haa: Literal["full", "staleness", "off"] = setting(
         "full",
-        description="Weigh by staleness and utility, by staleness alone, or all the same.",
-        json_schema_extra={"source": "FedHist paper; off is its ablation, staleness is ours"},
+        "Weigh by staleness and utility, by staleness alone, or all the same.",
+        "FedHist paper; off is its ablation, staleness is ours",
     )
-    ina: bool = Field(
-        True,
-        description="Give the direction the mean length of the updates.",
-        json_schema_extra={"source": "FedHist paper; false is its ablation"},
+    ina: bool = setting(
+        True, "Give the direction the mean length of the updates.", "FedHist paper; false is its ablation"
     )
-    ina_norms: Literal["raw", "fused"] = Field(
+    ina_norms: Literal["raw", "fused"] = setting(
         "raw",
-        description="Whose mean length: the updates as they came, or as fused with past directions.",
-        json_schema_extra={"source": "FedHist paper, text and Eq. 14; fused is ours"},
+        "Whose mean length: the updates as they came, or as fused with past directions.",
+        "FedHist paper, text and Eq. 14; fused is ours",
     )
 
 
@@ -108,19 +84,17 @@ class FedHist(Policy[FedHistSettings]):
         util = (sim - sim_T) * ph * |S|,   sim = cos(g, mean S),   U <- (1 - gamma) U + gamma * util
         ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
 
-    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. GH: the last h
-    directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first. The rows of the
-    last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device. What an option
-    leaves out is not kept either. h is that of the run's round size; where it is not known, of the first round that has
-    updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no direction to GH; nor
-    does a direction that float32 does not hold.
+    GH: the last h directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first.
+    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device.
+    What an option leaves out is not kept either. h is that of the run's round size; where it is not known, of the first
+    round that has updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no
+    direction to GH; nor does a direction that float32 does not hold.
     Source: FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist
     """
 
     Settings = FedHistSettings
     loops = ("k-async",)
     memory = "h d + (h + 1) K d + N"
-    source = "FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist"
 
     def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -5,25 +5,25 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from unstale.flat import is_finite
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import first_rows, on_rows
 
 
 class GsgmSettings(PolicySettings):
-    alpha: float = Field(
+    alpha: float = setting(
         0.1,
+        "What the momentum counts beside the round's average.",
+        "code released with the WKAFL paper; 0.9 for ByClass and CelebA",
         ge=0,
         le=1e6,
-        description="What the momentum counts beside the round's average.",
-        json_schema_extra={"source": "code released with the WKAFL paper; 0.9 for ByClass and CelebA"},
     )
-    released: bool = Field(
+    released: bool = setting(
         False,
-        description="Do as the released code does, in which the momentum never reaches the model.",
-        json_schema_extra={"source": "ours: the code released with the WKAFL paper does, its text does not"},
+        "Do as the released code does, in which the momentum never reaches the model.",
+        "ours: the code released with the WKAFL paper does, its text does not",
     )
 
 
@@ -33,10 +33,9 @@ class Gsgm(Policy[GsgmSettings]):
         direction_d = q = gbar + alpha * M,   gbar = (1/K') * sum_i g_i over the K' clients not yet in this cycle
         A <- A + (K'/N) * q;   when all N clients have contributed:  M <- A, A <- 0, and a new cycle begins
 
-    M, A: [d] float32, zeros at first. g: rows of updates.matrix_Kd, float32, one device; not written to. Of a client
-    only the first update of a cycle counts; others weigh 0. When a round brings nothing but such others, the missing
-    clients are gone: the cycle ends with what there is, and the round begins the next one. An empty round changes
-    nothing. A step that float32 does not hold is not added to A.
+    M, A: [d] float32, zeros at first. Of a client only the first update of a cycle counts; others weigh 0. When a round
+    brings nothing but such others, the missing clients are gone: the cycle ends with what there is, and the round
+    begins the next one. An empty round changes nothing. A step that float32 does not hold is not added to A.
     released=True: direction_d = gbar;  A <- A + q/N;  and M and A roll over before the last round of a cycle, not
     after it, so that round's q begins the next A.
     Q of the equations is every client but the missing ones.
@@ -48,7 +47,6 @@ class Gsgm(Policy[GsgmSettings]):
     memory = "2 d + N flags; updates that wait for their cycle, at most N d"
     once_a_cycle = True
     reference_defaults = MappingProxyType({"released": True})
-    source = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm"
 
     def __init__(self, settings: GsgmSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -3,38 +3,30 @@
 from typing import TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from unstale.policies.gram import squared_distances
+from unstale.part_settings import setting
+from unstale.policies.pairwise import squared_distances
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 
 
 class _KrumSettings(PolicySettings):
-    byzantine: int = Field(
-        1,
-        ge=0,
-        description="f: how many updates of a round may be wild.",
-        json_schema_extra={"source": "ours; Blanchard et al. ask for 2 f + 2 < K"},
+    byzantine: int = setting(
+        1, "f: how many updates of a round may be wild.", "ours; Blanchard et al. ask for 2 f + 2 < K", ge=0
     )
     selected: int | None
 
 
 class KrumSettings(_KrumSettings):
-    selected: int = Field(
-        1,
-        ge=1,
-        description="m: how many updates are averaged; more than K means all.",
-        json_schema_extra={"source": "Blanchard et al."},
-    )
+    selected: int = setting(1, "m: how many updates are averaged; more than K means all.", "Blanchard et al.", ge=1)
 
 
 class MultiKrumSettings(_KrumSettings):
-    selected: int | None = Field(
+    selected: int | None = setting(
         None,
+        "m: how many updates are averaged; null means K - f, and more than K means all.",
+        "ours; Blanchard et al. leave it open",
         ge=1,
-        description="m: how many updates are averaged; null means K - f, and more than K means all.",
-        json_schema_extra={"source": "ours; Blanchard et al. leave it open"},
     )
 
 
@@ -62,15 +54,14 @@ class Krum(_Krum[KrumSettings]):
         direction_d = g_k,   k = argmin_i score_i,
         score_i = sum of |g_i - g_j|^2 over the K - f - 2 updates j nearest to i
 
-    f: settings.byzantine. g: rows of updates.matrix_Kd, float32, one device; not written to. Staleness and examples do
-    not matter. The published promise needs K >= 2 f + 3; a smaller round takes K - f - 2 neighbours too, and at least
-    one where there is one. Ties: the lowest client id. With `selected` above 1 it is Multi-Krum.
+    f: settings.byzantine. Staleness and examples do not matter. The published promise needs K >= 2 f + 3; a smaller
+    round takes K - f - 2 neighbours too, and at least one where there is one. Ties: the lowest client id. With
+    `selected` above 1 it is Multi-Krum.
     Section 4 of the paper, whose n is K.
     Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum
     """
 
     Settings = KrumSettings
-    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#krum"
 
 
 class MultiKrum(_Krum[MultiKrumSettings]):
@@ -78,14 +69,13 @@ class MultiKrum(_Krum[MultiKrumSettings]):
 
         direction_d = (1/m) * sum of the g_i with the m lowest scores
 
-    m: settings.selected, or K - f, at least 1; with m = 1 it is Krum, which says what the scores are. g: rows of
-    updates.matrix_Kd, float32, one device; not written to. Staleness and examples do not matter.
+    m: settings.selected, or K - f, at least 1; with m = 1 it is Krum, which says what the scores are. Staleness and
+    examples do not matter.
     Section 5 of the paper.
     Source: Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum
     """
 
     Settings = MultiKrumSettings
-    source = "Krum (Blanchard et al., NIPS 2017), docs/methods/policies-robust.md#multi-krum"
 
 
 def krum_scores(squared_KK: Tensor, byzantine: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The interface of an aggregation policy: it maps one matrix of updates to one step of the server.
 
-Legend: K updates of the round, in order of arrival; d parameters; N clients.
+Legend: K updates of the round, in order of arrival; d parameters; N clients. In the equations of the policies g_i is
+row i of `UpdateBatch.matrix_Kd`, and s_i the staleness of that update.
 """
 
 from abc import ABC, abstractmethod
@@ -47,41 +48,29 @@ class PolicyContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBatch:
-    """The updates of one round, read-only. Row i of every field belongs to the i-th arrival.
+    """The updates of one round, read-only. Row i of every field belongs to the i-th arrival."""
 
-    Attributes:
-        version: v, rounds before this one; update i was computed from version v - s_i.
-        matrix_Kd: float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, finite, with a
-            norm that float32 holds. A gradient may be 0.
-        staleness_K: int64, rounds, 0 is fresh: version at aggregation - base version.
-        num_examples_K: int64, >= 1. n_i, examples of the client.
-        loss_K: float32. Mean training loss that the client reports.
-        client_ids_K: int64, 0 <= id < N. A client may occur twice if senders do not wait for their round.
-        batch_sizes_K: int64, >= 1. m_i, examples behind the update: the mini-batch in `gradient` mode, else n_i; None
-            stands for num_examples_K.
-        extra_Kd: float32, as matrix_Kd: second vectors, for a policy with `sends_extra`.
-        model_d: The present model w_v, for a policy with `needs_base_models`.
-        base_models: The model of each update (K references, often to one tensor), for a policy with
-            `needs_base_models`; None if every update was computed from the present model.
-        rate: eta, the server's effective learning rate.
-        local_rates_K: float32, eta_l of each client; None stands for `rate`.
-        columns: Reads columns start to end of a matrix on disk, [K, end - start], for a `column_wise` policy; then
-            matrix_Kd is [K, 0].
-    """
-
-    version: int
+    version: int  # v, rounds before this one; update i was computed from version v - s_i
     matrix_Kd: Tensor
-    staleness_K: Tensor
-    num_examples_K: Tensor
-    loss_K: Tensor
-    client_ids_K: Tensor
+    """float32, each row contiguous, on the policy's device. Flattened pseudo-gradients g_i, finite, with a norm that
+    float32 holds. A gradient may be 0."""
+    staleness_K: Tensor  # int64, rounds, 0 is fresh: version at aggregation - base version
+    num_examples_K: Tensor  # int64, >= 1: n_i, examples of the client
+    loss_K: Tensor  # float32: mean training loss that the client reports
+    client_ids_K: Tensor  # int64, 0 <= id < N; a client may occur twice if senders do not wait for their round
     batch_sizes_K: Tensor | None = None
-    extra_Kd: Tensor | None = None
-    model_d: Tensor | None = None
+    """int64, >= 1. m_i, examples behind the update: the mini-batch in `gradient` mode, else n_i; None stands for
+    num_examples_K."""
+    extra_Kd: Tensor | None = None  # float32, as matrix_Kd: second vectors, for a policy with `sends_extra`
+    model_d: Tensor | None = None  # the present model w_v, for a policy with `needs_base_models`
     base_models: tuple[Tensor, ...] | None = None
-    rate: float = 1.0
-    local_rates_K: Tensor | None = None
+    """The model of each update (K references, often to one tensor), for a policy with `needs_base_models`; None if
+    every update was computed from the present model."""
+    rate: float = 1.0  # eta, the server's effective learning rate
+    local_rates_K: Tensor | None = None  # float32, eta_l of each client; None stands for `rate`
     columns: Callable[[int, int], Tensor] | None = None
+    """Reads columns start to end of a matrix on disk, [K, end - start], for a `column_wise` policy; then matrix_Kd is
+    [K, 0]."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, with the name of the field, if shapes or types do not match."""
@@ -143,7 +132,7 @@ class Policy(ABC, Generic[S]):
 
     Settings: ClassVar[type[PolicySettings]] = PolicySettings
     source: ClassVar[str]
-    """Definition of the method: the paper, and the page and heading of docs/methods."""
+    """Definition of the method, for classes whose docstring does not end with it, as `Source: paper, page#heading`."""
     loops: ClassVar[tuple[Loop, ...]] = ("sync", "k-async", "availability")
     """Loops that the source defines the method for. It runs in all others too."""
     memory: ClassVar[str] = "none"
@@ -190,22 +179,10 @@ class Policy(ABC, Generic[S]):
     def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
         self.context = context
+        self.dimension = context.dimension  # d, parameters of the model
+        self.clients = context.clients  # N, clients of the run
+        self.device = context.device  # of the matrix of updates
         self._result_d: Tensor | None = None
-
-    @property
-    def dimension(self) -> int:
-        """d, parameters of the model."""
-        return self.context.dimension
-
-    @property
-    def clients(self) -> int:
-        """N, clients of the run."""
-        return self.context.clients
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the matrix of updates."""
-        return self.context.device
 
     @abstractmethod
     def step(self, batch: UpdateBatch) -> Step:
@@ -234,17 +211,10 @@ class Policy(ABC, Generic[S]):
         return Step(direction_d=result_d, rate_factor=rate_factor, weights_K=weights_K)
 
     def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:
-        """Average the changes of the float buffers by the weights of the step, uniformly if all weights are 0.
+        """Average the changes of the float buffers, [b] float32, by the weights of the step, uniformly if all are 0.
 
-        Robust policies override this with their own rule.
-
-        Args:
-            changes_Kb: [K, b] float32, K >= 1: differences from the server's buffers.
-            weights_K: [K] float64, of the step.
-
-        Returns:
-            [b] float32.
-
+        Robust policies override this with their own rule. changes_Kb: float32, K >= 1, differences from the server's
+        buffers. weights_K: float64.
         Source: docs/methods/README.md#numerical-conventions
         """
         return weighted_sum(changes_Kb, normalise(weights_K))

@@ -1,9 +1,9 @@
 """REFL: a stale update weighs by its age, and more the more it differs from the fresh ones."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, normalise, uniform
 
@@ -12,12 +12,12 @@ _ROUNDING = 1e-12
 
 
 class ReflSettings(PolicySettings):
-    beta: float = Field(
+    beta: float = setting(
         0.35,
+        "How much of a stale update's weight comes from its deviation; the rest comes from its age.",
+        "REFL's released code and run scripts",
         ge=0,
         le=1,
-        description="How much of a stale update's weight comes from its deviation; the rest comes from its age.",
-        json_schema_extra={"source": "REFL's released code and run scripts"},
     )
 
 
@@ -29,15 +29,13 @@ class Refl(Policy[ReflSettings]):
                  (1 - beta) / (s_i - smin + 1) + beta * (1 - exp(-L_i / Lmax)) for the others,
         L_i = |g_i - uF|^2,   Lmax = max L_i over the others;   L_i / Lmax = 0 where Lmax = 0
 
-    s: staleness, rounds, 0 is fresh; smin: the least of the round. g: rows of updates.matrix_Kd, float32, one device;
-    not written to. Only the ratios of deviations count, so the published deviation, which is proportional to L, gives
-    the same weights. REFL's choice of participants is not part of it.
+    smin: the least of the round. Only the ratios of deviations count, so the published deviation, which is proportional
+    to L, gives the same weights. REFL's choice of participants is not part of it.
     Source: REFL (Abdelmoniem et al., EuroSys 2023), docs/methods/policies.md#refl
     """
 
     Settings = ReflSettings
     loops = ("k-async",)
-    source = "REFL (Abdelmoniem et al., EuroSys 2023), docs/methods/policies.md#refl"
 
     def step(self, batch: UpdateBatch) -> Step:
         return self.weighted(batch, self._weights(batch))

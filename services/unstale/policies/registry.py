@@ -4,9 +4,9 @@ A plug-in declares the entry point `name = "package.module:PolicyClass"` in the 
 `Policy`. A name of this folder cannot be taken over.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import torch
@@ -15,60 +15,12 @@ from torch import Tensor
 from unstale import part_settings, plugins
 from unstale.errors import UserError, unknown_name
 from unstale.part_settings import SettingDescription
-from unstale.policies.catalogue import ENTRY_POINT_GROUP
-from unstale.policies.coordinate_median import CoordinateMedian
-from unstale.policies.direct import Direct
-from unstale.policies.dynsgd import DynSgd
-from unstale.policies.fedar import FedAr
-from unstale.policies.fedasync import FedAsync
-from unstale.policies.fedavg import FedAvg
-from unstale.policies.fedavg_is import FedAvgIs
-from unstale.policies.fedavg_s import FedAvgS
-from unstale.policies.fedbuff import FedBuff
-from unstale.policies.fedhist import FedHist
-from unstale.policies.fedprox import FedProx
-from unstale.policies.fedvarp import FedVarp
-from unstale.policies.geometric_median import GeometricMedian
-from unstale.policies.gsgm import Gsgm
-from unstale.policies.krum import Krum, MultiKrum
-from unstale.policies.mifa import Mifa
-from unstale.policies.moon import Moon
+from unstale.policies.catalogue import CLASSES, ENTRY_POINT_GROUP
 from unstale.policies.policy import Policy, PolicyContext, host_memory
-from unstale.policies.refl import Refl
-from unstale.policies.sasgd import Sasgd
-from unstale.policies.scaffold import Scaffold
-from unstale.policies.trimmed_mean import TrimmedMean
-from unstale.policies.twafl import Twafl
-from unstale.policies.weighted import Weighted
-from unstale.policies.wkafl import Wkafl
 from unstale.settings.values import Section
 
 _BUILT_IN: dict[str, type[Policy[Any]]] = {
-    "coordinate-median": CoordinateMedian,
-    "direct": Direct,
-    "dynsgd": DynSgd,
-    "fedar": FedAr,
-    "fedasync": FedAsync,
-    "fedavg": FedAvg,
-    "fedavg-is": FedAvgIs,
-    "fedavg-s": FedAvgS,
-    "fedbuff": FedBuff,
-    "fedhist": FedHist,
-    "fedprox": FedProx,
-    "fedvarp": FedVarp,
-    "geometric-median": GeometricMedian,
-    "gsgm": Gsgm,
-    "krum": Krum,
-    "mifa": Mifa,
-    "moon": Moon,
-    "multi-krum": MultiKrum,
-    "refl": Refl,
-    "sasgd": Sasgd,
-    "scaffold": Scaffold,
-    "trimmed-mean": TrimmedMean,
-    "twafl": Twafl,
-    "weighted": Weighted,
-    "wkafl": Wkafl,
+    name: EntryPoint(name, value, ENTRY_POINT_GROUP).load() for name, value in CLASSES.items()
 }
 
 PROFILES = ("paper", "reference")
@@ -106,8 +58,8 @@ def describe(name: str) -> PolicyDescription:
     policy_class = find(name)
     return PolicyDescription(
         name=name,
-        summary=(inspect.getdoc(policy_class) or "").partition("\n")[0],
-        source=policy_class.source,
+        summary=plugins.summary(policy_class),
+        source=plugins.source(policy_class),
         loops=policy_class.loops,
         memory=policy_class.memory,
         training=policy_class.training,
@@ -159,16 +111,10 @@ def create(
 
 
 def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False) -> Section:
-    """The settings of a policy, with its defaults.
+    """The settings of a policy: the chosen values, as `describe(name)` lists them, and its defaults.
 
-    Args:
-        name: of the policy.
-        values: that were chosen, as `describe(name)` lists them.
-        profile: one of `PROFILES`; decides defaults.
-        synchronous: whether rounds wait for their participants; decides defaults, too.
-
-    Raises:
-        UserError: unknown policy, profile or setting, or a value out of bounds.
+    Defaults depend on the profile, one of `PROFILES`, and on `synchronous`: whether rounds wait for their participants.
+    Raises UserError for an unknown policy, profile or setting, or a value out of bounds.
     """
     policy_class = find(name)
     if profile not in PROFILES:
@@ -182,9 +128,4 @@ def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper",
 
 def find(name: str) -> type[Policy[Any]]:
     """The class of a policy. Raises UserError for a name that is not registered, or cannot be imported."""
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
-    loaded: type[Policy[Any]] = plugins.load(
-        "policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN
-    )
-    return loaded
+    return plugins.load("policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN)

@@ -47,22 +47,3 @@ class RowMemory:
             yield columns, new_Ld[:, columns], self.rows_Nd[:, columns].index_select(0, clients_L)
         for client, new_d in zip(latest, new_Ld, strict=True):  # whole rows: half the time of chunks
             self.rows_Nd[client].copy_(new_d)
-
-
-class SummedRows(RowMemory):
-    """Rows and their sum: sum_d, float64 on the host, kept up to date by what changes.
-
-    In float64, because what a row adds must leave with it. In float32 each change would leave a rounding error of the
-    size of the largest row of its time, for ever: after large rows in the beginning little else.
-    """
-
-    def __init__(self, context: PolicyContext) -> None:
-        super().__init__(context)
-        self.sum_d = torch.zeros(context.dimension, dtype=torch.float64)
-
-    def replace(self, batch: UpdateBatch, latest: dict[int, int]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """As `exchange`, but gives the sum before the round, [c] float64, not to be kept, and how much it changes."""
-        for columns, new_Lc, old_Lc in self.exchange(batch, latest):
-            change_c = new_Lc.sum(0, dtype=torch.float64).sub_(old_Lc.sum(0, dtype=torch.float64))
-            yield columns, self.sum_d[columns], change_c
-            self.sum_d[columns].add_(change_c)

@@ -27,7 +27,6 @@ class Scaffold(Policy[PolicySettings]):
     memory = "d"
     training = "scaffold"
     sends_extra = True
-    source = "SCAFFOLD (Karimireddy et al., ICML 2020), docs/methods/policies.md#scaffold"
 
     def __init__(self, settings: PolicySettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -49,10 +49,7 @@ def examples(num_examples_K: Tensor) -> Tensor:
 def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
     """Compute sum_i weights_i * row_i, [d] float32, in one read of the matrix; zeros for no rows.
 
-    Args:
-        matrix_Kd: [K, d] float32.
-        weights_K: [K] float64 on the CPU, rounded to float32 for the sum.
-        out_d: Memory for the result; None for a new vector.
+    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum. out_d: memory for the result.
     """
     if matrix_Kd.requires_grad:  # rare, and `no_grad` costs as much as a conversion
         matrix_Kd = matrix_Kd.detach()
@@ -83,14 +80,8 @@ def add_drift(
 ) -> None:
     """Add (1 / rate) sum_i shares_i (w - w_b_i) to the direction, in place.
 
-    Clients often share a base model, so each model is added once, without a matrix of differences.
-
-    Args:
-        direction_d: [d] float32.
-        model_d: w, [d] float32.
-        base_models: w_b_i, [d] float32 each.
-        shares_K: [K] float64 on the CPU.
-        rate: > 0.
+    Clients often share a base model, so each model is added once, without a matrix of differences. model_d: w.
+    base_models: w_b_i. shares_K: float64 on the CPU; all other vectors are float32. rate: > 0.
     """
     bases: dict[int, tuple[Tensor, float]] = {}
     for base_d, share in zip(base_models, shares_K.tolist(), strict=True):
@@ -111,10 +102,7 @@ def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
     On a CPU a chunk fits the cache, so that several passes over it read the matrix once.
     """
     rows, columns = matrix_Kd.shape
-    numbers = 2**17 if matrix_Kd.device.type == "cpu" else 2**24  # 512 KiB of float32; 64 MiB
-    width = max(numbers // max(rows, 1), 1)
-    for start in range(0, columns, width):
-        yield slice(start, min(start + width, columns))
+    return _chunks(rows, columns, 2**17 if matrix_Kd.device.type == "cpu" else 2**24)  # 512 KiB of float32; 64 MiB
 
 
 def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
@@ -122,7 +110,10 @@ def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice
 
     The boundaries affect the last bits of a sum, so rows on disk are summed with the same boundaries as rows in memory.
     """
-    numbers = 2**22 if device.type == "cpu" else 2**26
+    return _chunks(rows, columns, 2**22 if device.type == "cpu" else 2**26)
+
+
+def _chunks(rows: int, columns: int, numbers: int) -> Iterator[slice]:
     width = max(numbers // max(rows, 1), 1)
     for start in range(0, columns, width):
         yield slice(start, min(start + width, columns))

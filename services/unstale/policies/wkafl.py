@@ -5,11 +5,12 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from unstale.flat import is_finite
+from unstale.part_settings import setting
 from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
@@ -18,91 +19,73 @@ _RELEASED = "WKAFL's released code, the paper prints none"
 
 
 class WkaflSettings(PolicySettings):
-    alpha: float = Field(
-        0.1,
-        ge=0,
-        le=1e6,
-        description="What the estimate of the round before counts in each update.",
-        json_schema_extra={"source": _RELEASED},
-    )
-    clip_bound: float | None = Field(
+    alpha: float = setting(0.1, "What the estimate of the round before counts in each update.", _RELEASED, ge=0, le=1e6)
+    clip_bound: float | None = setting(
         None,
+        "CB: longer vectors are cut to this length; null: none are.",
+        "ours: the released bounds of 70 to 500 belong to pixels of 0 to 255",
         gt=0,
-        description="CB: longer vectors are cut to this length; null: none are.",
-        json_schema_extra={"source": "ours: the released bounds of 70 to 500 belong to pixels of 0 to 255"},
     )
-    stage_two_bound: float = Field(
+    stage_two_bound: float = setting(
         5.0,
+        "B: in stage two, vectors longer than this many times the estimate are cut to that.",
+        _RELEASED + "; 10 for EMNIST",
         gt=0,
-        description="B: in stage two, vectors longer than this many times the estimate are cut to that.",
-        json_schema_extra={"source": _RELEASED + "; 10 for EMNIST"},
     )
-    beta: float = Field(
+    beta: float = setting(
         10.0,
+        "How much more similar updates weigh: exp(beta * cosine).",
+        _RELEASED + "; 50 for CIFAR-10, 20 for CelebA",
         ge=0,
         le=1e6,
-        description="How much more similar updates weigh: exp(beta * cosine).",
-        json_schema_extra={"source": _RELEASED + "; 50 for CIFAR-10, 20 for CelebA"},
     )
-    similarity_min: float = Field(
-        0.3,
-        ge=-1,
-        le=1,
-        description="The least cosine with the estimate that an update needs to be selected.",
-        json_schema_extra={"source": _RELEASED},
+    similarity_min: float = setting(
+        0.3, "The least cosine with the estimate that an update needs to be selected.", _RELEASED, ge=-1, le=1
     )
-    gamma: float = Field(
+    gamma: float = setting(
         0.01,
+        "How much staleness lowers the learning rate: it is divided by 1 + gamma * the least of the round.",
+        _RELEASED + "; 0.1 for EMNIST, 0.05 for CelebA",
         ge=0,
         le=1e6,
-        description="How much staleness lowers the learning rate: it is divided by 1 + gamma * the least of the round.",
-        json_schema_extra={"source": _RELEASED + "; 0.1 for EMNIST, 0.05 for CelebA"},
     )
-    stage_two_loss: float | None = Field(
+    stage_two_loss: float | None = setting(
         None,
+        "Stage two begins with the first round whose average loss is at most this; null: not by loss.",
+        "WKAFL paper, which gives no value; its algorithm has the sum, its text the average",
         ge=0,
-        description="Stage two begins with the first round whose average loss is at most this; null: not by loss.",
-        json_schema_extra={
-            "source": "WKAFL paper, which gives no value; its algorithm has the sum, its text the average"
-        },
     )
-    stage_two_round: int | None = Field(
+    stage_two_round: int | None = setting(
         None,
+        "Stage two begins with this version; null: halfway, where neither a loss is set nor no end known.",
+        "ours: half of the rounds; WKAFL's released code: 1000 to 5000",
         ge=0,
-        description="Stage two begins with this version; null: halfway, where neither a loss is set nor no end known.",
-        json_schema_extra={"source": "ours: half of the rounds; WKAFL's released code: 1000 to 5000"},
     )
-    momentum: Literal["estimate", "aggregate"] = Field(
+    momentum: Literal["estimate", "aggregate"] = setting(
         "estimate",
-        description="What the next round's updates get a share of: this round's estimate, or its direction.",
-        json_schema_extra={"source": "WKAFL paper, Eq. 4; its convergence section and released code: aggregate"},
+        "What the next round's updates get a share of: this round's estimate, or its direction.",
+        "WKAFL paper, Eq. 4; its convergence section and released code: aggregate",
     )
-    rate_staleness: Literal["zero-based", "one-based"] = Field(
+    rate_staleness: Literal["zero-based", "one-based"] = setting(
         "zero-based",
-        description="Whether a fresh update has staleness 0 or 1 in the rule of the learning rate.",
-        json_schema_extra={"source": "WKAFL paper, remark on Eq. 10; its released code: one-based"},
+        "Whether a fresh update has staleness 0 or 1 in the rule of the learning rate.",
+        "WKAFL paper, remark on Eq. 10; its released code: one-based",
     )
-    threshold: Literal["inclusive", "strict"] = Field(
+    threshold: Literal["inclusive", "strict"] = setting(
         "inclusive",
-        description="Whether a cosine of exactly similarity_min selects.",
-        json_schema_extra={"source": "WKAFL paper, Eq. 6; its released code: strict"},
+        "Whether a cosine of exactly similarity_min selects.",
+        "WKAFL paper, Eq. 6; its released code: strict",
     )
-    zero_gradient: Literal["dissimilar", "similar"] = Field(
+    zero_gradient: Literal["dissimilar", "similar"] = setting(
         "dissimilar",
-        description="Whether the cosine of a zero vector counts as 0 or as 1.",
-        json_schema_extra={"source": "ours; WKAFL's released code: similar in two of four files"},
+        "Whether the cosine of a zero vector counts as 0 or as 1.",
+        "ours; WKAFL's released code: similar in two of four files",
     )
-    no_gradient_selection: bool = Field(
-        False, description="Ablation: step along the estimate.", json_schema_extra={"source": "WKAFL paper, ablations"}
+    no_gradient_selection: bool = setting(False, "Ablation: step along the estimate.", "WKAFL paper, ablations")
+    no_staleness: bool = setting(
+        False, "Ablation: the estimate is a plain average, and the learning rate stays.", "WKAFL paper, ablations"
     )
-    no_staleness: bool = Field(
-        False,
-        description="Ablation: the estimate is a plain average, and the learning rate stays.",
-        json_schema_extra={"source": "WKAFL paper, ablations"},
-    )
-    no_non_iidness: bool = Field(
-        False, description="Ablation: alpha is 0.", json_schema_extra={"source": "WKAFL paper, ablations"}
-    )
+    no_non_iidness: bool = setting(False, "Ablation: alpha is 0.", "WKAFL paper, ablations")
 
     @model_validator(mode="after")
     def _one_rule_for_stage_two(self) -> Self:
@@ -124,11 +107,10 @@ class Wkafl(Policy[WkaflSettings]):
         direction_d = sum_i p_i gc_i, or e where nothing is selected;   rate_factor = 1 / (gamma * min s_i + 1)
         e_prev <- e
 
-    s: staleness, rounds, 0 is fresh. g: rows of updates.matrix_Kd, float32, one device; not written to. e_prev: [d]
-    float32, zeros at first. Stage two begins by loss or by version, and never ends; where neither rule is set, at half
-    of the run's rounds, and never where that number is not known. An estimate that is but rounding is similar to
-    nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing; an estimate
-    that float32 does not hold is not remembered.
+    e_prev: [d] float32, zeros at first. Stage two begins by loss or by version, and never ends; where neither rule is
+    set, at half of the run's rounds, and never where that number is not known. An estimate that is but rounding is
+    similar to nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing;
+    an estimate that float32 does not hold is not remembered.
     No gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and products.
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl
     """
@@ -139,7 +121,6 @@ class Wkafl(Policy[WkaflSettings]):
     reference_defaults = MappingProxyType(
         {"momentum": "aggregate", "rate_staleness": "one-based", "threshold": "strict"}
     )
-    source = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl"
 
     def __init__(self, settings: WkaflSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future
 
-from unstale.compensators.executor import Executor
+from unstale.compensators.compensator import Executor
 from unstale.config.settings import Settings
 from unstale.errors import UserError, WorkerLostError
 from unstale.training.datasets import Dataset

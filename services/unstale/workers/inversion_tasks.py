@@ -20,8 +20,7 @@ from unstale import __version__, part_settings
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.remote_inversion import computed
 from unstale.compensators.inversion.settings import InversionSettings
-from unstale.compensators.local_update import LocalSteps
-from unstale.compensators.network import Network
+from unstale.compensators.network import LocalSteps, Network
 from unstale.compensators.registry import find
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings

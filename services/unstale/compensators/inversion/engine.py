@@ -13,8 +13,7 @@ from torch.func import grad_and_value, vmap
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.start import CLAMP
-from unstale.compensators.local_update import LABEL_LOSSES, LocalSteps, as_vector, local_update
-from unstale.compensators.network import Network, Parts
+from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, Parts, as_vector, local_update
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
@@ -55,13 +54,6 @@ class Inversion:
     def kind(self) -> tuple[int, int]:
         """Inversions of the same kind can be computed together."""
         return self.target.steps, len(self.now)
-
-    def advance(self, now: Reconstruction) -> None:
-        """Count an iteration, which computed `now`."""
-        self.now = now
-        self.done += 1
-        if self.done in self.loss_checkpoints:
-            self.kept[self.done] = now
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,14 +105,17 @@ class Engine:
         is_number_B = disparity_B.isfinite()
         is_finite_B = is_number_B & _all_finite(slopes[0]) & _all_finite(slopes[1])
         moments = _moments(group, iterates)
-        stepped = self._step(group, iterates, _masked(is_finite_B, slopes), moments)
+        stepped = self._step(group, iterates, _where(is_finite_B, slopes, (0.0, 0.0)), moments)
         finite = _stacked([one.adam.finite if one.adam else one.now for one in group])
         finite = _where(is_number_B, iterates, finite)
         stepped = _where(is_finite_B, stepped, finite)
         for index, one in enumerate(group):
             one.adam = AdamState(tuple(moment_B[index] for moment_B in moments), Reconstruction.row(finite, index))
             one.disparity = disparity_B[index]
-            one.advance(Reconstruction.row(stepped, index))
+            one.now = Reconstruction.row(stepped, index)
+            one.done += 1
+            if one.done in one.loss_checkpoints:
+                one.kept[one.done] = one.now
 
     def _slopes(self, group: Sequence[Inversion], inputs_BrX: Tensor, labels_BrC: Tensor) -> tuple["_Pair", Tensor]:
         """The gradients of D in x and l, and D, [B]."""
@@ -216,19 +211,10 @@ def _moments(group: Sequence[Inversion], iterates: _Pair) -> list[Tensor]:
     return [torch.stack(moments) for moments in zip(*rows, strict=True)]
 
 
-def _masked(is_finite_B: Tensor, slopes: _Pair) -> _Pair:
-    """The gradients, 0 for inversions where they are not finite."""
-    inputs_slope, labels_slope = (torch.where(_wide(is_finite_B, slope), slope, 0.0) for slope in slopes)
-    return inputs_slope, labels_slope
-
-
-def _where(is_chosen_B: Tensor, values: _Pair, others: _Pair) -> _Pair:
+def _where(is_chosen_B: Tensor, values: _Pair, others: _Pair | tuple[float, float]) -> _Pair:
     """`values` for the chosen inversions, `others` for the rest."""
-    inputs_BrX, labels_BrC = (
-        torch.where(_wide(is_chosen_B, value_B), value_B, other_B)
-        for value_B, other_B in zip(values, others, strict=True)
-    )
-    return inputs_BrX, labels_BrC
+    inputs_BrX = torch.where(_wide(is_chosen_B, values[0]), values[0], others[0])
+    return inputs_BrX, torch.where(_wide(is_chosen_B, values[1]), values[1], others[1])
 
 
 def _wide(numbers_B: Tensor, like: Tensor) -> Tensor:

@@ -1,25 +1,25 @@
-"""The inversions in progress, and how many iterations the budget allows each of them.
+"""The inversions in progress, and the budget of iterations and seconds.
 
 Legend: d parameters, r reconstructed examples, C classes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import torch
 
 from unstale.compensators.compensator import NO_BASE, WITHOUT_BASE, CompensatorContext, StaleUpdate
 from unstale.compensators.inversion import start
-from unstale.compensators.inversion.budget import Budget
 from unstale.compensators.inversion.engine import Engine, Inversion, Target
-from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.reconstruction import Reconstruction, WarmStarts
 from unstale.compensators.inversion.remote_inversion import RemoteInversions
 from unstale.compensators.inversion.settings import EXAMPLES_MAX, InversionSettings
 from unstale.compensators.inversion.stopping import loss_checkpoints
-from unstale.compensators.inversion.warm_start import WarmStarts
+from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 
 BUDGET, MEMORY, NOT_FINITE = "budget", "memory", "not-finite"
@@ -29,6 +29,64 @@ TOO_LARGE = (
     "first order; lower compensator.settings.images_max"
 )
 """The note for `memory`."""
+
+
+class Budget:
+    """Counts iterations and seconds of the run so far, and the time since the current round closed."""
+
+    def __init__(self, settings: InversionSettings, clock: Callable[[], float] | None) -> None:
+        """clock: monotonic seconds; None where time is virtual. Raises UserError for seconds without a clock."""
+        for key in ("seconds_per_round", "seconds_total"):
+            if clock is None and getattr(settings, key) is not None:
+                raise UserError(
+                    f"compensator.settings.{key} is {getattr(settings, key):g}, but a simulation has no seconds to "
+                    f"count, expected null; set {key.replace('seconds', 'iterations')} to bound the work"
+                )
+        self._settings = settings
+        self._clock = clock or (lambda: 0.0)
+        self.iterations = 0
+        self.seconds = 0.0
+        self._closed_s = -inf
+
+    def close_round(self) -> None:
+        """A round is closed and waits from now on."""
+        self._closed_s = self._clock()
+
+    @property
+    def left_s(self) -> float | None:
+        """How much longer the closed round may wait; None without a limit."""
+        longest_s = self._settings.seconds_per_round
+        return None if longest_s is None else max(0.0, longest_s - (self._clock() - self._closed_s))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the run has used a total limit."""
+        settings = self._settings
+        return (settings.iterations_total is not None and self.iterations >= settings.iterations_total) or (
+            settings.seconds_total is not None and self.seconds >= settings.seconds_total
+        )
+
+    def room(self, in_round: int, planned: int = 0) -> float:
+        """How many more iterations are allowed; infinite without a limit.
+
+        in_round: iterations of the round, done and planned. planned: those that `iterations` does not count yet.
+        """
+        if self.is_spent:
+            return 0
+        limits = (
+            (self._settings.iterations_per_round, in_round),
+            (self._settings.iterations_total, self.iterations + planned),
+        )
+        return max(0, min(inf if limit is None else limit - used for limit, used in limits))
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the duration of the block to `seconds`."""
+        started_s = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds += self._clock() - started_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +214,8 @@ class Inversions:
     def _fit(self, inversions: Sequence[Inversion], in_round: int, *, in_part: bool) -> list[int]:
         """How many more iterations each inversion may have, in order: all that are left, or none.
 
-        Remote iterations count from now on.
-
-        Args:
-            inversions: in order of priority.
-            in_round: iterations of the round's other inversions.
-            in_part: fewer iterations are allowed too, if they are enough to use the inversion.
+        Remote iterations count from now on. inversions: in order of priority. in_round: iterations of the round's other
+        inversions. in_part: fewer iterations are allowed too, if they are enough to use the inversion.
         """
         allowed, planned = [], 0
         before = [one.iterations if self._is_remote(one) else one.done for one in inversions]
@@ -197,7 +251,7 @@ class Inversions:
     def _compute(self, inversions: Sequence[Inversion]) -> None:
         groups = self._groups(inversions)
         while group := _next_group(groups):
-            if self.budget.is_out_of_time or self.budget.is_spent:
+            if self.budget.left_s == 0 or self.budget.is_spent:
                 break
             self._iterate(group)
 

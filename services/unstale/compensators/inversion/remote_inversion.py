@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from unstale.compensators.executor import Executor
+from unstale.compensators.compensator import Executor
 from unstale.compensators.inversion.engine import Engine, Inversion, Target
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.stopping import loss_checkpoints
-from unstale.compensators.local_update import as_vector
-from unstale.compensators.network import Network
+from unstale.compensators.network import Network, as_vector
 from unstale.errors import WorkerLostError
 
 Tensors: TypeAlias = dict[str, Tensor]

@@ -36,12 +36,7 @@ def labels_of(network: Network, base: Parts, inputs_rX: Tensor, slope_C: Tensor)
     """Estimate the share of each class in the data of an update: [C], sum 1.
 
     The mean gradient of cross-entropy in the bias of the logits is mean(p) - y: the model's mean prediction, here for
-    random examples, minus the labels' shares.
-
-    Args:
-        base: w_b.
-        inputs_rX: random examples.
-        slope_C: that gradient.
+    random examples, minus the labels' shares. base: w_b. inputs_rX: random examples. slope_C: that gradient.
     """
     with network.in_use(), torch.no_grad():
         predicted_C = softmax(network.logits(base, inputs_rX), -1).mean(0)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-FIRST_LOSS_CHECKPOINT = 5
 RESIDUALS = (0.0, 0.5, 1.0)
 TRUSTS = (0.25, 0.5, 0.75, 1.0)
 
@@ -25,16 +24,11 @@ class Choice(NamedTuple):
 def loss_checkpoints(iterations: int) -> tuple[int, ...]:
     """Iterations after which the iterate is kept: 5, 10, 20, ... and the last."""
     checkpoints = []
-    checkpoint = FIRST_LOSS_CHECKPOINT
+    checkpoint = 5
     while checkpoint < iterations:
         checkpoints.append(checkpoint)
         checkpoint *= 2
     return (*checkpoints, iterations)
-
-
-def next_loss_checkpoint(iterations: int) -> int:
-    """The checkpoint after this one."""
-    return 2 * iterations
 
 
 class Trial(NamedTuple):

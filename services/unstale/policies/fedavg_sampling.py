@@ -1,29 +1,74 @@
-"""FedAvg(S): the plain average of at most S updates of a round."""
+"""FedAvg where clients come and go: importance sampling, and at most S updates of a round."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from unstale import seeds
 from unstale.errors import UserError
+from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
 from unstale.policies.weights import first_rows, on_rows, uniform, weighted_sum
 
+PROBABILITY_MIN = 1e-6
+"""A client that is there more rarely is not there; its weight would drown everybody's."""
+
+
+class FedAvgIsSettings(PolicySettings):
+    probabilities: float | tuple[float, ...] = setting(
+        ...,
+        "p_i, how likely client i is there in a round: one number for all or one for each, 1e-6 to 1.",
+        "FedAR paper; MIFA's code knows the true ones",
+    )
+
+
+class FedAvgIs(Policy[FedAvgIsSettings]):
+    """An update weighs as much more as its client is rarer, so that on average every client counts the same.
+
+        direction_d = (1/N) * sum_i g_i / p_i
+
+    N: all clients of the run, there or not. p: `probabilities`, by client id. The weights sum to 1 on average, not in
+    each round.
+    Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-is; MIFA (Gu et al., NeurIPS 2021),
+    docs/methods/policies.md#fedavg-is
+    """
+
+    Settings = FedAvgIsSettings
+    column_wise = True
+    loops = ("availability",)
+    memory = "N"
+    longest_step = 2.0  # 1 / p with example_settings
+    example_settings = MappingProxyType({"probabilities": 0.5})
+
+    def __init__(self, settings: FedAvgIsSettings, context: PolicyContext) -> None:
+        super().__init__(settings, context)
+        given = settings.probabilities
+        listed = given if isinstance(given, tuple) else (given,) * self.clients
+        setting = "setting 'probabilities' of policy 'fedavg-is'"
+        if len(listed) != self.clients:
+            raise UserError(
+                f"{setting} holds {len(listed)} numbers, expected one for each of the {self.clients} clients"
+            )
+        for client, probability in enumerate(listed):
+            if not PROBABILITY_MIN <= probability <= 1:
+                where = f" for client {client}" if isinstance(given, tuple) else ""
+                raise UserError(f"{setting} is {probability}{where}, expected a number from {PROBABILITY_MIN} to 1")
+        self._weights_N = 1 / (self.clients * torch.tensor(listed, dtype=torch.float64))
+
+    def step(self, batch: UpdateBatch) -> Step:
+        return self.weighted(batch, self._weights_N[batch.client_ids_K.cpu()])
+
 
 class FedAvgSSettings(PolicySettings):
-    size: int = Field(
-        50,
-        ge=1,
-        description="S, the most updates of a round that count; not more than the run has clients.",
-        json_schema_extra={"source": "FedAR paper"},
+    size: int = setting(
+        50, "S, the most updates of a round that count; not more than the run has clients.", "FedAR paper", ge=1
     )
-    wait_for_selected: bool = Field(
+    wait_for_selected: bool = setting(
         False,
-        description="Pick S of all clients first, and let rounds pass until each of them has contributed.",
-        json_schema_extra={"source": "ours: the FedAR paper takes available clients; MIFA's code waits"},
+        "Pick S of all clients first, and let rounds pass until each of them has contributed.",
+        "ours: the FedAR paper takes available clients; MIFA's code waits",
     )
 
 
@@ -36,8 +81,7 @@ class FedAvgS(Policy[FedAvgSSettings]):
     first update of each is added up; the rounds until the last of them came do not move the model and do not count for
     a schedule of rates. Every such update was computed from the current model, or is as stale as the batch says.
 
-    g: rows of updates.matrix_Kd, float32, one device; not written to. Draws: `Stream.SELECTION`, keyed by the version.
-    The default S is no more than there are clients.
+    Draws: `Stream.SELECTION`, keyed by the version. The default S is no more than there are clients.
     Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-s; MIFA (Gu et al., NeurIPS 2021),
     docs/methods/policies.md#fedavg-s
     """
@@ -46,10 +90,6 @@ class FedAvgS(Policy[FedAvgSSettings]):
     loops = ("availability",)
     memory = "none; d + S ids where it waits"
     reference_defaults = MappingProxyType({"wait_for_selected": True})
-    source = (
-        "FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-s; "
-        "MIFA (Gu et al., NeurIPS 2021), docs/methods/policies.md#fedavg-s"
-    )
 
     def __init__(self, settings: FedAvgSSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

@@ -1,0 +1,178 @@
+"""Stages around a policy: norm clipping of its updates, and a server optimiser for its step.
+
+A stage is a policy itself, around another one. Legend: K updates of the round, in order of arrival; d parameters.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unstale.policies.policy import Policy, PolicySettings, S, Step, UpdateBatch
+from unstale.policies.weights import column_chunks
+from unstale.settings.learning import OptimiserSettings
+from unstale.settings.part import value_of
+
+AMPLITUDE_MAX = 1e19
+"""Above this a coordinate has no square in float32."""
+
+
+def wrapped(
+    policy: Policy[Any], *, clip_norm: float | None = None, optimiser: OptimiserSettings | None = None
+) -> Policy[Any]:
+    """The policy with norm clipping before it and a server optimiser after it, as far as they are asked for.
+
+    clip_norm: > 0, in units of the updates. Without either it is the policy itself.
+    """
+    if clip_norm is not None:
+        policy = Clipping(ClippingSettings(clip_norm=clip_norm), policy)
+    if optimiser is not None and optimiser.name != "none":
+        policy = ServerOptimiser(optimiser, policy)
+    return policy
+
+
+class Stage(Policy[S]):
+    """A policy that calls another one, `inner`, and asks of the run what that one asks.
+
+    Its state is the inner policy's, under `inner`, beside the stage's own.
+    """
+
+    _SAME = ("loops", "memory", "training", "sends_extra", "once_a_cycle", "needs_base_models", "column_wise")
+
+    def __init__(self, settings: S, inner: Policy[Any]) -> None:
+        super().__init__(settings, inner.context)
+        self.inner = inner
+        for name in self._SAME:
+            setattr(self, name, getattr(inner, name))
+
+    @property
+    def extra_d(self) -> Tensor | None:
+        return self.inner.extra_d
+
+    def give_away(self, direction_d: Tensor) -> bool:
+        return super().give_away(direction_d) or self.inner.give_away(direction_d)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
+
+
+class ClippingSettings(PolicySettings):
+    clip_norm: float
+
+
+class Clipping(Stage[ClippingSettings]):
+    """Scales every update that is longer than c down to c, before the inner policy.
+
+        g_i <- g_i * min(1, c / |g_i|)
+
+    c: clip_norm. g: rows of the batch's matrix_Kd, which is not written to: a round in which some row is too long is
+    scaled into memory that is kept for the next one, as large as the largest such round; any other round is passed on
+    as it is. `extra_Kd` is not clipped.
+    """
+
+    is_homogeneous = False
+
+    def __init__(self, settings: ClippingSettings, inner: Policy[Any]) -> None:
+        super().__init__(settings, inner)
+        self.column_wise = False  # it looks at every row
+        self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)
+
+    def step(self, batch: UpdateBatch) -> Step:
+        factors_K = (self.settings.clip_norm / _norms(batch.matrix_Kd)).clamp(max=1)
+        if bool((factors_K < 1).any()):
+            batch = replace(batch, matrix_Kd=self._scaled(batch.matrix_Kd, factors_K))
+        return self.inner.step(batch)
+
+    def _scaled(self, matrix_Kd: Tensor, factors_K: Tensor) -> Tensor:
+        rows = len(matrix_Kd)
+        if rows > len(self._scaled_Kd):
+            self._scaled_Kd = torch.empty_like(matrix_Kd, memory_format=torch.contiguous_format)
+        factors_K = factors_K.to(matrix_Kd.device, torch.float32)
+        return torch.mul(matrix_Kd, factors_K[:, None], out=self._scaled_Kd[:rows])
+
+
+def _norms(matrix_Kd: Tensor) -> Tensor:
+    """|g_i|, [K] float64 on the CPU. Chunks of columns are summed in float32, then each other in float64."""
+    squares_K = torch.zeros(len(matrix_Kd), dtype=torch.float64)
+    for chunk in column_chunks(matrix_Kd):
+        # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
+        squares_K += matrix_Kd[:, chunk].square().sum(dim=1).to("cpu", torch.float64)
+    for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
+        squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
+    return squares_K.sqrt()
+
+
+class ServerOptimiser(Stage[OptimiserSettings]):
+    """What the model takes instead of the inner policy's step D = rate * rate_factor * direction.
+
+        momentum:  m <- beta1 m + D;                 w <- w - lr m
+        adam:      m <- beta1 m + (1 - beta1) D;     w <- w - lr m / (sqrt(v) + tau)
+                   v <- beta2 v + (1 - beta2) D^2
+        yogi:      as adam, with  v <- v - (1 - beta2) D^2 sign(v - D^2)
+
+    from m = 0, v = tau^2, without bias correction. D: parameter units, [d]. lr: learning_rate. tau: epsilon.
+    A round in which the inner policy moves nothing, or only waits, leaves model and optimiser as they are: no momentum
+    is spent on it. So does a D beyond 1e19, whose squares float32 does not hold: its step is not finite, and the
+    learner refuses it.
+    Algorithm 2 of the paper has Delta for -D and eta for lr; momentum is FedAvgM's.
+    Source: FedOpt (Reddi et al., ICLR 2021), docs/methods/policies-robust.md#server-optimisers; FedAvgM (Hsu et al.,
+    2019), docs/methods/policies-robust.md#server-optimisers
+    """
+
+    def __init__(self, settings: OptimiserSettings, inner: Policy[Any]) -> None:
+        assert settings.name != "none"
+        super().__init__(settings, inner)
+        self._learning_rate: float = value_of(settings, "learning_rate")
+        self._momentum_d = torch.zeros(self.dimension, device=self.device)
+        self._squares_d: Tensor | None = None
+        if settings.name != "momentum":
+            self._squares_d = torch.full((self.dimension,), settings.epsilon**2, device=self.device)
+
+    @torch.no_grad()
+    def step(self, batch: UpdateBatch) -> Step:
+        step = self.inner.step(batch)
+        scale = batch.rate * step.rate_factor
+        amplitude = abs(scale) * float(torch.linalg.vector_norm(step.direction_d, math.inf))
+        if amplitude == 0 or not step.counts:
+            return step
+        if not amplitude < AMPLITUDE_MAX:
+            direction_d = self.result_d.fill_(math.inf)
+        else:
+            direction_d = self._momentum(step.direction_d, scale)
+        return Step(
+            direction_d=direction_d,
+            rate_factor=self._learning_rate / batch.rate,
+            weights_K=step.weights_K,
+            counts=step.counts,
+        )
+
+    def _momentum(self, direction_d: Tensor, scale: float) -> Tensor:
+        """The optimiser's own direction after one more D = scale * direction."""
+        settings, squares_d = self.settings, self._squares_d
+        if squares_d is None:
+            return self._momentum_d.mul_(settings.beta1).add_(direction_d, alpha=scale)
+        self._momentum_d.mul_(settings.beta1).add_(direction_d, alpha=scale * (1 - settings.beta1))
+        root_d = torch.mul(direction_d, scale, out=self.result_d)
+        if settings.name == "adam":
+            squares_d.mul_(settings.beta2).addcmul_(root_d, root_d, value=1 - settings.beta2)
+        else:
+            square_d = root_d.mul_(root_d)
+            squares_d.addcmul_(square_d, torch.sign(squares_d - square_d), value=settings.beta2 - 1)
+        torch.sqrt(squares_d, out=root_d).add_(settings.epsilon)
+        return torch.div(self._momentum_d, root_d, out=root_d)
+
+    def state_dict(self) -> dict[str, Any]:
+        squares_d = None if self._squares_d is None else self._squares_d.clone()
+        return {**super().state_dict(), "momentum_d": self._momentum_d.clone(), "squares_d": squares_d}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._momentum_d.copy_(state["momentum_d"])
+        if self._squares_d is not None:
+            self._squares_d.copy_(state["squares_d"])
