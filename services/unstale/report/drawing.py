@@ -155,9 +155,17 @@ def histogram(
     axes.stairs(shares, edges, color=style.colour, linestyle=style.line, linewidth=1.7, label=label)
 
 
-def even_share(axes: Axes) -> None:
-    """Draw the dashed line at 1."""
+def multiples_of_even_share(
+    axes: Axes, lines: Sequence[tuple[str, NDArray[Any], NDArray[Any]]], along: str, axis_label: str
+) -> None:
+    """Draw lines, each with its label, and the even share: a dashed line at 1."""
+    for index, (label, at_x, values_x) in enumerate(lines):
+        plain_line(axes, at_x, values_x, index, label)
     axes.axhline(1, color=INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1)
+    axes.set_xlabel(along)
+    axes.set_ylabel(axis_label)
+    from_zero(axes)
+    whole_numbers(axes)
 
 
 def from_zero(axes: Axes) -> None:

@@ -43,11 +43,12 @@ def keys(groups: Sequence[Group]) -> list[str]:
 
 
 def frame(groups: Sequence[Group], name: str) -> pd.DataFrame:
-    """Return a data frame of all runs, with columns `group` and `run` for their labels and names."""
-    return pd.concat(
+    """Return a data frame of all runs, with categories `group` and `run` for their labels and names, in order."""
+    together = pd.concat(
         [getattr(run, name).assign(group=group.label, run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
+    return together.astype({column: pd.CategoricalDtype(together[column].unique()) for column in ("group", "run")})
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:

@@ -15,10 +15,8 @@ from unstale.report.sections import (
     compensation,
     configuration,
     phases,
-    rejections,
-    staleness,
     summary,
-    weights,
+    updates,
 )
 
 
@@ -39,10 +37,14 @@ def report(
     sections = (
         summary.section(groups),
         compared.section(groups, targets or ()),
-        *(
-            part.section(groups)
-            for part in (accuracy, classes, staleness, weights, clients, phases, rejections, compensation)
-        ),
+        accuracy.section(groups),
+        classes.section(groups),
+        updates.staleness(groups),
+        updates.weights(groups),
+        clients.section(groups),
+        phases.section(groups),
+        updates.rejections(groups),
+        compensation.section(groups),
         configuration.section(groups),
     )
     return Report(

@@ -90,6 +90,11 @@ def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
     return _curve(at_x, values_nx, int((all_times > last_s).sum()))
 
 
+def p95(values: Sequence[float] | Floats) -> float:
+    """Return the 95th percentile, one of the values; NaN without any."""
+    return float(np.quantile(values, 0.95, method="inverted_cdf")) if len(values) else nan
+
+
 def jain(values: Sequence[float] | Floats) -> float:
     """Return how evenly a sum is divided among N, (sum x)^2 / (N sum x^2): from 1 / N to 1; NaN for a sum of 0.
 

@@ -108,5 +108,4 @@ def _tables(groups: Sequence[Group], measured: pd.DataFrame) -> list[Table]:
 def _most_common(updates: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return the number of updates by group and column, the greatest of each group first."""
     counts = updates.groupby(["group", column], sort=False).updates.sum().reset_index()
-    order = counts.group.map({label: number for number, label in enumerate(updates.group.unique())})
-    return counts.assign(order=order).sort_values(["order", "updates"], ascending=[True, False], kind="stable")
+    return counts.sort_values(["group", "updates"], ascending=[True, False], kind="stable")
