@@ -9,9 +9,8 @@ import pytest
 from report.made import curve, run
 from unstale.errors import UserError
 from unstale.journal.rundir import decides
-from unstale.report.groups import GROUPS_MAX, grouped
+from unstale.report.groups import GROUPS_MAX, differing, grouped
 from unstale.report.recorded import Run, read
-from unstale.report.settings import differing
 
 Make = Callable[..., Run]
 

@@ -119,3 +119,8 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters, with an ellipsis if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

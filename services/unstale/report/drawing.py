@@ -1,13 +1,12 @@
 """The look of pictures: one panel each, of one size, with lines that differ in more than colour.
 
-Colours are those of the light page; `report.svg` replaces them by class names, so that the page can be dark.
+Colours are those of the light page; `report.page` replaces them by class names, so that the page can be dark.
 """
 
 import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -20,7 +19,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from unstale.report.content import Picture
+from unstale.report.content import Picture, shortened
 from unstale.report.statistics import Curve
 
 INK, GRID = "#1f2328", "#d0d7de"
@@ -40,6 +39,8 @@ DOTS_MAX = 40  # with more markers they would hide the line
 POINTS_MAX = 120  # of a curve over rounds; with more rounds each point is a mean
 PANELS_ACROSS = 3  # of a sheet
 EVALUATIONS_MAX = 1500  # points drawn of a curve
+VERSIONS = "version (rounds applied)"
+TIME = "time since the first task, s"
 
 _LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
@@ -63,27 +64,14 @@ _LOOK: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Style:
     """Colour, dashes, marker and hatch of one of several lines or bars, by its number from 0."""
 
-    index: int
-
-    @property
-    def colour(self) -> str:
-        return COLOURS[self.index % len(COLOURS)]
-
-    @property
-    def line(self) -> Any:
-        return DASHES[(self.index + self.index // len(COLOURS)) % len(DASHES)]
-
-    @property
-    def marker(self) -> str:
-        return MARKERS[self.index % len(MARKERS)]
-
-    @property
-    def hatch(self) -> str:
-        return HATCHES[self.index % len(HATCHES)]
+    def __init__(self, index: int) -> None:
+        self.colour = COLOURS[index % len(COLOURS)]
+        self.line = DASHES[(index + index // len(COLOURS)) % len(DASHES)]
+        self.marker = MARKERS[index % len(MARKERS)]
+        self.hatch = HATCHES[index % len(HATCHES)]
 
 
 def svg(picture: Picture) -> str:
@@ -99,10 +87,6 @@ def png(picture: Picture) -> bytes:
     """Return the PNG file, with a title and a white background."""
     with look(picture.name):
         return as_png(_figure(picture, picture.title))
-
-
-VERSIONS = "version (rounds applied)"
-TIME = "time since the first task, s"
 
 
 def line(axes: Axes, curve: Curve, index: int, label: str, *, steps: bool = False) -> None:
@@ -138,9 +122,7 @@ def lines(
     """Draw curves with their bands, from 0. along: `VERSIONS` or `TIME`."""
     for index, (label, curve) in enumerate(zip(labels, curves, strict=True)):
         line(axes, curve, index, label, steps=along == TIME)
-    axes.set_xlabel(along)
-    axes.set_ylabel(axis_label)
-    axes.set_ylim(0, _top(curves))
+    axes.set(xlabel=along, ylabel=axis_label, ylim=(0, _top(curves)))
     if along == VERSIONS:
         whole_numbers(axes)
 
@@ -162,8 +144,7 @@ def multiples_of_even_share(
     for index, (label, at_x, values_x) in enumerate(lines):
         plain_line(axes, at_x, values_x, index, label)
     axes.axhline(1, color=INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1)
-    axes.set_xlabel(along)
-    axes.set_ylabel(axis_label)
+    axes.set(xlabel=along, ylabel=axis_label)
     from_zero(axes)
     whole_numbers(axes)
 
@@ -250,11 +231,6 @@ def bars_across(
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(axis_label)
-
-
-def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters, with an ellipsis if it was longer."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:

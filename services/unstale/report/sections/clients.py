@@ -232,7 +232,5 @@ def _draw_own_accuracy(axes: Axes, curves: Sequence[tuple[str, Floats]]) -> None
     for index, (label, accuracies) in enumerate(curves):
         percent = 100 * (np.arange(len(accuracies)) + 0.5) / len(accuracies)
         drawing.plain_line(axes, percent, accuracies, index, label)
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel("clients, least accurate first, %")
-    axes.set_ylabel("accuracy on own examples")
+    axes.set(xlabel="clients, least accurate first, %", xlim=(0, 100))
+    axes.set(ylabel="accuracy on own examples", ylim=(0, 1.02))

@@ -6,10 +6,9 @@ from unstale.config.keys import KEYS
 from unstale.config.settings import Settings
 from unstale.journal.rundir import decides
 from unstale.report.content import NONE, Cell, Column, Section, Table
-from unstale.report.groups import Group
+from unstale.report.groups import Group, differing, values
 from unstale.report.recorded import printable
 from unstale.report.sections.columns import KEY, RUN
-from unstale.report.settings import differing, values
 
 _VALUE, _DEFAULT = Column("value", "value"), Column("default", "default")
 _DECIDES = Column("decides", "may change the model")

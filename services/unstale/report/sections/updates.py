@@ -114,8 +114,7 @@ def _draw_histogram(axes: Axes, by_group: dict[str, pd.Series]) -> None:
     for index, (label, rounds) in enumerate(by_group.items()):
         shares = np.histogram(rounds, bins)[0] / len(rounds)
         drawing.histogram(axes, shares, bins, index, label, fill=len(by_group) == 1)
-    axes.set_xlabel("staleness, rounds")
-    axes.set_ylabel("share of updates")
+    axes.set(xlabel="staleness, rounds", ylabel="share of updates")
     drawing.from_zero(axes)
     drawing.whole_numbers(axes)
 
