@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unstale.conformance.finding import Finding, off
+from unstale.conformance.golden import spelled
 from unstale.conformance.policy_under_test import PolicyUnderTest, fresh, random_rounds
 from unstale.policies import UpdateBatch
 
@@ -34,22 +35,18 @@ def _equal(batch: UpdateBatch) -> UpdateBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Under rounds that are changed so, `policy` takes the steps of `other`.
-
-    rounds: for how many rounds, from the first state of both. everybody: whether all N clients send in each.
-    """
+    """Under rounds that are changed so, `policy` takes the steps of `other`, from the first state of both."""
 
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     change: Change
     when: str
     other: str = "fedavg"
-    everybody: bool = True
+    everybody: bool = True  # whether all N clients send in each round
     rounds: int = 6
 
     def __str__(self) -> str:
-        spelled = "".join(f", {key}={value}" for key, value in self.settings.items())
-        return f"{self.when}{spelled}: it is {self.other}"
+        return f"{self.when}{spelled(self.settings)}: it is {self.other}"
 
 
 def _fresh(policy: str, **settings: Any) -> Identity:
