@@ -7,17 +7,7 @@ from unstale.errors import UserError
 from unstale.report.content import Report, count
 from unstale.report.groups import Group, grouped
 from unstale.report.recorded import names_of, read
-from unstale.report.sections import (
-    accuracy,
-    classes,
-    clients,
-    compared,
-    compensation,
-    configuration,
-    phases,
-    summary,
-    updates,
-)
+from unstale.report.sections import accuracy, clients, compensation, configuration, phases, summary, updates
 
 
 def report(
@@ -36,9 +26,9 @@ def report(
     groups = grouped(runs, by or (), labels or ())
     sections = (
         summary.section(groups),
-        compared.section(groups, targets or ()),
+        summary.comparison(groups, targets or ()),
         accuracy.section(groups),
-        classes.section(groups),
+        accuracy.by_class(groups),
         updates.staleness(groups),
         updates.weights(groups),
         clients.section(groups),

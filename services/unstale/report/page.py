@@ -7,14 +7,13 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring, tostring
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from unstale import __version__
 from unstale.report import drawing
-from unstale.report.content import Cell, Column, Picture, Report
+from unstale.report.content import Picture, Report
 
 _FOLDER = Path(__file__).parent
-LONG = 20  # characters of a cell; a longer one may break anywhere
 
 NAMES = {drawing.INK: "ink", drawing.GRID: "grid"} | {
     colour: f"series-{number}" for number, colour in enumerate(drawing.COLOURS, 1)
@@ -42,8 +41,6 @@ def html(report: Report) -> str:
         policy=_policy(style),
         version=__version__,
         drawn=_drawn,
-        kind=_kind,
-        inside=_inside,
     )
 
 
@@ -55,25 +52,6 @@ def _policy(style: str) -> str:
 
 def _drawn(picture: Picture) -> Markup:
     return Markup(inline(drawing.svg(picture), picture.name, picture.alternative))  # noqa: S704  (made by us)
-
-
-def _kind(column: Column, cell: Cell) -> str:
-    """Return the classes of a cell: numbers align right, and a long text may break."""
-    if column.is_stacked:
-        return "stacked number"
-    if column.is_number:
-        return "number"
-    return "long" if len(column.shown(cell)) > LONG else "text"
-
-
-def _inside(column: Column, cell: Cell) -> Markup:
-    """Return the content of a cell: text, a link, or lines."""
-    shown = column.shown(cell)
-    if column.is_page:
-        return Markup('<a href="{}.html">{}</a>').format(shown, shown)
-    if column.is_stacked:
-        return Markup("\n").join(Markup("<span>{}</span>").format(line) for line in shown.split("\n"))
-    return escape(shown)
 
 
 # --- drawings of matplotlib, with the colours and fonts of the page, under its content security policy ---

@@ -14,24 +14,12 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, frame, keys
 from unstale.report.recorded import Run
-from unstale.report.sections.columns import (
-    ACCURACY,
-    CLIENT,
-    EXAMPLES,
-    GROUP,
-    LOSS,
-    RUN,
-    RUNS,
-    VERSION,
-    cells,
-    of_frame,
-    of_spread,
-    versions,
-)
+from unstale.report.sections import columns
+from unstale.report.sections.columns import cells, of_frame, of_spread, versions
 from unstale.report.statistics import Floats, jain, spread
 
 _FAIRNESS = (
-    *(GROUP, RUNS),
+    *(columns.GROUP, columns.RUNS),
     Column("clients", "clients", ",.0f"),
     Column("without_update_mean", "without an aggregated update", ",.1f"),
     Column("updates_jain", "evenness of updates", ".3f"),
@@ -40,7 +28,7 @@ _FAIRNESS = (
     Column("even_share_ratio", "even share", ".2%"),
 )
 _OWN_ACCURACY = (
-    *(GROUP, RUNS),
+    *(columns.GROUP, columns.RUNS),
     Column("clients_mean", "clients that measured", ",.1f"),
     Column("measured_versions", "versions"),
     *of_spread("accuracy", "ratio", ".4f"),
@@ -50,7 +38,7 @@ _OWN_ACCURACY = (
     *(Column("best_tenth_ratio", "best tenth", ".4f"), Column("best_tenth_std_ratio", "± std", ".4f")),
 )
 _CLIENTS = (
-    *(RUN, CLIENT, Column("tasks", "tasks", ",")),
+    *(columns.RUN, columns.CLIENT, Column("tasks", "tasks", ",")),
     *(Column("received", "updates", ","), Column("aggregated", "aggregated", ",")),
     Column("rejected", "rejected", ","),
     Column("weight_share_ratio", "share of weight", ".2%"),
@@ -88,7 +76,7 @@ def section(groups: Sequence[Group]) -> Section:
             of_frame(
                 "own_evaluations",
                 "Every measurement of a client on its own test examples",
-                (RUN, CLIENT, VERSION, ACCURACY, LOSS, EXAMPLES),
+                (columns.RUN, columns.CLIENT, columns.VERSION, columns.ACCURACY, columns.LOSS, columns.EXAMPLES),
                 frame(groups, "own_evaluations"),
                 rows_shown=0,
             ),
@@ -211,13 +199,21 @@ def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
         for group, accuracies in measured
     ]
     pooled = "; all runs of a group together." if any(len(group.runs) > 1 for group, _ in measured) else "."
+
+    def draw(axes: Axes) -> None:
+        for index, (group, accuracies) in enumerate(measured):
+            percent = 100 * (np.arange(len(accuracies)) + 0.5) / len(accuracies)
+            drawing.plain_line(axes, percent, accuracies, index, group.legend)
+        axes.set(xlabel="clients, least accurate first, %", xlim=(0, 100))
+        axes.set(ylabel="accuracy on own examples", ylim=(0, 1.02))
+
     yield Picture(
         name="own_accuracy",
         title="Accuracy over clients",
         caption="Accuracy of the model on each client's own test examples, at the last version that the client "
         f"measured, in rising order{pooled}",
         alternative=f"Rising curves of the accuracies of clients. {'; '.join(ranges)}.",
-        draw=partial(_draw_own_accuracy, curves=[(group.legend, accuracies) for group, accuracies in measured]),
+        draw=draw,
         keys=keys([group for group, _ in measured]),
     )
 
@@ -226,11 +222,3 @@ def _own_accuracies(group: Group) -> Floats:
     """Return the last accuracy of every client of every run, rising."""
     last = frame([group], "own_evaluations").groupby(["run", "client_id"]).accuracy_ratio.last()
     return np.sort(last.to_numpy(float))
-
-
-def _draw_own_accuracy(axes: Axes, curves: Sequence[tuple[str, Floats]]) -> None:
-    for index, (label, accuracies) in enumerate(curves):
-        percent = 100 * (np.arange(len(accuracies)) + 0.5) / len(accuracies)
-        drawing.plain_line(axes, percent, accuracies, index, label)
-    axes.set(xlabel="clients, least accurate first, %", xlim=(0, 100))
-    axes.set(ylabel="accuracy on own examples", ylim=(0, 1.02))

@@ -11,7 +11,7 @@ from unstale.report import drawing
 from unstale.report.content import Column, Picture, Section, Table
 from unstale.report.groups import Group, frame
 from unstale.report.sections.columns import CLIENT, GROUP, METHOD, RUN, STALENESS, UPDATES, VERSION, of_frame
-from unstale.report.statistics import Curve, single
+from unstale.report.statistics import single
 
 _ERRORS = (
     *(GROUP, METHOD, Column("estimates", "estimates", ",")),
@@ -52,47 +52,37 @@ def section(groups: Sequence[Group]) -> Section | None:
     )
 
 
-def _by_method(groups: Sequence[Group], measured: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+def _by_method(measured: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return the errors of each group and method, those of unchanged updates first."""
     finite = measured.replace([np.inf, -np.inf], np.nan)
-    return [
-        (group.label, method, errors)
-        for group in groups
-        for method, errors in sorted(
-            finite[finite.group == group.label].groupby("method"), key=lambda item: (item[0] != UNCHANGED, item[0])
-        )
-    ]
+    order = sorted(finite.method.unique(), key=lambda method: (method != UNCHANGED, method))
+    finite.method = finite.method.astype(pd.CategoricalDtype(order))
+    return [(group, method, errors) for (group, method), errors in finite.groupby(["group", "method"])]
 
 
 def _picture(groups: Sequence[Group], measured: pd.DataFrame, column: str) -> Picture:
-    all_lines = _by_method(groups, measured)
+    all_lines = _by_method(measured)
     shown = all_lines[:LINES_MAX]
-    labels = [
-        f"{group}: {_NAMES.get(method, method)}" if len(groups) > 1 else _NAMES.get(method, method)
-        for group, method, _ in shown
-    ]
-    curves = [_curve(errors.groupby("version")[column].mean()) for _, _, errors in shown]
-    means = [f"{label} {np.nanmean(curve.mean_x):.3g}" for label, curve in zip(labels, curves, strict=True)]
+    labels = [f"{group}: " * (len(groups) > 1) + _NAMES.get(method, method) for group, method, _ in shown]
+    means = [errors.groupby("version")[column].mean() for _, _, errors in shown]
+    curves = [single(*drawing.binned(mean.index.to_numpy(float), mean.to_numpy(float))) for mean in means]
+    averages = [f"{label} {np.nanmean(curve.mean_x):.3g}" for label, curve in zip(labels, curves, strict=True)]
     rest = f" The first {LINES_MAX} of {len(all_lines)} lines are drawn." if len(all_lines) > LINES_MAX else ""
     word, axis = _AXES[column]
     return Picture(
         name=f"compensation_error_{column}",
         title=f"{word} error of compensation",
         caption=f"Mean error of the estimates that a round could check, over all runs of a group.{rest}",
-        alternative=f"Lines of the {word} error over versions, on average: {'; '.join(means)}.",
+        alternative=f"Lines of the {word} error over versions, on average: {'; '.join(averages)}.",
         draw=partial(drawing.lines, labels=labels, curves=curves, axis_label=axis),
         keys=labels,
     )
 
 
-def _curve(means: pd.Series) -> Curve:
-    return single(*drawing.binned(means.index.to_numpy(float), means.to_numpy(float)))
-
-
 def _tables(groups: Sequence[Group], measured: pd.DataFrame) -> list[Table]:
     errors = [
         (group, method, len(errors), *errors[["staleness_rounds", "l1", "cosine"]].mean().tolist())
-        for group, method, errors in _by_method(groups, measured)
+        for group, method, errors in _by_method(measured)
     ]
     methods = _most_common(frame(groups, "compensations").assign(updates=1), "method")
     methods["updates_ratio"] = methods.updates / methods.groupby("group").updates.transform("sum")

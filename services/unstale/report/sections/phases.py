@@ -1,6 +1,6 @@
 """Duration of the phases of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,7 @@ from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, frame
 from unstale.report.sections.columns import GROUP, RUN, UPDATES, VERSION, of_frame
-from unstale.report.statistics import Floats
+from unstale.report.statistics import Floats, p95
 
 _PHASES = (
     *(GROUP, Column("phase", "phase")),
@@ -39,12 +39,19 @@ def section(groups: Sequence[Group]) -> Section | None:
     timed = [(group, _phases(group)) for group in groups if any(run.version for run in group.runs)]
     if not timed:
         return None
-    used = [phase for phase in PHASES if phase == "wait" or _is_used(phase, timed)]
-    rows = [row for group, phases in timed for row in _phase_rows(group, phases, used)]
+    used = [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in timed)]
+    sentences = [
+        "wait: from the previous version until the round closed. compensate: stale updates. aggregate: the step. "
+        "evaluate: the model on the test set, while the next round waits. Run directories do not store how long "
+        "checkpoints took."
+    ]
+    if any(run.is_simulated for group in groups for run in group.runs):
+        sentences.append("In a simulated run only waiting takes time, which is virtual.")
+    rows = [row for group, phases in timed for row in _rows(group, phases, used)]
     return Section(
         name="phases",
         title="Phases of a round",
-        sentences=_sentences(groups),
+        sentences=sentences,
         pictures=[_bars(timed, used)],
         tables=[
             Table("phases", "Duration of phases, over all runs of a group", _PHASES, rows),
@@ -53,41 +60,20 @@ def section(groups: Sequence[Group]) -> Section | None:
     )
 
 
-def _sentences(groups: Sequence[Group]) -> list[str]:
-    sentence = (
-        "wait: from the previous version until the round closed. compensate: stale updates. aggregate: the step. "
-        "evaluate: the model on the test set, while the next round waits. Run directories do not store how long "
-        "checkpoints took."
-    )
-    if any(run.is_simulated for group in groups for run in group.runs):
-        return [sentence, "In a simulated run only waiting takes time, which is virtual."]
-    return [sentence]
-
-
-def _is_used(phase: str, timed: Sequence[tuple[Group, _Phases]]) -> bool:
-    return any(phases[phase].any() for _, phases in timed)
-
-
 def _phases(group: Group) -> _Phases:
     rounds, evaluations = frame([group], "rounds"), frame([group], "evaluations")
     return {phase: (rounds if phase != "evaluate" else evaluations)[f"{phase}_s"].to_numpy(float) for phase in PHASES}
 
 
-def _phase_rows(group: Group, phases: _Phases, used: Sequence[str]) -> list[tuple[Cell, ...]]:
+def _rows(group: Group, phases: _Phases, used: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
     rounds = len(phases["wait"])
     total_s = sum(float(seconds.sum()) for seconds in phases.values())
-    return [
-        (
-            *(group.label, phase, float(seconds.sum())),
-            float(seconds.sum()) / total_s if total_s > 0 else None,
-            float(seconds.sum()) / rounds,
-            float(np.median(seconds)) if len(seconds) else None,
-            float(np.quantile(seconds, 0.95, method="inverted_cdf")) if len(seconds) else None,
-            len(seconds),
-        )
-        for phase in used
-        for seconds in [phases[phase]]
-    ]
+    for phase in used:
+        seconds = phases[phase]
+        phase_s = float(seconds.sum())
+        median_s = float(np.median(seconds)) if len(seconds) else None
+        share = phase_s / total_s if total_s > 0 else None
+        yield group.label, phase, phase_s, share, phase_s / rounds, median_s, p95(seconds), len(seconds)
 
 
 def _bars(timed: Sequence[tuple[Group, _Phases]], used: Sequence[str]) -> Picture:

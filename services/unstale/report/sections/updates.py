@@ -87,6 +87,16 @@ def _staleness_pictures(groups: Sequence[Group], aggregated: pd.DataFrame, summa
         f"{row.group}: mean {row.staleness_mean_rounds:.2f}, max {row.staleness_max_rounds}"
         for row in summary.itertuples()
     ]
+    bins = _edges(int(aggregated.staleness_rounds.max()))
+
+    def draw(axes: Axes) -> None:
+        for index, (label, rounds) in enumerate(by_group.items()):
+            shares = np.histogram(rounds, bins)[0] / len(rounds)
+            drawing.histogram(axes, shares, bins, index, label, fill=len(by_group) == 1)
+        axes.set(xlabel="staleness, rounds", ylabel="share of updates")
+        drawing.from_zero(axes)
+        drawing.whole_numbers(axes)
+
     means = [f"{row.group}: {row.staleness_mean_rounds:.2f} rounds on average" for row in summary.itertuples()]
     return [
         Picture(
@@ -94,7 +104,7 @@ def _staleness_pictures(groups: Sequence[Group], aggregated: pd.DataFrame, summa
             title="Staleness of updates",
             caption="Share of the aggregated updates by staleness, over all runs of a group.",
             alternative=f"A histogram of staleness in rounds. {'; '.join(ranges)}.",
-            draw=partial(_draw_histogram, by_group=by_group),
+            draw=draw,
             keys=keys(drawn),
         ),
         _over_versions(
@@ -107,16 +117,6 @@ def _staleness_pictures(groups: Sequence[Group], aggregated: pd.DataFrame, summa
             alternative=f"Curves of the mean staleness of each round. {'; '.join(means)}.",
         ),
     ]
-
-
-def _draw_histogram(axes: Axes, by_group: dict[str, pd.Series]) -> None:
-    bins = _edges(max(int(rounds.max()) for rounds in by_group.values()))
-    for index, (label, rounds) in enumerate(by_group.items()):
-        shares = np.histogram(rounds, bins)[0] / len(rounds)
-        drawing.histogram(axes, shares, bins, index, label, fill=len(by_group) == 1)
-    axes.set(xlabel="staleness, rounds", ylabel="share of updates")
-    drawing.from_zero(axes)
-    drawing.whole_numbers(axes)
 
 
 def _edges(most: int) -> Floats:
