@@ -53,8 +53,8 @@ def test_by_pools_other_differences_and_lists_them(make: Make) -> None:
     runs = [make("a", rounds=2), make("b", rounds=3), make("c", rounds=2, policy=DYNSGD)]
     groups = grouped(runs, by=["policy"])
     assert [(group.label, len(group.runs), group.pooled) for group in groups] == [
-        ("fedbuff", 2, ("rounds",)),
-        ("dynsgd", 1, ()),
+        ("fedbuff", 2, ["rounds"]),
+        ("dynsgd", 1, []),
     ]
 
 

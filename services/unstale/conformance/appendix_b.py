@@ -120,11 +120,6 @@ EXAMPLES = (
 )
 
 
-def of(policy: str) -> tuple[Sequel, ...]:
-    """Those of one policy."""
-    return tuple(example for example in EXAMPLES if example.policy == policy)
-
-
 # --- compensation before a policy: the golden vector "DC" ---
 
 COMPENSATED_POLICY = "direct"

@@ -64,7 +64,8 @@ def _made(name: str, device: torch.device, cases: list[tuple[str, Callable[[], F
         )
     tested = PolicyUnderTest(name=name, device=device, settings=settings)
     tested.make()
-    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)]
+    examples = [example for example in appendix_b.EXAMPLES if example.policy == name]
+    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*examples, *written)]
     if name == appendix_b.COMPENSATED_POLICY:
         cases.append((appendix_b.COMPENSATED_CASE, partial(appendix_b.first_order, device)))
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]

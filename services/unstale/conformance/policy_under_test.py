@@ -16,9 +16,6 @@ from unstale.policies import Policy, PolicyContext, Step, UpdateBatch
 from unstale.policies.registry import find, settings_of
 from unstale.seeds import Generator, Stream, stream
 
-CLIENTS = 5
-DIMENSION = 7
-ROUNDS = 8
 LONG = 30
 """Rounds of a long sequence: enough for what begins late."""
 LATE = 5000
@@ -41,9 +38,9 @@ class PolicyUnderTest:
     name: str
     device: torch.device
     settings: Mapping[str, Any] = field(default_factory=dict)
-    clients: int = CLIENTS
-    dimension: int = DIMENSION
-    round_size: int | None = CLIENTS
+    clients: int = 5
+    dimension: int = 7
+    round_size: int | None = 5
     rounds: int | None = LONG
     profile: str = "paper"
     synchronous: bool = False
@@ -70,7 +67,7 @@ def random_rounds(
     policy: Policy[Any],
     seed: int,
     *,
-    count: int = ROUNDS,
+    count: int = 8,
     everybody: bool = False,
     repeated: bool = False,
     first_version: int = 0,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Cell = str | int | float | bool | None
+Draw = Callable[["Axes"], None]
 NONE = "–"
 """Stands on the page for a missing number."""
 
@@ -72,7 +73,7 @@ class Picture:
     title: str
     caption: str
     alternative: str  # text for readers who do not see the picture
-    draw: "Callable[[Axes], None]"
+    draw: Draw
     keys: Sequence[str] = ()  # labels of the legend, as artists have them
     bars: int | None = None  # number of horizontal bars, which sets the height; None for the usual height
 

@@ -28,12 +28,16 @@ class Group:
 
     label: str  # unique
     runs: tuple[Run, ...]
-    pooled: tuple[str, ...] = ()  # keys besides the seed in which the runs differ
 
     @property
     def legend(self) -> str:
         """The label, with the number of runs if there are several."""
         return self.label if len(self.runs) == 1 else f"{self.label} (n = {len(self.runs)})"
+
+    @property
+    def pooled(self) -> list[str]:
+        """The keys that may change the model, besides the seed, in which the runs differ."""
+        return _deciding([values(run.settings) for run in self.runs])
 
     @property
     def evaluated(self) -> list[Run]:
@@ -105,11 +109,7 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] =
     if labels:
         names = _checked(labels, names)
     return [
-        Group(
-            label=label,
-            runs=tuple(runs[index] for index in indices),
-            pooled=tuple(_deciding([settings[index] for index in indices])),
-        )
+        Group(label=label, runs=tuple(runs[index] for index in indices))
         for label, indices in zip(names, members.values(), strict=True)
     ]
 

@@ -21,7 +21,9 @@ def report(
 
     Raises UserError for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
-    _check(targets or ())
+    for target in targets or ():
+        if not 0 < target <= 1:
+            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
     groups = grouped(runs, by or (), labels or ())
     sections = (
@@ -43,12 +45,6 @@ def report(
         notes=summary.notes(groups),
         sections=[section for section in sections if section is not None],
     )
-
-
-def _check(targets: Sequence[float]) -> None:
-    for target in targets:
-        if not 0 < target <= 1:
-            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
 
 
 def _subtitle(groups: Sequence[Group]) -> str:

@@ -7,11 +7,10 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring, tostring
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from unstale import __version__
 from unstale.report import drawing
-from unstale.report.content import Picture, Report
+from unstale.report.content import Report
 
 _FOLDER = Path(__file__).parent
 
@@ -28,6 +27,7 @@ _DROPPED = {"metadata", "style"}
 def html(report: Report) -> str:
     """Return the page. The same report gives the same bytes."""
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -35,23 +35,17 @@ def html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    drawings = {
+        picture.name: inline(drawing.svg(picture), picture.name, picture.alternative) for picture in report.pictures
+    }
     return environment.get_template("page.html").render(
         report=report,
-        style=Markup(style),  # noqa: S704  (our own file)
-        policy=_policy(style),
+        drawings=drawings,
+        style=style,
+        # This style sheet and embedded images only.
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
         version=__version__,
-        drawn=_drawn,
     )
-
-
-def _policy(style: str) -> str:
-    """Return a content security policy that allows this style sheet and embedded images only."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-def _drawn(picture: Picture) -> Markup:
-    return Markup(inline(drawing.svg(picture), picture.name, picture.alternative))  # noqa: S704  (made by us)
 
 
 # --- drawings of matplotlib, with the colours and fonts of the page, under its content security policy ---

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from unstale.report import drawing
@@ -76,12 +78,10 @@ def _curve(group: Group, measure: _Measure, along: str = drawing.VERSIONS) -> Cu
 def _curve_rows(groups: Sequence[Group]) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for group in groups:
-        accuracy, loss = _curve(group, _ACCURACY), _curve(group, _LOSS)
-        columns = [getattr(curve, f"{part}_x") for curve in (accuracy, loss) for part in columns.INTERVAL]
-        rows += [
-            (group.label, int(version), accuracy.n, *map(float, numbers))
-            for version, *numbers in zip(accuracy.at_x, *columns, strict=True)
-        ]
+        curves = (_curve(group, _ACCURACY), _curve(group, _LOSS))
+        parts = [getattr(curve, f"{part}_x") for curve in curves for part in columns.INTERVAL]
+        for version, *numbers in zip(curves[0].at_x, *parts, strict=True):
+            rows.append((group.label, int(version), curves[0].n, *map(float, numbers)))
     return rows
 
 
@@ -200,25 +200,21 @@ def _class_ticks(classes: int) -> range:
 
 def _map(group: Group) -> Picture:
     """Return a map of the accuracies of one group."""
-    runs = [run.class_accuracy for run in group.evaluated]
-    curves = [
-        over_versions([(run.index.to_numpy(), run[label].to_numpy()) for run in runs])
-        for label in range(_classes(group))
-    ]
-    versions = curves[0].at_x
-    shown = drawing.sample(len(versions), VERSIONS_MAX)
+    runs = [run.class_accuracy.iloc[:, : _classes(group)] for run in group.evaluated]
+    versions = reduce(pd.Index.intersection, (run.index for run in runs))
+    shown = versions[drawing.sample(len(versions), VERSIONS_MAX)]
     mean = "mean over runs, at versions that all measured" if len(runs) > 1 else "at each measured version"
     fewer = f", {len(shown)} of {len(versions)} of them" if len(shown) < len(versions) else ""
 
     def draw(axes: Axes) -> None:
-        accuracy_Cx = np.stack([curve.mean_x for curve in curves])[:, shown]
+        mean_xC = np.mean([run.loc[shown] for run in runs], axis=0)
         image = axes.imshow(
-            accuracy_Cx, aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest", origin="lower"
+            mean_xC.T, aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest", origin="lower"
         )
         axes.grid(visible=False)
         ticks = drawing.sample(len(shown), 6)
-        axes.set_xticks(ticks, [f"{versions[shown[tick]]:.0f}" for tick in ticks])
-        axes.set_yticks(_class_ticks(len(curves)))
+        axes.set_xticks(ticks, shown[ticks].astype(str))
+        axes.set_yticks(_class_ticks(_classes(group)))
         axes.set(xlabel=drawing.VERSIONS, ylabel="class")
         drawing.colour_bar(axes, image, "test accuracy")
 
@@ -226,8 +222,8 @@ def _map(group: Group) -> Picture:
         name="class_accuracy_over_versions",
         title="Accuracy by class over versions",
         caption=f"Test accuracy of each class, {mean}{fewer}. Light is accurate, dark is not.",
-        alternative=f"A map of the test accuracy of {len(curves)} classes over versions of {group.label}; the table of "
-        "classes below has the numbers of the last version.",
+        alternative=f"A map of the test accuracy of {_classes(group)} classes over versions of {group.label}; the "
+        "table of classes below has the numbers of the last version.",
         draw=draw,
     )
 

@@ -50,19 +50,19 @@ ROWS_SHOWN = 20
 
 
 def section(groups: Sequence[Group]) -> Section:
-    clients = {run.name: _clients(run) for group in groups for run in group.runs}
-    by_group = [[clients[run.name] for run in group.runs] for group in groups]
+    clients = pd.concat([_clients(run).assign(group=group.label) for group in groups for run in group.runs])
+    runs = clients.run.nunique()
     return Section(
         name="clients",
         title="Fairness over clients",
-        pictures=[*_share_pictures(groups, by_group), *_own_accuracy_pictures(groups)],
+        pictures=[*_share_pictures(groups, clients), *_own_accuracy_pictures(groups)],
         tables=[
-            Table(
+            of_frame(
                 "fairness",
                 "Fairness over clients, means over runs. Evenness is Jain's index: 1 when all have the same, "
                 "1 / clients when one has all",
                 _FAIRNESS,
-                [_fairness_row(group, frames) for group, frames in zip(groups, by_group, strict=True)],
+                _fairness(clients),
             ),
             Table(
                 "own_accuracy",
@@ -84,8 +84,8 @@ def section(groups: Sequence[Group]) -> Section:
                 "clients",
                 "Clients, by their number of aggregated updates",
                 _CLIENTS,
-                pd.concat(clients.values()),
-                rows_shown=ROWS_SHOWN if len(clients) == 1 else 0,
+                clients,
+                rows_shown=ROWS_SHOWN if runs == 1 else 0,
             ),
         ],
     )
@@ -118,27 +118,27 @@ def _clients(run: Run) -> pd.DataFrame:
 # --- shares of updates and of weight ---
 
 
-def _fairness_row(group: Group, frames: Sequence[pd.DataFrame]) -> tuple[Cell, ...]:
-    measures = [
-        (
-            len(clients),
-            int((clients.aggregated == 0).sum()),
-            jain(clients.aggregated.to_numpy(float)),
-            jain(clients.weight_share_ratio.to_numpy()),
-            float(clients.weight_share_ratio.max()),
-        )
-        for clients in frames
-    ]
-    means = [spread(values).mean for values in zip(*measures, strict=True)]
-    return (group.label, len(frames), *means, 1 / means[0])
+def _fairness(clients: pd.DataFrame) -> pd.DataFrame:
+    """Return the table by group: means over its runs."""
+    by_run = clients.groupby(["group", "run"], sort=False).agg(
+        clients=("client_id", "size"),
+        without_update_mean=("aggregated", lambda aggregated: (aggregated == 0).sum()),
+        updates_jain=("aggregated", jain),
+        weight_jain=("weight_share_ratio", jain),
+        largest_share_ratio=("weight_share_ratio", "max"),
+    )
+    by_group = by_run.groupby("group", sort=False)
+    means = by_group.agg(lambda of_runs: spread(of_runs).mean)
+    return means.assign(runs=by_group.size(), even_share_ratio=1 / means.clients).reset_index()
 
 
-def _share_pictures(groups: Sequence[Group], by_group: Sequence[Sequence[pd.DataFrame]]) -> Iterator[Picture]:
+def _share_pictures(groups: Sequence[Group], clients: pd.DataFrame) -> Iterator[Picture]:
     for column, noun, title in (
         ("aggregated", "updates", "Participation"),
         ("weight_share_ratio", "weight", "Weight over clients"),
     ):
-        curves = [_shares([clients[column] for clients in frames]) for frames in by_group]
+        by_run = dict(iter(clients.groupby("run")[column]))
+        curves = [_shares([by_run[run.name] for run in group.runs]) for group in groups]
         drawn = [(group, curve) for group, curve in zip(groups, curves, strict=True) if curve is not None]
         if not drawn:
             continue

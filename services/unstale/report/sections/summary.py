@@ -156,36 +156,26 @@ def _conservation_row(run: Run) -> tuple[Cell, ...]:
 
 def comparison(groups: Sequence[Group], targets: Sequence[float]) -> Section | None:
     """Return the section, or None if there is nothing to compare."""
-    tables = []
-    if targets:
-        tables.append(
-            Table(
-                "targets",
-                "Rounds, time and updates until the first evaluated version with this accuracy, means over the runs "
-                "that reached it",
-                _TARGETS,
-                [_target_row(group, target) for target in targets for group in groups],
-            )
-        )
     pairs, left_out = _pairs(groups)
-    if pairs:
-        tables.append(
-            Table(
-                "pairs",
-                f"Differences to {groups[0].label} between runs of the same seed, at the last version that all "
-                "of these runs measured; the interval is that of the mean (Student's t)",
-                _PAIRS,
-                pairs,
-            )
-        )
+    of_targets = Table(
+        "targets",
+        "Rounds, time and updates until the first evaluated version with this accuracy, means over the runs that "
+        "reached it",
+        _TARGETS,
+        [_target_row(group, target) for target in targets for group in groups],
+    )
+    of_pairs = Table(
+        "pairs",
+        f"Differences to {groups[0].label} between runs of the same seed, at the last version that all of these runs "
+        "measured; the interval is that of the mean (Student's t)",
+        _PAIRS,
+        pairs,
+    )
+    tables = [table for table in (of_targets, of_pairs) if table.rows]
     if not tables and not left_out:
         return None
-    return Section(
-        name="comparison",
-        title="Comparison" if len(groups) > 1 else "Reaching an accuracy",
-        sentences=left_out,
-        tables=tables,
-    )
+    title = "Comparison" if len(groups) > 1 else "Reaching an accuracy"
+    return Section(name="comparison", title=title, sentences=left_out, tables=tables)
 
 
 def _target_row(group: Group, target: float) -> tuple[Cell, ...]:

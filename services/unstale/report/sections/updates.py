@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from unstale.report import drawing
-from unstale.report.content import Column, Picture, Section, count
+from unstale.report.content import Column, Draw, Picture, Section, count
 from unstale.report.groups import Group, frame, keys
 from unstale.report.recorded import Run
 from unstale.report.sections.columns import CLIENT, EXAMPLES, GROUP, RUN, STALENESS, UPDATES, VERSION, of_frame
@@ -97,6 +97,9 @@ def _staleness_pictures(groups: Sequence[Group], aggregated: pd.DataFrame, summa
         drawing.from_zero(axes)
         drawing.whole_numbers(axes)
 
+    draw_means, details = _over_versions(
+        drawn, lambda run: run.updates.groupby("version").staleness_rounds.mean(), "mean staleness, rounds"
+    )
     means = [f"{row.group}: {row.staleness_mean_rounds:.2f} rounds on average" for row in summary.itertuples()]
     return [
         Picture(
@@ -107,14 +110,13 @@ def _staleness_pictures(groups: Sequence[Group], aggregated: pd.DataFrame, summa
             draw=draw,
             keys=keys(drawn),
         ),
-        _over_versions(
-            drawn,
-            lambda run: run.updates.groupby("version").staleness_rounds.mean(),
-            "mean staleness, rounds",
+        Picture(
             name="staleness_over_versions",
             title="Staleness over versions",
-            caption="Mean staleness of the updates of a round",
+            caption=f"Mean staleness of the updates of a round{details}",
             alternative=f"Curves of the mean staleness of each round. {'; '.join(means)}.",
+            draw=draw_means,
+            keys=keys(drawn),
         ),
     ]
 
@@ -143,6 +145,9 @@ def weights(groups: Sequence[Group]) -> Section | None:
     drawn = _with_rows(groups, finite)
     if not drawn:
         return None
+    draw_largest, details = _over_versions(
+        drawn, lambda run: run.updates.groupby("version").weight_share_ratio.max(), "largest share of a round"
+    )
     by_staleness = (
         members[members.group.isin(finite.group)]
         .groupby(["staleness_rounds", "group"])
@@ -162,14 +167,13 @@ def weights(groups: Sequence[Group]) -> Section | None:
         ],
         pictures=[
             _weight_against_staleness(drawn, finite),
-            _over_versions(
-                drawn,
-                lambda run: run.updates.groupby("version").weight_share_ratio.max(),
-                "largest share of a round",
+            Picture(
                 name="largest_share_over_versions",
                 title="Largest share over versions",
-                caption="Share of the update with the largest weight in each round",
+                caption=f"Share of the update with the largest weight in each round{details}",
                 alternative="Curves of the largest share of a round over versions.",
+                draw=draw_largest,
+                keys=keys(drawn),
             ),
         ],
         tables=[
@@ -214,27 +218,16 @@ def _weight_against_staleness(groups: Sequence[Group], finite: pd.DataFrame) -> 
 # --- over versions ---
 
 
-def _over_versions(
-    groups: Sequence[Group],
-    of_run: Callable[[Run], Any],
-    axis_label: str,
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    alternative: str,
-) -> Picture:
-    """Return the picture of a value that each round has. of_run: returns a series by version."""
+def _over_versions(groups: Sequence[Group], of_run: Callable[[Run], Any], axis_label: str) -> tuple[Draw, str]:
+    """Return how to draw a value that each round has, and the end of the caption. of_run: gives a series by version."""
     by_group = [[run for run in group.runs if run.version] for group in groups]
-    curves = [_curve(runs, of_run) for runs in by_group]
-    return Picture(
-        name=name,
-        title=title,
-        caption=caption + _details(by_group),
-        alternative=alternative,
-        draw=partial(drawing.lines, labels=[group.legend for group in groups], curves=curves, axis_label=axis_label),
-        keys=keys(groups),
-    )
+    labels, curves = [group.legend for group in groups], [_curve(runs, of_run) for runs in by_group]
+    band = "; mean over runs with its 95 % confidence band" if any(len(runs) > 1 for runs in by_group) else ""
+    width = -(-max(map(_common, by_group)) // drawing.POINTS_MAX)
+    means = f"; each point is the mean of {width} rounds" if width > 1 else ""
+    left_out = sum(run.version - _common(runs) for runs in by_group for run in runs)
+    rest = f" Left out: {count(left_out, 'round')} that some runs of the group do not have." if left_out else ""
+    return partial(drawing.lines, labels=labels, curves=curves, axis_label=axis_label), f"{band}{means}.{rest}"
 
 
 def _curve(runs: Sequence[Run], of_run: Callable[[Run], Any]) -> Curve:
@@ -245,15 +238,6 @@ def _curve(runs: Sequence[Run], of_run: Callable[[Run], Any]) -> Curve:
 def _common(runs: Sequence[Run]) -> int:
     """Return the number of versions that all runs have."""
     return min(run.version for run in runs)
-
-
-def _details(by_group: Sequence[Sequence[Run]]) -> str:
-    band = "; mean over runs with its 95 % confidence band" if any(len(runs) > 1 for runs in by_group) else ""
-    width = -(-max(map(_common, by_group)) // drawing.POINTS_MAX)
-    means = f"; each point is the mean of {width} rounds" if width > 1 else ""
-    left_out = sum(run.version - _common(runs) for runs in by_group for run in runs)
-    rest = f" Left out: {count(left_out, 'round')} that some runs of the group do not have." if left_out else ""
-    return f"{band}{means}.{rest}"
 
 
 # --- rejections ---
