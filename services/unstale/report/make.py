@@ -7,7 +7,7 @@ from unstale.errors import UserError
 from unstale.report.content import Report, count
 from unstale.report.groups import Group, grouped
 from unstale.report.recorded import names_of, read
-from unstale.report.sections import accuracy, clients, compensation, configuration, phases, summary, updates
+from unstale.report.sections import accuracy, clients, configuration, rounds, summary, updates
 
 
 def report(
@@ -34,9 +34,9 @@ def report(
         updates.staleness(groups),
         updates.weights(groups),
         clients.section(groups),
-        phases.section(groups),
+        rounds.phases(groups),
         updates.rejections(groups),
-        compensation.section(groups),
+        rounds.compensation(groups),
         configuration.section(groups),
     )
     return Report(
