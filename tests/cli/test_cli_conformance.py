@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unstale.cli import main
-from unstale.conformance.laws import LAWS
+from unstale.conformance.kit import LAWS
 from unstale.policies import Policy, PolicySettings, Step, registry
 from unstale.policies.weights import uniform
 

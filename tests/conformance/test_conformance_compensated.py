@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from unstale.compensators.first_order import FirstOrder
-from unstale.conformance import compensated, examine
+from unstale.conformance import appendix_b, examine
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("policy", "case"), [("direct", compensated.CASE), ("weighted", "appendix B, staleness 40")])
+@pytest.mark.parametrize(
+    ("policy", "case"), [("direct", appendix_b.COMPENSATED_CASE), ("weighted", "appendix B, staleness 40")]
+)
 def test_it_is_a_case_of_the_report_and_passes(policy: str, case: str) -> None:
     (row,) = [row for row in examine((policy,)) if row.case == case]
     assert row.verdict == "pass"
@@ -17,7 +19,7 @@ def test_it_is_a_case_of_the_report_and_passes(policy: str, case: str) -> None:
 
 
 def test_it_is_a_case_of_no_other_policy() -> None:
-    assert compensated.CASE not in {row.case for row in examine(("weighted",))}
+    assert appendix_b.COMPENSATED_CASE not in {row.case for row in examine(("weighted",))}
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
@@ -28,6 +30,6 @@ def test_a_wrong_correction_is_found(monkeypatch: pytest.MonkeyPatch, factor: fl
         return update.vector_d + factor * (estimate(self, update, model_d) - update.vector_d)
 
     monkeypatch.setattr(FirstOrder, "estimate", wrong)
-    finding = compensated.first_order(CPU)
+    finding = appendix_b.first_order(CPU)
     assert not finding.passed
     assert finding.got.endswith("off in round 0")

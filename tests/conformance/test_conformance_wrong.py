@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from unstale.conformance import examine
-from unstale.conformance.laws import LAWS
+from unstale.conformance.kit import LAWS
 from unstale.policies import Policy, PolicySettings, Step, registry
 from unstale.policies.weights import first_rows, uniform
 

@@ -9,9 +9,8 @@ import pytest
 from report.made import curve, run
 from unstale.errors import UserError
 from unstale.journal.rundir import decides
-from unstale.report.groups import GROUPS_MAX, grouped
+from unstale.report.groups import GROUPS_MAX, differing, grouped
 from unstale.report.recorded import Run, read
-from unstale.report.settings import differing
 
 Make = Callable[..., Run]
 
@@ -54,8 +53,8 @@ def test_by_pools_other_differences_and_lists_them(make: Make) -> None:
     runs = [make("a", rounds=2), make("b", rounds=3), make("c", rounds=2, policy=DYNSGD)]
     groups = grouped(runs, by=["policy"])
     assert [(group.label, len(group.runs), group.pooled) for group in groups] == [
-        ("fedbuff", 2, ("rounds",)),
-        ("dynsgd", 1, ()),
+        ("fedbuff", 2, ["rounds"]),
+        ("dynsgd", 1, []),
     ]
 
 

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from report.made import curve, measured, round_of, run, small_run
 from support.journal import accepted, task
 from unstale.journal.rows import Batch
-from unstale.report import drawing, svg
+from unstale.report import drawing, page
 from unstale.report.content import Picture
 from unstale.report.make import report
 
@@ -39,19 +39,19 @@ def picture(*values: float, label: str = "one") -> Picture:
 @pytest.mark.parametrize("values", [(), (1.0,), (nan, nan), (1.0, inf, 2.0), tuple(map(float, range(5000)))])
 def test_a_curve_is_drawn_of_few_and_of_many_points(values: tuple[float, ...]) -> None:
     assert drawing.png(picture(*values)).startswith(b"\x89PNG")
-    assert svg.inline(drawing.svg(picture(*values)), "some", "alt").startswith("<svg ")
+    assert page.inline(drawing.svg(picture(*values)), "some", "alt").startswith("<svg ")
 
 
 @pytest.mark.parametrize("label", ["$\\frac$", "_hidden", "<b>&", "名前", "x" * 200, "\N{REPLACEMENT CHARACTER}"])
 def test_a_label_is_drawn_as_it_is(label: str) -> None:
-    drawn = svg.inline(drawing.svg(picture(1.0, 2.0, label=label)), "some", "alt")
+    drawn = page.inline(drawing.svg(picture(1.0, 2.0, label=label)), "some", "alt")
     expected = label if len(label) < 60 else "x" * 60
     assert expected.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in drawn
     assert drawing.png(picture(1.0, 2.0, label=label))
 
 
 def test_a_drawing_speaks_of_nothing_but_itself() -> None:
-    drawn = svg.inline(drawing.svg(picture(1.0, 2.0)), "some", 'an "alt" <text>')
+    drawn = page.inline(drawing.svg(picture(1.0, 2.0)), "some", 'an "alt" <text>')
     assert 'aria-label="an &quot;alt&quot; &lt;text&gt;"' in drawn
     for foreign in ("<style", "style=", "<metadata", "http", "font-family", "xmlns"):
         assert foreign not in drawn

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unstale.report import drawing, files, page
+from unstale.report import files, page
 from unstale_papers.comparison import Comparison
-from unstale_papers.output import document, markdown
+from unstale_papers.output import document, markdown, plots
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.scale import Scale
 
@@ -34,7 +34,7 @@ def write(
     for table in (*made.of_programs, *(one for one in made.report.tables if one.name not in _of_page(made))):
         written.append(files.write(folder / f"{table.name}.csv", files.as_csv(table).encode()))
     for figure in made.figures:
-        pixels = drawing.sheet(figure.name, figure.title, figure.panels)
+        pixels = plots.sheet(figure.name, figure.title, figure.panels)
         written.append(files.write(folder / f"{figure.name}.png", pixels))
     return written
 

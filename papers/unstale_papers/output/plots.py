@@ -5,13 +5,16 @@ Legend: x points of a curve; P places on each axis of a surface.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from scipy.stats import gaussian_kde
 
 from unstale.report import drawing
+from unstale.report.content import Picture
 from unstale.report.statistics import Curve
 from unstale_papers.output.shows import Floats
 
@@ -19,6 +22,7 @@ BINS = 20  # of per cent, five points each
 LOG_FROM = 20.0  # greatest over least
 SMOOTH_FROM = 60  # points of a curve, from which on it is drawn as a moving mean of so many:
 SMOOTH = 10
+PANELS_ACROSS = 3  # of a sheet
 _PRINTED = "printed"
 
 
@@ -286,3 +290,26 @@ def draw_surface(axes: Axes, surface_PP: Floats, *, low: float, high: float, wha
     axes.set_xlabel("along the update, of its length")
     axes.set_ylabel("across it")
     drawing.colour_bar(axes, image, what)
+
+
+def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:
+    """Return a PNG file of several pictures with a common legend. panels: pictures, each with its title."""
+    with drawing.look(name):
+        across = min(len(panels), PANELS_ACROSS)
+        longest_first = sorted((picture.keys for _, picture in panels), key=len, reverse=True)
+        keys = list(dict.fromkeys(key for keys in longest_first for key in keys))
+        rows = drawing.legend_rows(keys, drawing.LEGEND_SIGNS * across)
+        down = ceil(len(panels) / across)
+        high = drawing.INCHES_HIGH * down + drawing.LEGEND_ROW_INCHES * (rows + 1)
+        figure = Figure(figsize=(drawing.INCHES_WIDE * across, high), layout="constrained")
+        grid = figure.subplots(down, across, squeeze=False).flatten().tolist()
+        for axes, (panel_title, picture) in zip(grid, panels, strict=False):
+            picture.draw(axes)
+            axes.set_title(panel_title, loc="left", fontsize="medium")
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        if keys:
+            drawing.legend(figure, keys, title, rows)
+        else:
+            figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
+        return drawing.as_png(figure)

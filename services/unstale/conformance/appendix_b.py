@@ -2,8 +2,7 @@
 
 Source: docs/methods/README.md#golden-vectors
 
-Left out: first-order compensation, which is no policy (`compensated`), and FedHist, whose row begins with utilities
-that no short history gives; its sequences cover it.
+Left out: FedHist, whose row begins with utilities that no short history gives; its sequences cover it.
 
 Legend: d parameters; N clients; w the model.
 """
@@ -12,7 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstale.conformance.golden import Round, Rows, Sequel
+import torch
+
+from unstale.compensators import CompensatorContext, LocalSteps, StaleRound, StaleUpdate, create
+from unstale.conformance.finding import Finding
+from unstale.conformance.golden import Round, Rows, Sequel, reproduces, spelled
 
 W = (0.1, -0.2, 0.3, 0.0)
 RATE = 0.1
@@ -40,19 +43,17 @@ _NOBODY = _round((), ())
 _ZEROS = (0.0, 0.0, 0.0, 0.0)
 
 
+def _sequel(policy: str, case: str, *rounds: Round, **settings: Any) -> Sequel:
+    run = {"clients": 5, "dimension": len(W), "round_size": 5}
+    return Sequel(policy=policy, case=case, run=run, settings=settings, model=W, rounds=rounds)
+
+
 def _example(policy: str, *result: float, before: Sequence[Round] = (), **settings: Any) -> Sequel:
     """Some rounds that fill the memory, then A, B and C, and w after them."""
     # Base models are the current one: A, B and C are as stale as they say, but no version of the model is far away.
     filling = (*[_NOBODY] * (3 - len(before)), *before)
-    spelled = "".join(f", {key}={value}" for key, value in settings.items() if key != "probabilities")
-    return Sequel(
-        policy=policy,
-        case=f"appendix B{spelled}",
-        run={"clients": 5, "dimension": 4, "round_size": 5},
-        settings=settings,
-        model=W,
-        rounds=(*filling, replace(ABC, model=result)),
-    )
+    case = "appendix B" + spelled({key: value for key, value in settings.items() if key != "probabilities"})
+    return _sequel(policy, case, *filling, replace(ABC, model=result), **settings)
 
 
 def _wkafl(*result: float, **settings: Any) -> Sequel:
@@ -60,34 +61,25 @@ def _wkafl(*result: float, **settings: Any) -> Sequel:
     common = {"alpha": 0.1, "clip_bound": 1.2, "beta": 10.0, "similarity_min": 0.3, "gamma": 0.1}
     before = [_round((1,), ((0.5, 0.5, 0.0, 0.0),))]
     example = _example("wkafl", *result, before=before, **common, **settings)
-    spelled = "".join(f", {key}={value}" for key, value in settings.items())
-    return replace(example, case=f"appendix B{spelled or ', stage 1'}")
+    return replace(example, case=f"appendix B{spelled(settings) or ', stage 1'}")
 
 
-_SCAFFOLD = Sequel(
-    policy="scaffold",
-    case="appendix B, c",
-    run={"clients": 5, "dimension": 4, "round_size": 5},
-    model=W,
-    rounds=(
-        _round((1,), (_ZEROS,), extras=((0.5, 0.0, 0.0, 0.0),), sent=(0.1, 0.0, 0.0, 0.0)),
-        _round(
-            (2, 0, 4),
-            (_ZEROS, _ZEROS, _ZEROS),
-            extras=((0.2, 0.0, 0.0, 0.0), (0.0, 0.3, 0.0, 0.0), (0.0, 0.0, 0.1, 0.0)),
-            sent=(0.14, 0.06, 0.02, 0.0),
-        ),
+_SCAFFOLD = _sequel(
+    "scaffold",
+    "appendix B, c",
+    _round((1,), (_ZEROS,), extras=((0.5, 0.0, 0.0, 0.0),), sent=(0.1, 0.0, 0.0, 0.0)),
+    _round(
+        (2, 0, 4),
+        (_ZEROS, _ZEROS, _ZEROS),
+        extras=((0.2, 0.0, 0.0, 0.0), (0.0, 0.3, 0.0, 0.0), (0.0, 0.0, 0.1, 0.0)),
+        sent=(0.14, 0.06, 0.02, 0.0),
     ),
 )
-_WEIGHTED = Sequel(
-    policy="weighted",
-    case="appendix B, staleness 40",
-    run={"clients": 5, "dimension": 4, "round_size": 5},
-    model=W,
-    rounds=(
-        *[_NOBODY] * 40,
-        _round((2,), ((1.0, -2.0, 0.0, -0.5),), staleness=(40,), model=(0.075, -0.15, 0.3, 0.0125)),
-    ),
+_WEIGHTED = _sequel(
+    "weighted",
+    "appendix B, staleness 40",
+    *[_NOBODY] * 40,
+    _round((2,), ((1.0, -2.0, 0.0, -0.5),), staleness=(40,), model=(0.075, -0.15, 0.3, 0.0125)),
 )
 
 EXAMPLES = (
@@ -128,6 +120,30 @@ EXAMPLES = (
 )
 
 
-def of(policy: str) -> tuple[Sequel, ...]:
-    """Those of one policy."""
-    return tuple(example for example in EXAMPLES if example.policy == policy)
+# --- compensation before a policy: the golden vector "DC" ---
+
+COMPENSATED_POLICY = "direct"
+COMPENSATED_CASE = "appendix B, DC: after first-order compensation"
+
+
+def first_order(device: torch.device) -> Finding:
+    """Compensate an update from w_b = 0 to first order, and let the policy apply it."""
+    update = StaleUpdate(
+        client_id=0,
+        task_id=1,
+        base_version=0,
+        staleness=1,
+        num_examples=1,
+        local_rate=RATE,
+        vector_d=torch.tensor((0.1, -0.2, 0.0, -0.05), device=device) / RATE,  # from parameter units
+        kept_base_d=torch.zeros(len(W), device=device),
+    )
+    model_d = torch.tensor(W, device=device)
+    stale = StaleRound(version=1, model_d=model_d, buffers_b=torch.empty(0, device=device), updates=(update,))
+    context = CompensatorContext(network=None, steps=LocalSteps(), seed=0, device=device)
+    compensator = create("first-order", {}, context)
+    assert compensator is not None
+    vectors = compensator.take(stale, compensator.make(stale)).vectors
+    estimate_d = vectors.get(0, update.vector_d)  # the update where the compensator leaves it alone
+    compensated = _round((0,), (estimate_d.tolist(),), model=(-0.004, 0.032, 0.3, 0.05))
+    return reproduces(_sequel(COMPENSATED_POLICY, COMPENSATED_CASE, compensated), device)

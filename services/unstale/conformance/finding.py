@@ -1,9 +1,13 @@
 """The result of a check of a policy."""
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 
 from torch import Tensor
+
+from unstale.conformance.policy_under_test import PolicyUnderTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,20 +19,22 @@ class Finding:
     passed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A line of the report: one case of one policy. verdict: `pass`, `fail`, or `error` where the case raised."""
-
-    policy: str
-    case: str
-    expected: str
-    got: str
-    verdict: str
-
-
 def no_problems(expected: str, problems: list[str]) -> Finding:
     """Make a finding that passes without problems; otherwise the first problem is the actual result."""
     return Finding(expected=expected, got=problems[0] if problems else expected, passed=not problems)
+
+
+def law(expected: str) -> Callable[[Callable[[PolicyUnderTest], Iterable[str]]], Callable[[PolicyUnderTest], Finding]]:
+    """Make a law of a function that gives the problems of a policy."""
+
+    def of(problems: Callable[[PolicyUnderTest], Iterable[str]]) -> Callable[[PolicyUnderTest], Finding]:
+        @wraps(problems)
+        def check(tested: PolicyUnderTest) -> Finding:
+            return no_problems(expected, list(problems(tested)))
+
+        return check
+
+    return of
 
 
 def off(got_d: Tensor, expected_d: Tensor) -> float:

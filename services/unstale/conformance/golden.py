@@ -28,12 +28,7 @@ Rows = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round, all in order of arrival, and what has to come of it.
-
-    model: w after the round, [d]; None where the round only fills the policy's memory and w stays. weights: what each
-    update counts in the step, [K]; None where that is not looked at. sent: what clients
-    are sent beside the model after the round; None where that is not looked at. extras: the second vectors, if any.
-    """
+    """One round, all in order of arrival, and its expected result; weights and sent are compared where given."""
 
     rate: float
     clients: Sequence[int]
@@ -43,23 +38,20 @@ class Round:
     losses: Sequence[float]
     local_rates: Sequence[float]
     gradients: Rows
-    extras: Rows | None = None
-    model: Sequence[float] | None = None
-    weights: Sequence[float] | None = None
-    sent: Sequence[float] | None = None
+    extras: Rows | None = None  # the second vectors
+    model: Sequence[float] | None = None  # w after it, [d]; None where it only fills the policy's memory and w stays
+    weights: Sequence[float] | None = None  # of each update in the step, [K]
+    sent: Sequence[float] | None = None  # to clients beside the model after the round
     counts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequel:
-    """A policy under some settings, w before the first round, and the rounds.
-
-    run: what `policies.create` is told of the run. case: what the report calls it.
-    """
+    """A policy under some settings, w before the first round, and the rounds."""
 
     policy: str
-    case: str
-    run: Mapping[str, Any]
+    case: str  # in the report
+    run: Mapping[str, Any]  # arguments of `policies.create`
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: Sequence[float]
     rounds: Sequence[Round]
@@ -81,7 +73,9 @@ def _read(policy: str, text: str) -> tuple[Sequel, ...]:
     return tuple(
         Sequel(
             policy=policy,
-            case=f"sequence, {case['loop']}{_spelled(case)}",
+            case=f"sequence, {case['loop']}"
+            + ("" if case["profile"] == "paper" else f", {case['profile']}")
+            + spelled(case["settings"]),
             run={**run, "profile": case["profile"]},
             settings=case["settings"],
             model=case["model"],
@@ -91,9 +85,9 @@ def _read(policy: str, text: str) -> tuple[Sequel, ...]:
     )
 
 
-def _spelled(case: Mapping[str, Any]) -> str:
-    profile = [case["profile"]] if case["profile"] != "paper" else []
-    return "".join(f", {each}" for each in (*profile, *(f"{key}={value}" for key, value in case["settings"].items())))
+def spelled(settings: Mapping[str, Any]) -> str:
+    """Return settings for the name of a case: `, key=value` for each."""
+    return "".join(f", {key}={value}" for key, value in settings.items())
 
 
 def reproduces(sequel: Sequel, device: torch.device) -> Finding:

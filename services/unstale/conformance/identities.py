@@ -10,16 +10,13 @@ from typing import Any
 import torch
 
 from unstale.conformance.finding import Finding, off
+from unstale.conformance.golden import spelled
 from unstale.conformance.policy_under_test import PolicyUnderTest, fresh, random_rounds
 from unstale.policies import UpdateBatch
 
 TOLERANCE = 1e-6
 
 Change = Callable[[UpdateBatch], UpdateBatch]
-
-
-def _as_drawn(batch: UpdateBatch) -> UpdateBatch:
-    return batch
 
 
 def _equally_stale(batch: UpdateBatch) -> UpdateBatch:
@@ -34,22 +31,18 @@ def _equal(batch: UpdateBatch) -> UpdateBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Under rounds that are changed so, `policy` takes the steps of `other`.
-
-    rounds: for how many rounds, from the first state of both. everybody: whether all N clients send in each.
-    """
+    """Under rounds that are changed so, `policy` takes the steps of `other`, from the first state of both."""
 
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     change: Change
     when: str
     other: str = "fedavg"
-    everybody: bool = True
+    everybody: bool = True  # whether all N clients send in each round
     rounds: int = 6
 
     def __str__(self) -> str:
-        spelled = "".join(f", {key}={value}" for key, value in self.settings.items())
-        return f"{self.when}{spelled}: it is {self.other}"
+        return f"{self.when}{spelled(self.settings)}: it is {self.other}"
 
 
 def _fresh(policy: str, **settings: Any) -> Identity:
@@ -57,35 +50,27 @@ def _fresh(policy: str, **settings: Any) -> Identity:
 
 
 def _always(policy: str, *, other: str = "fedavg", **settings: Any) -> Identity:
-    return Identity(policy=policy, settings=settings, change=_as_drawn, when="any round", other=other, everybody=False)
+    return Identity(
+        policy=policy, settings=settings, change=lambda batch: batch, when="any round", other=other, everybody=False
+    )
 
 
 _ONE_STEP = (
     "coordinate-median", "direct", "dynsgd", "fedbuff", "fedhist", "fedprox", "geometric-median", "gsgm", "krum",
     "moon", "multi-krum", "refl", "sasgd", "scaffold", "trimmed-mean", "twafl", "weighted", "wkafl",
 )  # fmt: skip
+_FRESH = ("fedar", "fedvarp", "mifa", "direct", "dynsgd", "fedbuff", "refl", "sasgd", "weighted")
 
 IDENTITIES = (
     *(Identity(policy=policy, change=_equal, when="a first round of equal updates", rounds=1) for policy in _ONE_STEP),
     Identity(policy="refl", change=_equally_stale, when="one staleness"),
-    _fresh("fedar"),
-    _fresh("fedvarp"),
-    _fresh("mifa"),
+    *map(_fresh, _FRESH),
     _fresh("mifa", init="zeros"),
-    _fresh("direct"),
     _fresh("direct", stale_form="model"),
-    _fresh("dynsgd"),
-    _fresh("fedbuff"),
-    _fresh("refl"),
-    _fresh("sasgd"),
-    _fresh("weighted"),
     _fresh("twafl", weighting="equal"),
     _fresh("gsgm", alpha=0.0),
     _fresh("fedavg-is", probabilities=1.0),
-    _always("fedprox"),
-    _always("moon"),
-    _always("scaffold"),
-    _always("direct"),
+    *map(_always, ("fedprox", "moon", "scaffold", "direct")),
     _always("fedavg-s", size=5),
     _always("fedbuff", staleness="none"),
     _always("trimmed-mean", trim=0.0),

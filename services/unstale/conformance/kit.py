@@ -1,20 +1,37 @@
 """The whole examination of a policy: golden vectors, identities and laws."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 
 import torch
 
-from unstale.conformance import appendix_b, compensated, golden, identities
-from unstale.conformance.finding import Finding, Row
-from unstale.conformance.laws import LAWS
+from unstale.conformance import appendix_b, arithmetic, contract, golden, identities, state
+from unstale.conformance.finding import Finding
 from unstale.conformance.policy_under_test import PolicyUnderTest
 from unstale.errors import unknown_name
 from unstale.policies import describe, names
 from unstale.policies.registry import find
 
-Case = tuple[str, Callable[[], Finding]]
-"""What the report calls it, and how to find out."""
+LAWS: Mapping[str, Callable[[PolicyUnderTest], Finding]] = {
+    name.replace("_", " "): function
+    for module in (contract, state, arithmetic)
+    for name, function in vars(module).items()
+    if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
+}
+"""All laws, which are the public functions of these modules, by the sentence that the report prints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A line of the report: one case of one policy. verdict: `pass`, `fail`, or `error` where the case raised."""
+
+    policy: str
+    case: str
+    expected: str
+    got: str
+    verdict: str
 
 
 def examine(policies: tuple[str, ...] = (), device: torch.device | str = "cpu") -> Iterator[Row]:
@@ -26,19 +43,14 @@ def examine(policies: tuple[str, ...] = (), device: torch.device | str = "cpu") 
         if name not in names():
             raise unknown_name("policy", name, names())
     for name in policies or names():
-        yield from _examined(name, torch.device(device))
+        cases: list[tuple[str, Callable[[], Finding]]] = []
+        yield _row(name, "it can be made", partial(_made, name, torch.device(device), cases))
+        for case, find_out in cases:
+            yield _row(name, case, find_out)
 
 
-def _examined(name: str, device: torch.device) -> Iterator[Row]:
-    cases: list[Case] = []
-    row = _row(name, "it can be made", partial(_made, name, device, cases))
-    yield row
-    for case, find_out in cases:
-        yield _row(name, case, find_out)
-
-
-def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
-    """Make the policy once; then its cases are known."""
+def _made(name: str, device: torch.device, cases: list[tuple[str, Callable[[], Finding]]]) -> Finding:
+    """Make the policy once; then its cases are known, and added to `cases`."""
     written = golden.written(name)
     settings = dict(find(name).example_settings)
     missing = [each.name for each in describe(name).settings if each.required and each.name not in settings]
@@ -52,9 +64,10 @@ def _made(name: str, device: torch.device, cases: list[Case]) -> Finding:
         )
     tested = PolicyUnderTest(name=name, device=device, settings=settings)
     tested.make()
-    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*appendix_b.of(name), *written)]
-    if name == compensated.POLICY:
-        cases.append((compensated.CASE, partial(compensated.first_order, device)))
+    examples = [example for example in appendix_b.EXAMPLES if example.policy == name]
+    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*examples, *written)]
+    if name == appendix_b.COMPENSATED_POLICY:
+        cases.append((appendix_b.COMPENSATED_CASE, partial(appendix_b.first_order, device)))
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]
     cases += [(sentence, partial(law, tested)) for sentence, law in LAWS.items()]
     return Finding(expected="a policy", got="a policy", passed=True)

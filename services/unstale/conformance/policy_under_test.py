@@ -1,8 +1,9 @@
-"""The policy that is looked at, and the rounds that it is given.
+"""The policy that is looked at, the rounds that it is given, and what can be wrong with its steps.
 
 Legend: K updates of a round, in order of arrival; d parameters; N clients.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,13 +16,16 @@ from unstale.policies import Policy, PolicyContext, Step, UpdateBatch
 from unstale.policies.registry import find, settings_of
 from unstale.seeds import Generator, Stream, stream
 
-CLIENTS = 5
-DIMENSION = 7
-ROUNDS = 8
 LONG = 30
 """Rounds of a long sequence: enough for what begins late."""
 LATE = 5000
 """The highest staleness that is tried."""
+
+BY_ROW = (
+    *("matrix_Kd", "extra_Kd", "staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K"),
+    "local_rates_K",
+)
+"""Tensors of a batch with a row for each update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +38,9 @@ class PolicyUnderTest:
     name: str
     device: torch.device
     settings: Mapping[str, Any] = field(default_factory=dict)
-    clients: int = CLIENTS
-    dimension: int = DIMENSION
-    round_size: int | None = CLIENTS
+    clients: int = 5
+    dimension: int = 7
+    round_size: int | None = 5
     rounds: int | None = LONG
     profile: str = "paper"
     synchronous: bool = False
@@ -63,7 +67,7 @@ def random_rounds(
     policy: Policy[Any],
     seed: int,
     *,
-    count: int = ROUNDS,
+    count: int = 8,
     everybody: bool = False,
     repeated: bool = False,
     first_version: int = 0,
@@ -147,17 +151,9 @@ def stretched(batch: UpdateBatch, factor: float = 1.0, copies: int = 1) -> Updat
 def in_order(batch: UpdateBatch, order: Sequence[int]) -> UpdateBatch:
     """The same updates, arrived in another order; `order` holds the rows."""
     rows = list(order)
-    columns = {
-        name: getattr(batch, name)[rows]
-        for name in ("matrix_Kd", "extra_Kd", *COLUMNS)
-        if getattr(batch, name) is not None
-    }
+    columns = {name: values[rows] for name in BY_ROW if (values := getattr(batch, name)) is not None}
     bases = None if batch.base_models is None else tuple(batch.base_models[row] for row in rows)
     return replace(batch, **columns, base_models=bases)
-
-
-COLUMNS = ("staleness_K", "num_examples_K", "loss_K", "client_ids_K", "batch_sizes_K", "local_rates_K")
-"""What is known of each update beside its vectors."""
 
 
 def outcome(policy: Policy[Any], step: Step) -> tuple[Any, ...]:
@@ -175,3 +171,41 @@ def outcome(policy: Policy[Any], step: Step) -> tuple[Any, ...]:
 def run(policy: Policy[Any], batches: Iterable[UpdateBatch]) -> list[tuple[Any, ...]]:
     """The outcome of each of these rounds."""
     return [outcome(policy, policy.step(batch)) for batch in batches]
+
+
+# --- problems: a sentence for each ---
+
+
+def other(expected: list[tuple[Any, ...]], got: list[tuple[Any, ...]]) -> list[str]:
+    """Rounds whose bits differ."""
+    pairs = zip(expected, got, strict=True)
+    return [f"other bits in round {number}" for number, (one, two) in enumerate(pairs) if one != two]
+
+
+def misshapen(step: Step, policy: Policy[Any], batch: UpdateBatch) -> list[str]:
+    """What `Step` promises of shapes, types and devices."""
+    direction_d, weights_K = step.direction_d, step.weights_K
+    wrong = {
+        f"direction_d {tuple(direction_d.shape)}": direction_d.shape != (policy.dimension,),
+        f"direction_d {direction_d.dtype}": direction_d.dtype != torch.float32,
+        f"direction_d on {direction_d.device}": direction_d.device.type != policy.device.type,
+        "direction_d with a gradient": direction_d.requires_grad,
+        f"weights_K {tuple(weights_K.shape)}": weights_K.shape != (len(batch),),
+        f"weights_K {weights_K.dtype}": weights_K.dtype != torch.float64,
+        f"weights_K on {weights_K.device}": weights_K.device.type != "cpu",
+        f"rate_factor {type(step.rate_factor).__name__}": not isinstance(step.rate_factor, float),
+        f"counts {type(step.counts).__name__}": not isinstance(step.counts, bool),
+    }
+    return [f"{problem} in round {batch.version}" for problem, is_wrong in wrong.items() if is_wrong]
+
+
+def senseless(step: Step, batch: UpdateBatch) -> list[str]:
+    """Numbers that no step may have: what is not finite, a weight below 0, a rate that is not above 0."""
+    wrong = {
+        "direction_d is not finite": not bool(torch.isfinite(step.direction_d).all()),
+        "weights_K is not finite": not bool(torch.isfinite(step.weights_K).all()),
+        "weights_K has a number below 0": bool((step.weights_K < 0).any()),
+        "rate_factor is not finite": not math.isfinite(step.rate_factor),
+        "rate_factor is not above 0": step.rate_factor <= 0,
+    }
+    return [f"{problem}, in round {batch.version}" for problem, is_wrong in wrong.items() if is_wrong]

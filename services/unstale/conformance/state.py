@@ -7,21 +7,31 @@ from typing import Any, Literal, get_args, get_origin
 
 from torch import Tensor
 
-from unstale.conformance.finding import Finding, no_problems
-from unstale.conformance.policy_under_test import PolicyUnderTest, random_rounds, run
-from unstale.conformance.problems import of_a_run, other
+from unstale.conformance.finding import law
+from unstale.conformance.policy_under_test import (
+    LONG,
+    PolicyUnderTest,
+    misshapen,
+    other,
+    outcome,
+    random_rounds,
+    run,
+    senseless,
+)
 from unstale.errors import UserError
 from unstale.policies.registry import PROFILES, find
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def a_policy_continues_from_its_state(tested: PolicyUnderTest) -> Finding:
+@law("equal bits after saving and loading")
+def a_policy_continues_from_its_state(tested: PolicyUnderTest) -> list[str]:
     """Saved in mid-sequence and loaded; it replaces all that was there, and what was saved is a copy."""
-    return no_problems("equal bits after saving and loading", of_a_run(tested))
+    return _of_a_run(tested)
 
 
-def a_saved_state_is_not_shared(tested: PolicyUnderTest) -> Finding:
+@law("equal bits after the state is overwritten")
+def a_saved_state_is_not_shared(tested: PolicyUnderTest) -> list[str]:
     """Who overwrites what `state_dict` gave, or what was loaded, changes no policy."""
     saving, loading, expected = tested.make(), tested.make(), tested.make()
     batches = random_rounds(saving, 6)
@@ -32,8 +42,7 @@ def a_saved_state_is_not_shared(tested: PolicyUnderTest) -> Finding:
     loading.load_state_dict(state)
     _overwrite(state)
     right = run(expected, batches[half:])
-    problems = other(right, run(saving, batches[half:])) + other(right, run(loading, batches[half:]))
-    return no_problems("equal bits after the state is overwritten", problems)
+    return other(right, run(saving, batches[half:])) + other(right, run(loading, batches[half:]))
 
 
 def _overwrite(state: Any) -> None:
@@ -46,50 +55,54 @@ def _overwrite(state: Any) -> None:
         state.clear()
 
 
-def a_state_holds_plain_values(tested: PolicyUnderTest) -> Finding:
+@law("tensors, numbers, texts, lists, dictionaries")
+def a_state_holds_plain_values(tested: PolicyUnderTest) -> Iterator[str]:
     """Tensors, numbers, texts, truth values, None, and lists and dictionaries of them: what a checkpoint holds."""
     policy = tested.make()
     run(policy, random_rounds(policy, 15))
-    problems = [f"{where} is a {what}" for where, what in _not_plain("state", policy.state_dict())]
-    return no_problems("tensors, numbers, texts, lists, dictionaries", problems)
+    return _not_plain("state", policy.state_dict())
 
 
-def _not_plain(where: str, value: Any) -> Iterator[tuple[str, str]]:
+def _not_plain(where: str, value: Any) -> Iterator[str]:
     if isinstance(value, Tensor) or type(value) in _PLAIN:
         return
     if type(value) is dict:
         for key, inner in value.items():
             yield from _not_plain(f"{where}[{key!r}]", inner)
             if not isinstance(key, str):
-                yield f"key {key!r} of {where}", type(key).__name__
+                yield f"key {key!r} of {where} is a {type(key).__name__}"
     elif type(value) is list:
         for index, inner in enumerate(value):
             yield from _not_plain(f"{where}[{index}]", inner)
     else:
-        yield where, type(value).__name__
+        yield f"{where} is a {type(value).__name__}"
 
 
-def it_runs_with_other_numbers_of_clients_and_updates(tested: PolicyUnderTest) -> Finding:
+@law("a run as with the others")
+def it_runs_with_other_numbers_of_clients_and_updates(tested: PolicyUnderTest) -> list[str]:
     """And of parameters."""
-    return no_problems("a run as with the others", of_a_run(tested.of_another_size()))
+    return _of_a_run(tested.of_another_size())
 
 
-def it_runs_where_no_end_and_no_size_of_rounds_is_known(tested: PolicyUnderTest) -> Finding:
+@law("a run as with the others")
+def it_runs_where_no_end_and_no_size_of_rounds_is_known(tested: PolicyUnderTest) -> list[str]:
     """`round_size` and `rounds` are None in loops that do not say."""
-    return no_problems("a run as with the others", of_a_run(replace(tested, round_size=None, rounds=None)))
+    return _of_a_run(replace(tested, round_size=None, rounds=None))
 
 
-def it_runs_in_both_profiles_and_in_synchronous_rounds(tested: PolicyUnderTest) -> Finding:
+@law("runs with the defaults of each")
+def it_runs_in_both_profiles_and_in_synchronous_rounds(tested: PolicyUnderTest) -> Iterator[str]:
     """With the defaults of each, which must name its settings."""
     runs = {
         f"profile {profile}, synchronous {synchronous}": replace(tested, profile=profile, synchronous=synchronous)
         for profile in PROFILES
         for synchronous in (False, True)
     }
-    return no_problems("runs with the defaults of each", _of_all(tested, runs))
+    return _of_all(tested, runs)
 
 
-def it_runs_with_every_option(tested: PolicyUnderTest) -> Finding:
+@law("a run with each")
+def it_runs_with_every_option(tested: PolicyUnderTest) -> Iterator[str]:
     """Each value of each setting that has a few to choose from; one that needs another setting may say so."""
     runs = {}
     for name, field in find(tested.name).Settings.model_fields.items():
@@ -98,18 +111,7 @@ def it_runs_with_every_option(tested: PolicyUnderTest) -> Finding:
             with suppress(UserError):
                 chosen.make()
                 runs[f"{name}={value}"] = chosen
-    return no_problems("a run with each", _of_all(tested, runs))
-
-
-def _of_all(tried: PolicyUnderTest, runs: Mapping[str, PolicyUnderTest]) -> list[str]:
-    """Problems of these runs; of those with equal settings once, and of those of `tried` not again."""
-    seen, problems = [tried.make().settings], []
-    for what, tested in runs.items():
-        settings = tested.make().settings
-        if settings not in seen:
-            seen.append(settings)
-            problems += [f"{what}: {problem}" for problem in of_a_run(tested)]
-    return problems
+    return _of_all(tested, runs)
 
 
 def _choices(annotation: Any) -> Iterator[Any]:
@@ -121,3 +123,36 @@ def _choices(annotation: Any) -> Iterator[Any]:
     else:
         for one in get_args(annotation):
             yield from _choices(one)
+
+
+def _of_all(tried: PolicyUnderTest, runs: Mapping[str, PolicyUnderTest]) -> Iterator[str]:
+    """Problems of these runs; of those with equal settings once, and of those of `tried` not again."""
+    seen = [tried.make().settings]
+    for what, tested in runs.items():
+        settings = tested.make().settings
+        if settings not in seen:
+            seen.append(settings)
+            yield from (f"{what}: {problem}" for problem in _of_a_run(tested))
+
+
+def _of_a_run(tested: PolicyUnderTest) -> list[str]:
+    """Problems of a long sequence of random rounds: of its steps, and of whether it goes on from its state.
+
+    An early state is loaded into a new policy, the one of the middle into a policy that has seen other rounds.
+    """
+    whole, used = tested.make(), tested.make()
+    run(used, random_rounds(used, 6))
+    loading = {1: tested.make(), LONG // 2: used}
+    batches = random_rounds(whole, 5, count=LONG)
+    problems, expected, saved = [], [], {}
+    for number, batch in enumerate(batches):
+        if number in loading:
+            saved[number] = whole.state_dict()
+        step = whole.step(batch)
+        expected.append(outcome(whole, step))
+        problems += misshapen(step, whole, batch) + senseless(step, batch)
+    for number, policy in loading.items():
+        policy.load_state_dict(saved[number])
+        differences = other(expected[number:], run(policy, batches[number:]))
+        problems += [f"{problem} after loading a state" for problem in differences]
+    return problems

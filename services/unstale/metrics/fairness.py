@@ -10,22 +10,17 @@ from statistics import fmean, pstdev, stdev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """Over the clients that have answered. Accuracies are shares in [0, 1].
-
-    clients: how many. oldest_version, newest_version: of the models that they measured, each client one. mean, std
-    (with n - 1) and variance (with n) of their accuracies; worst_tenth and best_tenth: mean over the ceil(n / 10)
-    lowest and highest, with their std. What takes two clients is nan with one.
-    """
+    """Over the clients that have answered. Accuracies are shares in [0, 1]; a std of one client is nan."""
 
     clients: int
-    oldest_version: int
+    oldest_version: int  # of the models that they measured, each client one
     newest_version: int
     mean: float
-    std: float
-    variance: float
-    worst_tenth: float
+    std: float  # with n - 1
+    variance: float  # with n
+    worst_tenth: float  # mean over the ceil(n / 10) lowest accuracies
     worst_tenth_std: float
-    best_tenth: float
+    best_tenth: float  # mean over as many highest ones
     best_tenth_std: float
 
 

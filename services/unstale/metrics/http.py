@@ -1,6 +1,7 @@
 """Serves /metrics, /healthz, /readyz and further pages of a process. Read only."""
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -14,12 +15,9 @@ PING_S = 2.0  # a thread without an answer for so long is stuck
 class HttpService:
     """Serves from threads of its own until closed.
 
-    healthy: Whether the process responds; asked for each request.
-    ready: Whether it does its work.
-    alarm: A problem that the operator must fix and a restart does not; /healthz and /readyz show it.
-    pages: Further applications by path.
-    address: HOST:PORT; port 0 takes a free one, and `self.address` has it.
-    key: Setting of the address, for error messages.
+    address: HOST:PORT; port 0 takes a free one, and `self.address` has it. key: setting of the address, for errors.
+    healthy: whether the process responds; asked for each request. ready: whether it does its work.
+    alarm: a problem that the operator must fix and a restart does not; /healthz and /readyz show it.
     """
 
     def __init__(
@@ -31,13 +29,13 @@ class HttpService:
         healthy: Callable[[], bool],
         ready: Callable[[], bool],
         alarm: Callable[[], str | None] = lambda: None,
-        pages: Mapping[str, Application] | None = None,
+        pages: Mapping[str, Application] = MappingProxyType({}),  # by path
     ) -> None:
         routes: dict[str, Application] = {
             "/metrics": make_wsgi_app(registry),
             "/healthz": _check(lambda: None if healthy() else "stuck", alarm),
             "/readyz": _check(lambda: None if ready() else alarm() or "not yet", alarm),
-            **(pages or {}),
+            **pages,
         }
         *others, last = routes
 

@@ -22,24 +22,17 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 @dataclass(slots=True)
 class Series:
-    """What a metric comes to with some values of its labels.
+    """The numbers of a metric with some values of its labels."""
 
-    number: what a counter or a gauge stands at, the sum of a histogram. counts: of a histogram, by bucket, the last one
-    for more. ask: gives the number of a gauge instead.
-    """
-
-    number: float = 0.0
-    counts: list[int] = field(default_factory=list)
-    ask: Callable[[], float] | None = None
+    number: float = 0.0  # of a counter or a gauge; the sum of a histogram
+    counts: list[int] = field(default_factory=list)  # of a histogram, by bucket, the last one for more
+    ask: Callable[[], float] | None = None  # gives the number of a gauge instead
 
     def count(self, buckets: tuple[float, ...], values: Iterable[float]) -> None:
         for value in values:
             self.number += value
             if value == value:  # nan is in no bucket, not even in the last one
                 self.counts[bisect_left(buckets, value)] += 1
-
-    def copied(self) -> "Series":
-        return replace(self, counts=self.counts.copy())
 
 
 class Instruments(Collector):
@@ -88,7 +81,8 @@ class Instruments(Collector):
         """Every family as it stands now. What is followed is asked without the lock: it may take its time."""
         with self._lock:
             now = {
-                name: {labels: one.copied() for labels, one in series.items()} for name, series in self._series.items()
+                name: {labels: replace(one, counts=one.counts.copy()) for labels, one in series.items()}
+                for name, series in self._series.items()
             }
         for metric in self._catalogue:
             yield family(metric, now[metric.name])
@@ -105,8 +99,7 @@ def family(metric: Metric, series: Mapping[tuple[str, ...], Series]) -> Family:
     if metric.kind == "histogram":
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, one in series.items():
-            buckets = list(zip(metric.bounds, accumulate(one.counts), strict=True))
-            histogram.add_metric(labels, buckets, one.number)
+            histogram.add_metric(labels, list(zip(metric.bounds, accumulate(one.counts), strict=True)), one.number)
         return histogram
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)

@@ -1,7 +1,7 @@
 """What one fact of a run adds to the metrics. Pure functions from facts to observations."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from math import nan
 from statistics import fmean
 from typing import NamedTuple
@@ -15,20 +15,32 @@ VECTORS = ("update", "buffers", "extra")
 
 
 class Observation(NamedTuple):
-    """A counter grows by `value`, a gauge becomes it, a histogram counts it. labels: in the metric's order. further:
-    values that the histogram counts after it.
-    """
+    """A counter grows by `value`, a gauge becomes it, a histogram counts it."""
 
     metric: Metric
     value: float
-    labels: tuple[str, ...] = ()
-    further: Sequence[float] = ()
+    labels: tuple[str, ...] = ()  # in the metric's order
+    further: Sequence[float] = ()  # values that the histogram counts after the first
+
+
+def _count_by_label(metric: Metric) -> Callable[[str], Observation]:
+    """Return a function that adds 1 to a counter with this value of its label."""
+    return lambda label: Observation(metric, 1, (label,))
+
+
+committed = partial(Observation, catalogue.JOURNAL_COMMIT)  # seconds
+checkpoint_left_out = partial(Observation, catalogue.CHECKPOINTS_LEFT_OUT, 1)
+quarantined = partial(Observation, catalogue.QUARANTINES, 1)
+refused = _count_by_label(catalogue.MESSAGES_REFUSED)  # reason
+handshake_refused = _count_by_label(catalogue.HANDSHAKES_REFUSED)  # reason
+connection_cut = _count_by_label(catalogue.CONNECTIONS_CUT)  # reason
+update_sent = partial(Observation, catalogue.CLIENT_UPDATES_SENT, 1)
+welcomed = partial(Observation, catalogue.CLIENT_WELCOMES, 1)
+task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `failed` or `superseded`
 
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
-    """A server begins, or goes on. labels: what it runs, in the order of `catalogue.RUN_INFO`. version: that it is
-    at.
-    """
+    """A server begins, or goes on. labels: in the order of `catalogue.RUN_INFO`. version: the current one."""
     return (
         Observation(catalogue.RUN_INFO, 1, labels),
         Observation(catalogue.RUN_ROUNDS, rounds),
@@ -37,57 +49,22 @@ def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterabl
     )
 
 
-def committed(seconds: float) -> Observation:
-    """What happened was made durable."""
-    return Observation(catalogue.JOURNAL_COMMIT, seconds)
-
-
-def checkpoint_left_out() -> Observation:
-    """There was no room for a checkpoint."""
-    return Observation(catalogue.CHECKPOINTS_LEFT_OUT, 1)
-
-
 def verdict(outcome: str, reason: str | None, payload_bytes: int) -> tuple[Observation, Observation]:
     """An update was answered. payload_bytes: what came in for it."""
     return _judged(outcome, reason), Observation(catalogue.UPDATE_BYTES, payload_bytes, ("received",))
 
 
 def norms(measured: Sequence[Sequence[float | None]], bounds: Sequence[float | None] | None) -> Iterable[Observation]:
-    """Updates were measured. measured: of each update the norms of its vectors, in the order of `VECTORS`, None for one
-    that it does not have. bounds: on them, by now.
-    """
-    for vector, *values in zip(VECTORS, *measured, strict=True):
+    """Updates were measured. measured, bounds: by vector, None for one that an update does not have."""
+    for vector, bound, *values in zip(VECTORS, bounds or [None] * len(VECTORS), *measured, strict=True):
         there = [value for value in values if value is not None]
         yield from _at_once(catalogue.UPDATE_NORM, there, (vector,))
-        bound = None if bounds is None or not there else bounds[VECTORS.index(vector)]
-        if bound is not None:
+        if there and bound is not None:
             yield Observation(catalogue.UPDATE_NORM_BOUND, bound, (vector,))
 
 
-def refused(reason: str) -> Observation:
-    """A message was refused."""
-    return Observation(catalogue.MESSAGES_REFUSED, 1, (reason,))
-
-
-def quarantined() -> Observation:
-    """A client is kept out for a while."""
-    return Observation(catalogue.QUARANTINES, 1)
-
-
-def handshake_refused(reason: str) -> Observation:
-    """A connection was not let in."""
-    return Observation(catalogue.HANDSHAKES_REFUSED, 1, (reason,))
-
-
-def connection_cut(reason: str) -> Observation:
-    """The server cut a connection."""
-    return Observation(catalogue.CONNECTIONS_CUT, 1, (reason,))
-
-
 def none_yet(metric: Metric, values: Sequence[str]) -> Iterable[Observation]:
-    """Nothing was counted yet: a counter that is not there cannot be told from one that nobody asks for. values: of its
-    label.
-    """
+    """Nothing was counted yet: a missing counter looks like one that does not exist. values: of its label."""
     return [Observation(metric, 0, (value,)) for value in values]
 
 
@@ -116,9 +93,7 @@ def round_applied(
     device_memory_bytes: int,
     overflowed: bool,
 ) -> Iterable[Observation]:
-    """A round became a version. wait_s: from the version before until the trigger closed the round. overflowed: its
-    step was not taken.
-    """
+    """A round became a version. wait_s: from the version before until the trigger closed the round."""
     return (
         Observation(catalogue.ROUNDS_OVERFLOWED, overflowed),
         Observation(catalogue.MODEL_VERSION, version),
@@ -186,26 +161,11 @@ def trained(seconds: float) -> Iterable[Observation]:
     return Observation(catalogue.CLIENT_TRAINING, seconds), Observation(catalogue.CLIENT_TASKS, 1, ("trained",))
 
 
-def task_without_update(outcome: str) -> Observation:
-    """A task ended, `failed` or `superseded`."""
-    return Observation(catalogue.CLIENT_TASKS, 1, (outcome,))
-
-
 def update_answered(outcome: str, reason: str | None, seconds: float | None) -> Iterable[Observation]:
     """The server answered an update. seconds: since it was first sent by this process; None where it was not."""
     yield Observation(catalogue.CLIENT_UPDATES, 1, (outcome, reason or ""))
     if seconds is not None:
         yield Observation(catalogue.CLIENT_ACKNOWLEDGE, seconds)
-
-
-def update_sent() -> Observation:
-    """An update was sent or announced, perhaps again."""
-    return Observation(catalogue.CLIENT_UPDATES_SENT, 1)
-
-
-def welcomed() -> Observation:
-    """A hosted client was welcomed."""
-    return Observation(catalogue.CLIENT_WELCOMES, 1)
 
 
 def client_payload(direction: str, payload_bytes: int) -> Observation:

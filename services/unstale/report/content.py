@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Cell = str | int | float | bool | None
+Draw = Callable[["Axes"], None]
 NONE = "–"
 """Stands on the page for a missing number."""
 
@@ -72,7 +73,7 @@ class Picture:
     title: str
     caption: str
     alternative: str  # text for readers who do not see the picture
-    draw: "Callable[[Axes], None]"
+    draw: Draw
     keys: Sequence[str] = ()  # labels of the legend, as artists have them
     bars: int | None = None  # number of horizontal bars, which sets the height; None for the usual height
 
@@ -119,3 +120,8 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters, with an ellipsis if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,29 +1,30 @@
 """The look of pictures: one panel each, of one size, with lines that differ in more than colour.
 
-Colours are those of the light page; `report.svg` replaces them by class names, so that the page can be dark.
+Colours are those of the light page; `report.page` replaces them by class names, so that the page can be dark.
 """
 
 import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import rc_context, rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from unstale.report.content import Picture
+from unstale.report.content import Picture, shortened
 from unstale.report.statistics import Curve
 
-INK, GRID = "#1f2328", "#d0d7de"
+_LOOK = rc_params_from_file(Path(__file__).parent / "look.mplstyle", use_default_template=False)
+INK, GRID = _LOOK["text.color"], _LOOK["grid.color"]
 COLOURS = (  # the first four of Okabe and Ito
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
     *("#555555", "#b58900", "#7a5cd6", "#8c1c3a"),
@@ -38,52 +39,19 @@ LEGEND_SIGNS = 62  # characters of a line of text above a picture
 DOTS_PER_INCH = 200  # of a PNG
 DOTS_MAX = 40  # with more markers they would hide the line
 POINTS_MAX = 120  # of a curve over rounds; with more rounds each point is a mean
-PANELS_ACROSS = 3  # of a sheet
 EVALUATIONS_MAX = 1500  # points drawn of a curve
-
-_LOOK: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a name may hold a dollar sign
-    "font.size": 10.0,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "hatch.linewidth": 0.6,
-    "hatch.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 9.0,
-}
+VERSIONS = "version (rounds applied)"
+TIME = "time since the first task, s"
 
 
-@dataclass(frozen=True, slots=True)
 class Style:
     """Colour, dashes, marker and hatch of one of several lines or bars, by its number from 0."""
 
-    index: int
-
-    @property
-    def colour(self) -> str:
-        return COLOURS[self.index % len(COLOURS)]
-
-    @property
-    def line(self) -> Any:
-        return DASHES[(self.index + self.index // len(COLOURS)) % len(DASHES)]
-
-    @property
-    def marker(self) -> str:
-        return MARKERS[self.index % len(MARKERS)]
-
-    @property
-    def hatch(self) -> str:
-        return HATCHES[self.index % len(HATCHES)]
+    def __init__(self, index: int) -> None:
+        self.colour = COLOURS[index % len(COLOURS)]
+        self.line = DASHES[(index + index // len(COLOURS)) % len(DASHES)]
+        self.marker = MARKERS[index % len(MARKERS)]
+        self.hatch = HATCHES[index % len(HATCHES)]
 
 
 def svg(picture: Picture) -> str:
@@ -99,10 +67,6 @@ def png(picture: Picture) -> bytes:
     """Return the PNG file, with a title and a white background."""
     with look(picture.name):
         return as_png(_figure(picture, picture.title))
-
-
-VERSIONS = "version (rounds applied)"
-TIME = "time since the first task, s"
 
 
 def line(axes: Axes, curve: Curve, index: int, label: str, *, steps: bool = False) -> None:
@@ -138,9 +102,7 @@ def lines(
     """Draw curves with their bands, from 0. along: `VERSIONS` or `TIME`."""
     for index, (label, curve) in enumerate(zip(labels, curves, strict=True)):
         line(axes, curve, index, label, steps=along == TIME)
-    axes.set_xlabel(along)
-    axes.set_ylabel(axis_label)
-    axes.set_ylim(0, _top(curves))
+    axes.set(xlabel=along, ylabel=axis_label, ylim=(0, _top(curves)))
     if along == VERSIONS:
         whole_numbers(axes)
 
@@ -155,9 +117,16 @@ def histogram(
     axes.stairs(shares, edges, color=style.colour, linestyle=style.line, linewidth=1.7, label=label)
 
 
-def even_share(axes: Axes) -> None:
-    """Draw the dashed line at 1."""
+def multiples_of_even_share(
+    axes: Axes, lines: Sequence[tuple[str, NDArray[Any], NDArray[Any]]], along: str, axis_label: str
+) -> None:
+    """Draw lines, each with its label, and the even share: a dashed line at 1."""
+    for index, (label, at_x, values_x) in enumerate(lines):
+        plain_line(axes, at_x, values_x, index, label)
     axes.axhline(1, color=INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1)
+    axes.set(xlabel=along, ylabel=axis_label)
+    from_zero(axes)
+    whole_numbers(axes)
 
 
 def from_zero(axes: Axes) -> None:
@@ -244,34 +213,6 @@ def bars_across(
     axes.set_xlabel(axis_label)
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters, with an ellipsis if it was longer."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:
-    """Return a PNG file of several pictures with a common legend. panels: pictures, each with its title."""
-    with look(name):
-        across = min(len(panels), PANELS_ACROSS)
-        longest_first = sorted((picture.keys for _, picture in panels), key=len, reverse=True)
-        keys = list(dict.fromkeys(key for keys in longest_first for key in keys))
-        rows = _legend_rows(keys, LEGEND_SIGNS * across)
-        down = ceil(len(panels) / across)
-        high = INCHES_HIGH * down + LEGEND_ROW_INCHES * (rows + 1)
-        figure = Figure(figsize=(INCHES_WIDE * across, high), layout="constrained")
-        grid = figure.subplots(down, across, squeeze=False).flatten().tolist()
-        for axes, (panel_title, picture) in zip(grid, panels, strict=False):
-            picture.draw(axes)
-            axes.set_title(panel_title, loc="left", fontsize="medium")
-        for axes in grid[len(panels) :]:
-            axes.remove()
-        if keys:
-            _legend(figure, keys, title, rows)
-        else:
-            figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
-        return as_png(figure)
-
-
 def as_png(figure: Figure) -> bytes:
     """Return the PNG file of a figure."""
     data = io.BytesIO()
@@ -280,20 +221,20 @@ def as_png(figure: Figure) -> bytes:
 
 
 def _figure(picture: Picture, title: str = "") -> Figure:
-    rows = _legend_rows(picture.keys)
+    rows = legend_rows(picture.keys)
     above = max(rows - 1, 0) + (1 if title else 0)
     high = INCHES_HIGH if picture.bars is None else AXIS_INCHES + BAR_INCHES * max(picture.bars, 2)
     figure = Figure(figsize=(INCHES_WIDE, high + LEGEND_ROW_INCHES * above), layout="constrained")
     axes = figure.subplots()
     picture.draw(axes)
     if picture.keys:
-        _legend(figure, picture.keys, title, rows)
+        legend(figure, picture.keys, title, rows)
     elif title:
         axes.set_title(title, loc="left", fontsize="medium")
     return figure
 
 
-def _legend(figure: Figure, keys: Sequence[str], title: str, rows: int) -> None:
+def legend(figure: Figure, keys: Sequence[str], title: str, rows: int) -> None:
     """Draw a legend of so many rows above all axes."""
     # Artists by their labels, because matplotlib's own search skips labels that begin with an underscore.
     artists: list[Any] = [artist for axes in figure.axes for artist in (*axes.get_children(), *axes.containers)]
@@ -312,13 +253,11 @@ def _legend(figure: Figure, keys: Sequence[str], title: str, rows: int) -> None:
     )
 
 
-def _legend_rows(keys: Sequence[str], signs: int = LEGEND_SIGNS) -> int:
+def legend_rows(keys: Sequence[str], signs: int = LEGEND_SIGNS) -> int:
     """Return the number of rows of a legend that is as wide as so many characters."""
-    for columns in range(max(4, signs // 15), 1, -1):
-        widest = max((min(len(key), LEGEND_SIGNS) for key in keys), default=0) + 6
-        if columns * widest <= signs:
-            return ceil(len(keys) / columns)
-    return len(keys)
+    widest = max((min(len(key), LEGEND_SIGNS) for key in keys), default=0) + 6
+    columns = max(1, min(max(4, signs // 15), signs // widest))
+    return ceil(len(keys) / columns)
 
 
 @contextmanager

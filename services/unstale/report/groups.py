@@ -3,15 +3,19 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pandas as pd
 
-from unstale.errors import UserError
+from unstale.config.keys import KEYS, OPEN_SECTIONS, SECTIONS, open_section
+from unstale.config.settings import Settings
+from unstale.config.write import as_yaml
+from unstale.errors import UserError, unknown_name
 from unstale.journal.rundir import decides
-from unstale.report.content import listed
+from unstale.report.content import listed, shortened
 from unstale.report.recorded import Run, printable
-from unstale.report.settings import SEED, differing, matching, values
 
+SEED = "seed"
 GROUPS_MAX = 24
 """Number of lines that a reader can tell apart in a picture, by colour and dashes."""
 
@@ -24,12 +28,16 @@ class Group:
 
     label: str  # unique
     runs: tuple[Run, ...]
-    pooled: tuple[str, ...] = ()  # keys besides the seed in which the runs differ
 
     @property
     def legend(self) -> str:
         """The label, with the number of runs if there are several."""
         return self.label if len(self.runs) == 1 else f"{self.label} (n = {len(self.runs)})"
+
+    @property
+    def pooled(self) -> list[str]:
+        """The keys that may change the model, besides the seed, in which the runs differ."""
+        return _deciding([values(run.settings) for run in self.runs])
 
     @property
     def evaluated(self) -> list[Run]:
@@ -43,11 +51,41 @@ def keys(groups: Sequence[Group]) -> list[str]:
 
 
 def frame(groups: Sequence[Group], name: str) -> pd.DataFrame:
-    """Return a data frame of all runs, with columns `group` and `run` for their labels and names."""
-    return pd.concat(
+    """Return a data frame of all runs, with categories `group` and `run` for their labels and names, in order."""
+    together = pd.concat(
         [getattr(run, name).assign(group=group.label, run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
+    return together.astype({column: pd.CategoricalDtype(together[column].unique()) for column in ("group", "run")})
+
+
+def values(settings: Settings) -> dict[str, str]:
+    """Return the YAML text of every key, with a key for each setting of a policy or another part."""
+    by_key: dict[str, str] = {}
+    for key in KEYS:
+        value = attrgetter(key)(settings)
+        if key in OPEN_SECTIONS:
+            by_key |= {f"{key}.{name}": as_yaml(setting) for name, setting in value.items()}
+        else:
+            by_key[key] = as_yaml(value)
+    return by_key
+
+
+def differing(runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys whose values differ, in the order of the configuration file. A missing key has no value."""
+    keys = dict.fromkeys(key for values_of_run in runs for key in values_of_run)
+    differ = [key for key in keys if len({values_of_run.get(key) for values_of_run in runs}) > 1]
+    order = {key: number for number, key in enumerate(KEYS)}
+    return sorted(differ, key=lambda key: (order.get(open_section(key) or key, 0), key))
+
+
+def matching(name: str, runs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys of a section, or the key itself. Raises UserError for an unknown name."""
+    keys = dict.fromkeys(key for values_of_run in runs for key in values_of_run)
+    matches = [key for key in keys if key == name or key.startswith(f"{name}.")]
+    if not matches and name not in SECTIONS and name not in OPEN_SECTIONS:
+        raise unknown_name("key", name, {*KEYS, *keys})
+    return matches
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:
@@ -70,12 +108,10 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] =
     names = _labels([settings[indices[0]] for indices in members.values()], keys, runs)
     if labels:
         names = _checked(labels, names)
-
-    def group(label: str, indices: Sequence[int]) -> Group:
-        pooled = _deciding([settings[index] for index in indices])
-        return Group(label=label, runs=tuple(runs[index] for index in indices), pooled=tuple(pooled))
-
-    return list(map(group, names, members.values()))
+    return [
+        Group(label=label, runs=tuple(runs[index] for index in indices))
+        for label, indices in zip(names, members.values(), strict=True)
+    ]
 
 
 def _deciding(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -97,16 +133,13 @@ def _label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
     """Return a label such as `fedbuff, no compensator, k 5`."""
     last_words = Counter(key.rpartition(".")[2] for key in keys)
     words = []
-    for key in keys:
-        value, last = settings.get(key), key.rpartition(".")[2]
-        if value is None:
-            continue
+    for key in [key for key in keys if key in settings]:
+        value, last = settings[key], key.rpartition(".")[2]
         if last == "name":
             words.append(f"no {key.removesuffix('.name')}" if value in ("null", "none") else value)
         else:
             words.append(f"{last if last_words[last] == 1 else key} {value}")
-    label = printable(", ".join(words) or "not set")
-    return label if len(label) <= LABEL_MAX else f"{label[: LABEL_MAX - 1]}…"
+    return shortened(printable(", ".join(words) or "not set"), LABEL_MAX)
 
 
 def _checked(labels: Sequence[str], automatic: Sequence[str]) -> list[str]:

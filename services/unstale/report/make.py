@@ -7,19 +7,7 @@ from unstale.errors import UserError
 from unstale.report.content import Report, count
 from unstale.report.groups import Group, grouped
 from unstale.report.recorded import names_of, read
-from unstale.report.sections import (
-    accuracy,
-    classes,
-    clients,
-    compared,
-    compensation,
-    configuration,
-    phases,
-    rejections,
-    staleness,
-    summary,
-    weights,
-)
+from unstale.report.sections import accuracy, clients, configuration, rounds, summary, updates
 
 
 def report(
@@ -33,16 +21,22 @@ def report(
 
     Raises UserError for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
-    _check(targets or ())
+    for target in targets or ():
+        if not 0 < target <= 1:
+            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
     groups = grouped(runs, by or (), labels or ())
     sections = (
         summary.section(groups),
-        compared.section(groups, targets or ()),
-        *(
-            part.section(groups)
-            for part in (accuracy, classes, staleness, weights, clients, phases, rejections, compensation)
-        ),
+        summary.comparison(groups, targets or ()),
+        accuracy.section(groups),
+        accuracy.by_class(groups),
+        updates.staleness(groups),
+        updates.weights(groups),
+        clients.section(groups),
+        rounds.phases(groups),
+        updates.rejections(groups),
+        rounds.compensation(groups),
         configuration.section(groups),
     )
     return Report(
@@ -51,12 +45,6 @@ def report(
         notes=summary.notes(groups),
         sections=[section for section in sections if section is not None],
     )
-
-
-def _check(targets: Sequence[float]) -> None:
-    for target in targets:
-        if not 0 < target <= 1:
-            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
 
 
 def _subtitle(groups: Sequence[Group]) -> str:

@@ -15,7 +15,7 @@ from unstale.errors import UserError
 from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import Conservation, Database
 from unstale.journal.replay import RecordedRun
-from unstale.journal.rows import EvaluationRow, RoundRow
+from unstale.journal.rows import RoundRow
 from unstale.journal.rundir import LOCK
 from unstale.metrics.fairness import Fairness, OwnEvaluations
 
@@ -44,7 +44,7 @@ class Run:
     evaluations: pd.DataFrame  # a row for each measured version
     class_accuracy: pd.DataFrame  # by version (rows) and class (columns); NaN for a class without test examples
     is_compensated: bool  # whether a round had a compensator
-    compensations: pd.DataFrame  # updates by version and method that replaced them
+    compensations: pd.DataFrame  # the method that replaced each update
     fallbacks: pd.DataFrame  # updates by reason
     errors: pd.DataFrame  # measured errors of compensation
     own_evaluations: pd.DataFrame  # measurements of clients on their own test examples
@@ -86,8 +86,22 @@ def read(path: Path, name: str) -> Run:
             run_id=database.meta(RUN_ID),
             tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int).value_counts().to_dict(),
             updates=_updates(database, rounds, started_s),
-            rounds=_rounds(rounds, started_s),
-            evaluations=_evaluations(evaluations, started_s),
+            rounds=_frame(
+                "version closed_elapsed_s applied_elapsed_s wait_s compensate_s aggregate_s updates learning_rate "
+                "rate_factor overflowed digest",
+                (
+                    (
+                        *(row.version, row.closed_s - started_s, row.applied_s - started_s),
+                        *(row.wait_s, row.compensate_s, row.aggregate_s, len(row.members)),
+                        *(row.learning_rate, row.rate_factor, row.overflowed, row.digest),
+                    )
+                    for row in rounds
+                ),
+            ),
+            evaluations=_frame(
+                "version elapsed_s accuracy_ratio loss_nats evaluate_s",
+                ((row.version, row.at_s - started_s, row.accuracy, row.loss, row.evaluate_s) for row in evaluations),
+            ),
             class_accuracy=pd.DataFrame(
                 [row.class_accuracy for row in evaluations],
                 index=pd.Index([row.version for row in evaluations], name="version"),
@@ -141,33 +155,32 @@ def _is_in_use(path: Path) -> bool | None:
     return None
 
 
-def _frame(rows: Iterable[Sequence[Any]], **kinds: Any) -> pd.DataFrame:
-    """Return a data frame. kinds: the data type of each column."""
-    return pd.DataFrame(list(rows), columns=list(kinds)).astype(kinds)
+_KINDS = {
+    **dict.fromkeys(("version", "client_id", "num_examples", "updates", "staleness_rounds"), "int64"),
+    **dict.fromkeys(("reason", "method", "digest"), "object"),
+    "handle": "Int64",
+    "overflowed": "bool",
+}
+"""Types of columns; the others are floats."""
+
+
+def _frame(columns: str, rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    """Return a data frame. columns: names, separated by spaces."""
+    names = columns.split()
+    return pd.DataFrame(list(rows), columns=names).astype({name: _KINDS.get(name, "float64") for name in names})
 
 
 def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
     updates = _frame(
+        "handle elapsed_s client_id reason loss_nats num_examples",
         (
             (row.handle, row.at_s - started_s, row.client_id, row.reason, row.loss, row.num_examples)
             for row in database.updates_after(0)
         ),
-        handle="Int64",
-        elapsed_s=float,
-        client_id=int,
-        reason=object,
-        loss_nats=float,
-        num_examples=int,
     )
-    members = _frame(
-        _members(rounds),
-        handle="Int64",
-        version="Int64",
-        staleness_rounds="Int64",
-        weight=float,
-        weight_share_ratio=float,
-    )
-    return updates.merge(members, on="handle", how="left")
+    members = _frame("handle version staleness_rounds weight weight_share_ratio", _members(rounds))
+    # An update in no round has no version and no staleness.
+    return updates.merge(members.astype({"version": "Int64", "staleness_rounds": "Int64"}), on="handle", how="left")
 
 
 def _members(rounds: Sequence[RoundRow]) -> Iterator[tuple[int, int, int, float, float]]:
@@ -182,64 +195,22 @@ def _members(rounds: Sequence[RoundRow]) -> Iterator[tuple[int, int, int, float,
             yield member.handle, row.version, member.staleness, member.weight, share
 
 
-def _rounds(rows: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
-    return _frame(
-        (
-            (
-                *(row.version, row.closed_s - started_s, row.applied_s - started_s),
-                *(row.wait_s, row.compensate_s, row.aggregate_s, len(row.members)),
-                *(row.learning_rate, row.rate_factor, row.overflowed, row.digest),
-            )
-            for row in rows
-        ),
-        version=int,
-        closed_elapsed_s=float,
-        applied_elapsed_s=float,
-        wait_s=float,
-        compensate_s=float,
-        aggregate_s=float,
-        updates=int,
-        learning_rate=float,
-        rate_factor=float,
-        overflowed=bool,
-        digest=object,
-    )
-
-
 def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
     """Return the fields of `Run` on compensation."""
     rows = [(row.version, row.compensation) for row in rounds if row.compensation is not None]
     return {
         "is_compensated": bool(rows),
-        "compensations": _frame(
-            ((version, update.method) for version, row in rows for update in row.updates), version=int, method=object
-        ),
-        "fallbacks": _frame((item for _, row in rows for item in row.fallbacks.items()), reason=object, updates=int),
+        "compensations": _frame("method", ((update.method,) for _, row in rows for update in row.updates)),
+        "fallbacks": _frame("reason updates", (item for _, row in rows for item in row.fallbacks.items())),
         "errors": _frame(
+            "version client_id method staleness_rounds l1 cosine",
             (
                 (version, error.client_id, error.method, error.staleness, error.l1, error.cosine)
                 for version, row in rows
                 for error in row.errors
             ),
-            version=int,
-            client_id=int,
-            method=object,
-            staleness_rounds=int,
-            l1=float,
-            cosine=float,
         ),
     }
-
-
-def _evaluations(rows: Sequence[EvaluationRow], started_s: float) -> pd.DataFrame:
-    return _frame(
-        ((row.version, row.at_s - started_s, row.accuracy, row.loss, row.evaluate_s) for row in rows),
-        version=int,
-        elapsed_s=float,
-        accuracy_ratio=float,
-        loss_nats=float,
-        evaluate_s=float,
-    )
 
 
 def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFrame, Fairness | None]:
@@ -250,5 +221,4 @@ def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFram
         if answers.is_wanted(row.client_id, row.version):
             answers.answered(row.client_id, row.version, row.accuracy)
             rows.append((row.client_id, row.version, row.accuracy, row.loss, row.examples))
-    frame = _frame(rows, client_id=int, version=int, accuracy_ratio=float, loss_nats=float, num_examples=int)
-    return frame, answers.fairness
+    return _frame("client_id version accuracy_ratio loss_nats num_examples", rows), answers.fairness

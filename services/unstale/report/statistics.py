@@ -10,7 +10,7 @@ from math import nan, sqrt
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
@@ -34,14 +34,15 @@ class Spread:
     high: float = nan
 
 
-def spread(values: Sequence[float] | Floats) -> Spread:
+def spread(numbers: ArrayLike) -> Spread:
     """Return the statistics of numbers; all are NaN if one of the numbers is."""
+    values = np.asarray(numbers, np.float64)
     n = len(values)
-    mean = float(np.mean(values)) if n else nan
+    mean = float(values.mean()) if n else nan
     if n < 2:
         return Spread(n=n, mean=mean)
     with np.errstate(invalid="ignore"):  # an infinite loss has no spread
-        std = float(np.std(values, ddof=1))
+        std = float(values.std(ddof=1))
     half = _quantile(n) * std / sqrt(n)
     return Spread(n=n, mean=mean, std=std, low=mean - half, high=mean + half)
 
@@ -88,6 +89,11 @@ def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
     at_x = np.unique(all_times[(all_times >= first_s) & (all_times <= last_s)])
     values_nx = np.stack([values[np.searchsorted(times, at_x, side="right") - 1] for times, values in series])
     return _curve(at_x, values_nx, int((all_times > last_s).sum()))
+
+
+def p95(values: Sequence[float] | Floats) -> float:
+    """Return the 95th percentile, one of the values; NaN without any."""
+    return float(np.quantile(values, 0.95, method="inverted_cdf")) if len(values) else nan
 
 
 def jain(values: Sequence[float] | Floats) -> float:

@@ -1,29 +1,35 @@
-"""Accuracy and loss on the test set, over versions and over time."""
+"""Accuracy and loss on the test set, over versions and over time, and accuracy by class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table, count
 from unstale.report.groups import Group, frame, keys
 from unstale.report.recorded import Run
-from unstale.report.sections.columns import ACCURACY, GROUP, INTERVAL, LOSS, RUN, RUNS, VERSION, of_frame, of_spread
-from unstale.report.statistics import Curve, Floats, over_time, over_versions
+from unstale.report.sections import columns
+from unstale.report.sections.columns import cells, of_frame, of_spread
+from unstale.report.statistics import Curve, Floats, Spread, over_time, over_versions, spread
 
+_CLASS = Column("class", "class", "d")
 _EVALUATIONS = (
-    *(RUN, VERSION, Column("elapsed_s", "time, s", ",.2f"), ACCURACY, LOSS),
+    *(columns.RUN, columns.VERSION, Column("elapsed_s", "time, s", ",.2f"), columns.ACCURACY, columns.LOSS),
     Column("evaluate_s", "evaluation took, s", ".4f"),
 )
 _CURVES = (
-    *(GROUP, VERSION, RUNS),
-    *of_spread("accuracy", "ratio", ".4f", INTERVAL),
-    *of_spread("loss", "nats", ".4f", INTERVAL),
+    *(columns.GROUP, columns.VERSION, columns.RUNS),
+    *of_spread("accuracy", "ratio", ".4f", columns.INTERVAL),
+    *of_spread("loss", "nats", ".4f", columns.INTERVAL),
 )
-_LOG_FROM = 200.0  # ratio of the greatest to the least loss
+LOG_FROM = 200.0  # ratio of the greatest to the least loss
+CLASS_ROWS_SHOWN = 40
+VERSIONS_MAX = 60  # columns of the map
+LABELS_MAX = 20  # of classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +44,8 @@ _LOSS = _Measure("loss", "test loss, nats", "loss_nats")
 
 
 def section(groups: Sequence[Group]) -> Section:
-    """Return the section; without evaluations it has no pictures."""
+    """Return the section on the test set; without evaluations it has no pictures."""
     evaluated = [group for group in groups if group.evaluated]
-    sentences = [] if evaluated else ["No version was evaluated on the test set."]
     pictures = [
         _picture(evaluated, measure, along)
         for along in (drawing.VERSIONS, drawing.TIME)
@@ -50,7 +55,7 @@ def section(groups: Sequence[Group]) -> Section:
     return Section(
         name="accuracy",
         title="Accuracy and loss",
-        sentences=sentences,
+        sentences=[] if evaluated else ["No version was evaluated on the test set."],
         pictures=pictures,
         tables=[
             of_frame("evaluations", "Evaluations", _EVALUATIONS, frame(groups, "evaluations"), rows_shown=0),
@@ -64,39 +69,58 @@ def _values(run: Run, measure: _Measure) -> Floats:
     return values
 
 
-def _over_versions(group: Group, measure: _Measure) -> Curve:
+def _curve(group: Group, measure: _Measure, along: str = drawing.VERSIONS) -> Curve:
+    if along == drawing.TIME:
+        return over_time([(run.evaluations.elapsed_s.to_numpy(), _values(run, measure)) for run in group.evaluated])
     return over_versions([(run.evaluations.version.to_numpy(), _values(run, measure)) for run in group.evaluated])
 
 
+def _curve_rows(groups: Sequence[Group]) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
+    for group in groups:
+        curves = (_curve(group, _ACCURACY), _curve(group, _LOSS))
+        parts = [getattr(curve, f"{part}_x") for curve in curves for part in columns.INTERVAL]
+        for version, *numbers in zip(curves[0].at_x, *parts, strict=True):
+            rows.append((group.label, int(version), curves[0].n, *map(float, numbers)))
+    return rows
+
+
 def _picture(groups: Sequence[Group], measure: _Measure, along: str) -> Picture:
-    is_time = along == drawing.TIME
-    if is_time:
-        curves = [
-            over_time([(run.evaluations.elapsed_s.to_numpy(), _values(run, measure)) for run in group.evaluated])
-            for group in groups
-        ]
+    curves = [_curve(group, measure, along) for group in groups]
+    if along == drawing.TIME:
+        over, unit = "time", "second"
         caption = f"Latest test {measure.word} at each time, in seconds since the first task"
     else:
-        curves = [_over_versions(group, measure) for group in groups]
+        over, unit = "versions", "version"
         caption = f"Test {measure.word} against the number of rounds applied"
-    over, unit = ("time", "second") if is_time else ("versions", "version")
     ends = [_ends(group, curve, unit) for group, curve in zip(groups, curves, strict=True)]
+
+    def draw(axes: Axes) -> None:
+        drawing.lines(axes, [group.legend for group in groups], curves, measure.axis, along=along)
+        losses = np.concatenate([curve.mean_x for curve in curves])
+        finite = losses[np.isfinite(losses)]
+        if measure is _ACCURACY:
+            axes.set_ylim(0, 1.02)
+        elif len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
+            drawing.logarithmic(axes, "y")
+            axes.set_ylim(float(finite.min()) / 2, float(finite.max()) * 2)
+
     return Picture(
         name=f"{measure.word}_over_{over}",
         title=f"{measure.word.capitalize()} over {over}",
-        caption=caption + _details(groups, curves, measure, is_time=is_time),
+        caption=caption + _details(groups, curves, measure, along),
         alternative=f"Curves of the test {measure.word}. {'; '.join(ends)}.",
-        draw=partial(_draw, labels=[group.legend for group in groups], curves=curves, measure=measure, along=along),
+        draw=draw,
         keys=keys(groups),
     )
 
 
-def _details(groups: Sequence[Group], curves: Sequence[Curve], measure: _Measure, *, is_time: bool) -> str:
+def _details(groups: Sequence[Group], curves: Sequence[Curve], measure: _Measure, along: str) -> str:
     text = "."
     if any(curve.n > 1 for curve in curves):
         text = ": mean over runs, with its 95 % confidence band (Student's t) where there are several."
     left_out = sum(curve.left_out for curve in curves)
-    if left_out and is_time:
+    if left_out and along == drawing.TIME:
         text += " A mean ends with the first of its runs."
     elif left_out:
         text += f" Left out: {count(left_out, 'evaluation')} of versions that not every run of the group measured."
@@ -114,25 +138,129 @@ def _ends(group: Group, curve: Curve, unit: str) -> str:
     )
 
 
-def _draw(axes: Axes, labels: Sequence[str], curves: Sequence[Curve], measure: _Measure, along: str) -> None:
-    drawing.lines(axes, labels, curves, measure.axis, along=along)
-    if measure is _ACCURACY:
-        axes.set_ylim(0, 1.02)
-        return
-    losses = np.concatenate([curve.mean_x for curve in curves])
-    finite = losses[np.isfinite(losses)]
-    if len(finite) and finite.min() > 0 and finite.max() > _LOG_FROM * finite.min():
-        drawing.logarithmic(axes, "y")
-        axes.set_ylim(float(finite.min()) / 2, float(finite.max()) * 2)
+# --- by class ---
 
 
-def _curve_rows(groups: Sequence[Group]) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups:
-        accuracy, loss = _over_versions(group, _ACCURACY), _over_versions(group, _LOSS)
-        columns = [getattr(curve, f"{part}_x") for curve in (accuracy, loss) for part in INTERVAL]
-        rows += [
-            (group.label, int(version), accuracy.n, *map(float, numbers))
-            for version, *numbers in zip(accuracy.at_x, *columns, strict=True)
-        ]
-    return rows
+def by_class(groups: Sequence[Group]) -> Section | None:
+    """Return the section on classes, or None if no evaluation has them."""
+    groups = [group for group in groups if _classes(group)]
+    if not groups:
+        return None
+    last = [_last(group) for group in groups]
+    rows: list[tuple[Cell, ...]] = [
+        (group.label, label, accuracies[label].n, *cells(accuracies[label]))
+        for label in range(max(map(len, last)))
+        for group, accuracies in zip(groups, last, strict=True)
+        if label < len(accuracies)
+    ]
+    evaluations: list[tuple[Cell, ...]] = [
+        (run.name, version, label, accuracy)
+        for group in groups
+        for run in group.evaluated
+        for version, *accuracies in run.class_accuracy.itertuples(name=None)
+        for label, accuracy in enumerate(accuracies)
+    ]
+    return Section(
+        name="classes",
+        title="Accuracy by class",
+        pictures=[*([_map(groups[0])] if len(groups) == 1 else []), _dots(groups, last)],
+        tables=[
+            Table(
+                "classes",
+                "Test accuracy by class at the last version that each run measured",
+                (columns.GROUP, _CLASS, columns.RUNS, *of_spread("accuracy", "ratio", ".4f")),
+                rows,
+                rows_shown=CLASS_ROWS_SHOWN,
+            ),
+            Table(
+                "class_evaluations",
+                "Every evaluation by class",
+                (columns.RUN, columns.VERSION, _CLASS, columns.ACCURACY),
+                evaluations,
+                rows_shown=0,
+            ),
+        ],
+    )
+
+
+def _classes(group: Group) -> int:
+    """Return the number of classes that all runs have."""
+    return min((run.class_accuracy.shape[1] for run in group.evaluated), default=0)
+
+
+def _last(group: Group) -> list[Spread]:
+    """Return the accuracy of each class at the last version of each run."""
+    last_nC = np.array([run.class_accuracy.iloc[-1, : _classes(group)] for run in group.evaluated])
+    return [spread(accuracy_n) for accuracy_n in last_nC.T]
+
+
+def _class_ticks(classes: int) -> range:
+    return range(0, classes, -(-classes // LABELS_MAX))
+
+
+def _map(group: Group) -> Picture:
+    """Return a map of the accuracies of one group."""
+    runs = [run.class_accuracy.iloc[:, : _classes(group)] for run in group.evaluated]
+    versions = reduce(pd.Index.intersection, (run.index for run in runs))
+    shown = versions[drawing.sample(len(versions), VERSIONS_MAX)]
+    mean = "mean over runs, at versions that all measured" if len(runs) > 1 else "at each measured version"
+    fewer = f", {len(shown)} of {len(versions)} of them" if len(shown) < len(versions) else ""
+
+    def draw(axes: Axes) -> None:
+        mean_xC = np.mean([run.loc[shown] for run in runs], axis=0)
+        image = axes.imshow(
+            mean_xC.T, aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest", origin="lower"
+        )
+        axes.grid(visible=False)
+        ticks = drawing.sample(len(shown), 6)
+        axes.set_xticks(ticks, shown[ticks].astype(str))
+        axes.set_yticks(_class_ticks(_classes(group)))
+        axes.set(xlabel=drawing.VERSIONS, ylabel="class")
+        drawing.colour_bar(axes, image, "test accuracy")
+
+    return Picture(
+        name="class_accuracy_over_versions",
+        title="Accuracy by class over versions",
+        caption=f"Test accuracy of each class, {mean}{fewer}. Light is accurate, dark is not.",
+        alternative=f"A map of the test accuracy of {_classes(group)} classes over versions of {group.label}; the "
+        "table of classes below has the numbers of the last version.",
+        draw=draw,
+    )
+
+
+def _dots(groups: Sequence[Group], last: Sequence[Sequence[Spread]]) -> Picture:
+    """Return the accuracies at the last version of each group."""
+    worst = []
+    for group, accuracies in zip(groups, last, strict=True):
+        means_C = np.nan_to_num([accuracy.mean for accuracy in accuracies], nan=1.0)  # no test example: not the worst
+        worst.append(f"{group.label}: worst class {means_C.argmin()} with {means_C.min():.3f}")
+    has_intervals = any(len(group.evaluated) > 1 for group in groups)
+
+    def draw(axes: Axes) -> None:
+        for number, (group, accuracies) in enumerate(zip(groups, last, strict=True)):
+            style = drawing.Style(number)
+            shift = (number - (len(last) - 1) / 2) * min(0.16, 0.7 / len(last))
+            means = np.array([accuracy.mean for accuracy in accuracies])
+            axes.errorbar(
+                np.arange(len(means)) + shift,
+                means,
+                yerr=np.nan_to_num(np.array([accuracy.high for accuracy in accuracies]) - means),
+                color=style.colour,
+                marker=style.marker,
+                markersize=5,
+                linestyle="",
+                elinewidth=1.2,
+                label=group.legend,
+            )
+        axes.set(xlabel="class", ylabel="test accuracy", ylim=(0, 1.02))
+        axes.set_xticks(_class_ticks(max(map(len, last))))
+
+    return Picture(
+        name="class_accuracy",
+        title="Accuracy by class at the end",
+        caption="Test accuracy of each class at the last version that each run measured"
+        + (": mean over runs with its 95 % confidence interval." if has_intervals else "."),
+        alternative=f"Dots of the test accuracy by class. {'; '.join(worst)}.",
+        draw=draw,
+        keys=keys(groups),
+    )

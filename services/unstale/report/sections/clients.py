@@ -1,4 +1,7 @@
-"""Participation, weight and accuracy over clients."""
+"""Participation, weight and accuracy over clients.
+
+Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,14 +12,14 @@ from matplotlib.axes import Axes
 
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
-from unstale.report.groups import Group, keys
+from unstale.report.groups import Group, frame, keys
 from unstale.report.recorded import Run
-from unstale.report.sections import own
-from unstale.report.sections.columns import CLIENT, GROUP, RUN, RUNS, of_frame
+from unstale.report.sections import columns
+from unstale.report.sections.columns import cells, of_frame, of_spread, versions
 from unstale.report.statistics import Floats, jain, spread
 
 _FAIRNESS = (
-    *(GROUP, RUNS),
+    *(columns.GROUP, columns.RUNS),
     Column("clients", "clients", ",.0f"),
     Column("without_update_mean", "without an aggregated update", ",.1f"),
     Column("updates_jain", "evenness of updates", ".3f"),
@@ -24,8 +27,18 @@ _FAIRNESS = (
     Column("largest_share_ratio", "largest share", ".2%"),
     Column("even_share_ratio", "even share", ".2%"),
 )
+_OWN_ACCURACY = (
+    *(columns.GROUP, columns.RUNS),
+    Column("clients_mean", "clients that measured", ",.1f"),
+    Column("measured_versions", "versions"),
+    *of_spread("accuracy", "ratio", ".4f"),
+    Column("over_clients_std_ratio", "std over clients", ".4f"),
+    Column("over_clients_variance_points2", "variance, %²", ",.1f"),
+    *(Column("worst_tenth_ratio", "worst tenth", ".4f"), Column("worst_tenth_std_ratio", "± std", ".4f")),
+    *(Column("best_tenth_ratio", "best tenth", ".4f"), Column("best_tenth_std_ratio", "± std", ".4f")),
+)
 _CLIENTS = (
-    *(RUN, CLIENT, Column("tasks", "tasks", ",")),
+    *(columns.RUN, columns.CLIENT, Column("tasks", "tasks", ",")),
     *(Column("received", "updates", ","), Column("aggregated", "aggregated", ",")),
     Column("rejected", "rejected", ","),
     Column("weight_share_ratio", "share of weight", ".2%"),
@@ -37,26 +50,42 @@ ROWS_SHOWN = 20
 
 
 def section(groups: Sequence[Group]) -> Section:
-    clients = {run.name: _clients(run) for group in groups for run in group.runs}
-    by_group = [[clients[run.name] for run in group.runs] for group in groups]
-    caption = (
-        "Fairness over clients, means over runs. Evenness is Jain's index: 1 when all have the same, 1 / clients when "
-        "one has all"
-    )
-    fairness = [_fairness_row(group, frames) for group, frames in zip(groups, by_group, strict=True)]
+    clients = pd.concat([_clients(run).assign(group=group.label) for group in groups for run in group.runs])
+    runs = clients.run.nunique()
     return Section(
         name="clients",
         title="Fairness over clients",
-        pictures=[*_pictures(groups, by_group), *own.pictures(groups)],
+        pictures=[*_share_pictures(groups, clients), *_own_accuracy_pictures(groups)],
         tables=[
-            Table("fairness", caption, _FAIRNESS, fairness),
-            *own.tables(groups),
+            of_frame(
+                "fairness",
+                "Fairness over clients, means over runs. Evenness is Jain's index: 1 when all have the same, "
+                "1 / clients when one has all",
+                _FAIRNESS,
+                _fairness(clients),
+            ),
+            Table(
+                "own_accuracy",
+                "Accuracy over clients, each on its own test examples and at the last version that it measured. "
+                "accuracy: mean over clients, and its spread over runs. The others are means over runs: std over "
+                "clients with n - 1, variance with n in squared percentage points, mean and std of the worst and the "
+                "best tenth of the clients",
+                _OWN_ACCURACY,
+                [row for group in groups if (row := _own_accuracy_row(group))],
+            ),
+            of_frame(
+                "own_evaluations",
+                "Every measurement of a client on its own test examples",
+                (columns.RUN, columns.CLIENT, columns.VERSION, columns.ACCURACY, columns.LOSS, columns.EXAMPLES),
+                frame(groups, "own_evaluations"),
+                rows_shown=0,
+            ),
             of_frame(
                 "clients",
                 "Clients, by their number of aggregated updates",
                 _CLIENTS,
-                pd.concat(clients.values()),
-                rows_shown=ROWS_SHOWN if len(clients) == 1 else 0,
+                clients,
+                rows_shown=ROWS_SHOWN if runs == 1 else 0,
             ),
         ],
     )
@@ -68,7 +97,6 @@ def _clients(run: Run) -> pd.DataFrame:
     count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)
     by_client = updates.groupby("client_id")
     weights = by_client.weight_share_ratio.sum()
-    own_accuracy = run.own_evaluations.groupby("client_id").accuracy_ratio.last()
     clients = pd.DataFrame(
         {
             "tasks": pd.Series(run.tasks, dtype=float),
@@ -78,7 +106,7 @@ def _clients(run: Run) -> pd.DataFrame:
             "weight_share_ratio": weights / weights.sum() if weights.any() else weights,
             "staleness_mean_rounds": by_client.staleness_rounds.mean().astype(float),
             "last_update_s": by_client.elapsed_s.max(),
-            "own_accuracy_ratio": own_accuracy.astype(float),
+            "own_accuracy_ratio": run.own_evaluations.groupby("client_id").accuracy_ratio.last(),
         },
         index=pd.RangeIndex(count, name="client_id"),
     ).reset_index()
@@ -87,19 +115,49 @@ def _clients(run: Run) -> pd.DataFrame:
     return clients.assign(run=run.name).sort_values("aggregated", ascending=False, kind="stable")
 
 
-def _fairness_row(group: Group, frames: Sequence[pd.DataFrame]) -> tuple[Cell, ...]:
-    measures = [
-        (
-            len(clients),
-            int((clients.aggregated == 0).sum()),
-            jain(clients.aggregated.to_numpy(float)),
-            jain(clients.weight_share_ratio.to_numpy()),
-            float(clients.weight_share_ratio.max()),
+# --- shares of updates and of weight ---
+
+
+def _fairness(clients: pd.DataFrame) -> pd.DataFrame:
+    """Return the table by group: means over its runs."""
+    by_run = clients.groupby(["group", "run"], sort=False).agg(
+        clients=("client_id", "size"),
+        without_update_mean=("aggregated", lambda aggregated: (aggregated == 0).sum()),
+        updates_jain=("aggregated", jain),
+        weight_jain=("weight_share_ratio", jain),
+        largest_share_ratio=("weight_share_ratio", "max"),
+    )
+    by_group = by_run.groupby("group", sort=False)
+    means = by_group.agg(lambda of_runs: spread(of_runs).mean)
+    return means.assign(runs=by_group.size(), even_share_ratio=1 / means.clients).reset_index()
+
+
+def _share_pictures(groups: Sequence[Group], clients: pd.DataFrame) -> Iterator[Picture]:
+    for column, noun, title in (
+        ("aggregated", "updates", "Participation"),
+        ("weight_share_ratio", "weight", "Weight over clients"),
+    ):
+        by_run = dict(iter(clients.groupby("run")[column]))
+        curves = [_shares([by_run[run.name] for run in group.runs]) for group in groups]
+        drawn = [(group, curve) for group, curve in zip(groups, curves, strict=True) if curve is not None]
+        if not drawn:
+            continue
+        largest = [f"{group.label}: the largest is {curve[0]:.1f} times the even share" for group, curve in drawn]
+        mean = "; mean over runs." if any(len(group.runs) > 1 for group, _ in drawn) else "."
+        yield Picture(
+            name=f"{noun}_by_client",
+            title=title,
+            caption=f"Share of each client in the aggregated {noun}, as a multiple of the even share (1, dashed), in "
+            f"falling order{mean}",
+            alternative=f"Falling curves of the shares of clients. {'; '.join(largest)}.",
+            draw=partial(
+                drawing.multiples_of_even_share,
+                lines=[(group.legend, np.arange(1, len(curve) + 1), curve) for group, curve in drawn],
+                along="clients, largest share first",
+                axis_label=f"{noun} / even share",
+            ),
+            keys=keys([group for group, _ in drawn]),
         )
-        for clients in frames
-    ]
-    means = [spread(values).mean for values in zip(*measures, strict=True)]
-    return (group.label, len(frames), *means, 1 / means[0])
 
 
 def _shares(runs: Sequence[pd.Series]) -> Floats | None:
@@ -114,36 +172,53 @@ def _shares(runs: Sequence[pd.Series]) -> Floats | None:
     return mean_N
 
 
-def _pictures(groups: Sequence[Group], by_group: Sequence[Sequence[pd.DataFrame]]) -> Iterator[Picture]:
-    for column, noun, title in (
-        ("aggregated", "updates", "Participation"),
-        ("weight_share_ratio", "weight", "Weight over clients"),
-    ):
-        curves = [_shares([clients[column] for clients in frames]) for frames in by_group]
-        if any(curve is not None for curve in curves):
-            yield _picture(groups, curves, noun, title)
+# --- accuracy on the clients' own test examples ---
 
 
-def _picture(groups: Sequence[Group], curves: Sequence[Floats | None], noun: str, title: str) -> Picture:
-    drawn = [(group, curve) for group, curve in zip(groups, curves, strict=True) if curve is not None]
-    largest = [f"{group.label}: the largest is {curve[0]:.1f} times the even share" for group, curve in drawn]
-    mean = "; mean over runs." if any(len(group.runs) > 1 for group, _ in drawn) else "."
-    return Picture(
-        name=f"{noun}_by_client",
-        title=title,
-        caption=f"Share of each client in the aggregated {noun}, as a multiple of the even share (1, dashed), in "
-        f"falling order{mean}",
-        alternative=f"Falling curves of the shares of clients. {'; '.join(largest)}.",
-        draw=partial(_draw, curves=[(group.legend, curve) for group, curve in drawn], noun=noun),
-        keys=keys([group for group, _ in drawn]),
+def _own_accuracy_row(group: Group) -> tuple[Cell, ...]:
+    fairness = [run.fairness for run in group.runs if run.fairness is not None]
+    if not fairness:
+        return ()
+    means = {name: spread(values).mean for name, values in pd.DataFrame(fairness).items()}
+    return (
+        *(group.label, len(fairness), means["clients"]),
+        versions(version for one in fairness for version in (one.oldest_version, one.newest_version)),
+        *cells(spread([one.mean for one in fairness])),
+        *(means["std"], 1e4 * means["variance"]),
+        *(means[name] for name in ("worst_tenth", "worst_tenth_std", "best_tenth", "best_tenth_std")),
     )
 
 
-def _draw(axes: Axes, curves: Sequence[tuple[str, Floats]], noun: str) -> None:
-    for number, (label, curve) in enumerate(curves):
-        drawing.plain_line(axes, np.arange(1, len(curve) + 1), curve, number, label)
-    drawing.even_share(axes)
-    axes.set_xlabel("clients, largest share first")
-    axes.set_ylabel(f"{noun} / even share")
-    drawing.from_zero(axes)
-    drawing.whole_numbers(axes)
+def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
+    """Yield the picture, none without measurements of clients."""
+    measured = [(group, accuracies) for group in groups if len(accuracies := _own_accuracies(group))]
+    if not measured:
+        return
+    ranges = [
+        f"{group.label}: from {accuracies[0]:.3f} to {accuracies[-1]:.3f}, median {np.median(accuracies):.3f}"
+        for group, accuracies in measured
+    ]
+    pooled = "; all runs of a group together." if any(len(group.runs) > 1 for group, _ in measured) else "."
+
+    def draw(axes: Axes) -> None:
+        for index, (group, accuracies) in enumerate(measured):
+            percent = 100 * (np.arange(len(accuracies)) + 0.5) / len(accuracies)
+            drawing.plain_line(axes, percent, accuracies, index, group.legend)
+        axes.set(xlabel="clients, least accurate first, %", xlim=(0, 100))
+        axes.set(ylabel="accuracy on own examples", ylim=(0, 1.02))
+
+    yield Picture(
+        name="own_accuracy",
+        title="Accuracy over clients",
+        caption="Accuracy of the model on each client's own test examples, at the last version that the client "
+        f"measured, in rising order{pooled}",
+        alternative=f"Rising curves of the accuracies of clients. {'; '.join(ranges)}.",
+        draw=draw,
+        keys=keys([group for group, _ in measured]),
+    )
+
+
+def _own_accuracies(group: Group) -> Floats:
+    """Return the last accuracy of every client of every run, rising."""
+    last = frame([group], "own_evaluations").groupby(["run", "client_id"]).accuracy_ratio.last()
+    return np.sort(last.to_numpy(float))

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from unstale.config.keys import KEYS
 from unstale.config.settings import Settings
 from unstale.journal.rundir import decides
-from unstale.report.content import NONE, Cell, Column, Section, Table
-from unstale.report.groups import Group
+from unstale.report.content import NONE, Column, Section, Table
+from unstale.report.groups import Group, differing, values
 from unstale.report.recorded import printable
 from unstale.report.sections.columns import KEY, RUN
-from unstale.report.settings import differing, values
 
 _VALUE, _DEFAULT = Column("value", "value"), Column("default", "default")
 _DECIDES = Column("decides", "may change the model")
@@ -18,34 +17,32 @@ _SETTINGS = (RUN, KEY, _VALUE, _DEFAULT, _DECIDES)
 
 
 def section(groups: Sequence[Group]) -> Section:
-    runs = [run for group in groups for run in group.runs]
-    settings = {run.name: values(run.settings) for run in runs}
+    settings = {run.name: values(run.settings) for group in groups for run in group.runs}
     defaults = values(Settings())
     differ = differing(list(settings.values()))
     changed = [
-        (key, printable(value), defaults.get(key, NONE), _meaning(key))
-        for key, value in settings[runs[0].name].items()
+        (
+            *(key, printable(value), defaults.get(key, NONE)),
+            KEYS[key].description if key in KEYS else "setting of the part",
+        )
+        for key, value in next(iter(settings.values())).items()
         if key not in differ and value != defaults.get(key)
     ]
-    whose = "all of these runs have" if len(runs) > 1 else "the run has"
-    return Section(
-        name="configuration",
-        title="Configuration",
-        tables=[
-            *([_differences(groups, differ, settings)] if len(runs) > 1 else []),
-            Table("changed", f"Settings that {whose} and that are not the default", _CHANGED, changed),
-            Table("settings", "Every setting of every run", _SETTINGS, _every(settings), rows_shown=0),
-        ],
-    )
-
-
-def _every(settings: Mapping[str, Mapping[str, str]]) -> list[tuple[Cell, ...]]:
-    defaults = values(Settings())
-    return [
+    every = [
         (name, key, value, defaults.get(key), decides(key))
         for name, values_of_run in settings.items()
         for key, value in values_of_run.items()
     ]
+    whose = "all of these runs have" if len(settings) > 1 else "the run has"
+    return Section(
+        name="configuration",
+        title="Configuration",
+        tables=[
+            *([_differences(groups, differ, settings)] if len(settings) > 1 else []),
+            Table("changed", f"Settings that {whose} and that are not the default", _CHANGED, changed),
+            Table("settings", "Every setting of every run", _SETTINGS, every, rows_shown=0),
+        ],
+    )
 
 
 def _differences(groups: Sequence[Group], differ: Sequence[str], settings: Mapping[str, Mapping[str, str]]) -> Table:
@@ -64,7 +61,3 @@ def _differences(groups: Sequence[Group], differ: Sequence[str], settings: Mappi
             if key != "run.directory"  # the names of the runs show it
         ],
     )
-
-
-def _meaning(key: str) -> str:
-    return KEYS[key].description if key in KEYS else "setting of the part"

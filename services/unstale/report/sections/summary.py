@@ -1,13 +1,15 @@
-"""Results of groups and runs, conservation of updates, and notes at the top of the page."""
+"""Results of groups and runs, their comparison, conservation of updates, and notes at the top of the page."""
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import chain, combinations
-from math import nan
+
+import pandas as pd
 
 from unstale.report.content import Cell, Column, Section, Table, listed
 from unstale.report.groups import Group
 from unstale.report.recorded import Run, State
-from unstale.report.sections.columns import ACCURACY, GROUP, MEAN, RUN, RUNS, cells, of_spread, versions
+from unstale.report.sections.columns import ACCURACY, GROUP, INTERVAL, MEAN, RUN, RUNS, cells, of_spread, versions
 from unstale.report.statistics import spread
 
 _GROUPS = (
@@ -27,6 +29,23 @@ _CONSERVATION = (
     *(RUN, Column("received", "received", ",")),
     *(Column("aggregated", "= aggregated", ","), Column("pending", "+ pending", ",")),
     *(Column("rejected", "+ rejected", ","), Column("adds_up", "adds up")),
+)
+
+_TARGETS = (
+    GROUP,
+    Column("target_accuracy_ratio", "target", "g"),
+    RUNS,
+    Column("reached", "reached it", ","),
+    *of_spread("rounds", "", ",.1f", MEAN),
+    *of_spread("elapsed", "s", ",.1f", MEAN, head="mean time, s"),
+    *of_spread("updates", "", ",.1f", MEAN),
+)
+_PAIRS = (
+    *(GROUP, Column("against", "against"), Column("seeds", "seeds", ",")),
+    Column("version", "at version", ","),
+    *of_spread("accuracy_difference", "ratio", "+.4f", INTERVAL, head="accuracy, mean difference"),
+    Column("more_accurate", "more accurate in", ","),
+    *of_spread("loss_difference", "nats", "+.4f", INTERVAL, head="loss, mean difference"),
 )
 
 
@@ -114,19 +133,14 @@ def _group_row(group: Group) -> tuple[Cell, ...]:
 
 def _run_row(run: Run, group: Group) -> tuple[Cell, ...]:
     evaluations = run.evaluations
-    version, accuracy, best, loss = (
-        (
-            int(evaluations.version.iloc[-1]),
-            float(evaluations.accuracy_ratio.iloc[-1]),
-            float(evaluations.accuracy_ratio.max()),
-            float(evaluations.loss_nats.iloc[-1]),
-        )
-        if run.is_evaluated
-        else (None, nan, nan, nan)
-    )
+    measured: tuple[Cell, ...] = (None, None, None, None)
+    if run.is_evaluated:
+        last = evaluations.iloc[-1]
+        best = float(evaluations.accuracy_ratio.max())
+        measured = (int(last.version), float(last.accuracy_ratio), best, float(last.loss_nats))
     return (
         *(run.name, group.label, run.settings.seed, run.state.value, run.version, run.settings.rounds),
-        *(run.elapsed_s, version, accuracy, best, loss, int(run.rounds.overflowed.sum())),
+        *(run.elapsed_s, *measured, int(run.rounds.overflowed.sum())),
         run.rounds.digest.iloc[-1] if run.version else None,
     )
 
@@ -135,3 +149,87 @@ def _conservation_row(run: Run) -> tuple[Cell, ...]:
     updates = run.conservation
     adds_up = updates.received == updates.aggregated + updates.pending + updates.rejected
     return (run.name, updates.received, updates.aggregated, updates.pending, updates.rejected, adds_up)
+
+
+# --- comparison: costs to reach an accuracy, and differences between runs of the same seed ---
+
+
+def comparison(groups: Sequence[Group], targets: Sequence[float]) -> Section | None:
+    """Return the section, or None if there is nothing to compare."""
+    pairs, left_out = _pairs(groups)
+    of_targets = Table(
+        "targets",
+        "Rounds, time and updates until the first evaluated version with this accuracy, means over the runs that "
+        "reached it",
+        _TARGETS,
+        [_target_row(group, target) for target in targets for group in groups],
+    )
+    of_pairs = Table(
+        "pairs",
+        f"Differences to {groups[0].label} between runs of the same seed, at the last version that all of these runs "
+        "measured; the interval is that of the mean (Student's t)",
+        _PAIRS,
+        pairs,
+    )
+    tables = [table for table in (of_targets, of_pairs) if table.rows]
+    if not tables and not left_out:
+        return None
+    title = "Comparison" if len(groups) > 1 else "Reaching an accuracy"
+    return Section(name="comparison", title=title, sentences=left_out, tables=tables)
+
+
+def _target_row(group: Group, target: float) -> tuple[Cell, ...]:
+    reached = [numbers for run in group.runs if (numbers := _reached(run, target))]
+    measures = zip(*reached, strict=True) if reached else [()] * 3
+    spreads = [cell for values in measures for cell in cells(spread(values), MEAN)]
+    return (group.label, target, len(group.runs), len(reached), *spreads)
+
+
+def _reached(run: Run, target: float) -> tuple[int, float, int] | None:
+    """Return version, seconds and aggregated updates at the first evaluation with an accuracy, or None."""
+    accurate = run.evaluations[run.evaluations.accuracy_ratio >= target]
+    if accurate.empty:
+        return None
+    version = int(accurate.version.iloc[0])
+    updates = run.rounds.updates[run.rounds.version <= version].sum()
+    return version, float(accurate.elapsed_s.iloc[0]), int(updates)
+
+
+def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
+    """Compare each group with the first. Return rows, and sentences on comparisons that are left out."""
+    rows: list[tuple[Cell, ...]] = []
+    left_out = []
+    first = _by_seed(groups[0])
+    for group in groups[1:]:
+        names = f"{group.label} is not compared with {groups[0].label}"
+        own = _by_seed(group)
+        seeds = sorted(own.keys() & first.keys())
+        repeated = [seed for seed in seeds if len(own[seed]) > 1 or len(first[seed]) > 1]
+        if repeated:
+            left_out.append(f"{names} by seed {listed(list(map(str, repeated)))}: a group has several runs of it.")
+        pairs = [(own[seed][0], first[seed][0]) for seed in seeds if seed not in repeated]
+        if not pairs:
+            continue
+        versions = reduce(pd.Index.intersection, (evaluations.index for pair in pairs for evaluations in pair))
+        if versions.empty:
+            left_out.append(f"{names}: no version was evaluated in all of their runs.")
+            continue
+        differences = pd.DataFrame([one.loc[versions.max()] - other.loc[versions.max()] for one, other in pairs])
+        rows.append(
+            (
+                *(group.label, groups[0].label, len(pairs), int(versions.max())),
+                *cells(spread(differences.accuracy_ratio.to_numpy()), INTERVAL),
+                int((differences.accuracy_ratio > 0).sum()),
+                *cells(spread(differences.loss_nats.to_numpy()), INTERVAL),
+            )
+        )
+    return rows, left_out
+
+
+def _by_seed(group: Group) -> dict[int, list[pd.DataFrame]]:
+    """Return accuracy and loss by version of the runs of each seed."""
+    evaluations: dict[int, list[pd.DataFrame]] = {}
+    for run in group.evaluated:
+        by_version = run.evaluations.set_index("version")[["accuracy_ratio", "loss_nats"]]
+        evaluations.setdefault(run.settings.seed, []).append(by_version)
+    return evaluations
