@@ -13,7 +13,7 @@ from unstale.coordinator.selectors import SELECTORS
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.policies import registry as policies
 from unstale.training.models.registry import MODELS
-from unstale.training.partition.registry import PARTITIONS
+from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 
 ROOT = Path(__file__).parents[2]

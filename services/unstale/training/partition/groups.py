@@ -1,7 +1,4 @@
-"""Partition `natural`: a writer or a celebrity is a client.
-
-Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural
-"""
+"""Partitions `natural` and `column`: a group of the data is a client."""
 
 from typing import ClassVar
 
@@ -14,7 +11,7 @@ from unstale.training.partition.interface import Examples, Indices, Partition
 
 
 class Natural(Partition):
-    """The first N groups of the data, in ascending order, with `min_examples` or more."""
+    """The first N groups of the data (writers, celebrities), in ascending order, with `min_examples` or more."""
 
     source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural"
     is_complete: ClassVar[bool] = False
@@ -43,14 +40,30 @@ class Natural(Partition):
 
     @override
     def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
-        return members(examples, self._large_enough(examples)[:clients])
+        return examples.of_groups(self._large_enough(examples)[:clients])
 
 
-def members(examples: Examples, groups_N: Indices) -> list[Indices]:
-    """The examples of each of these groups, ascending, after one sort of the data. groups_N: all different."""
-    assert examples.groups_n is not None
-    by_group = np.argsort(examples.groups_n, kind="stable")
-    sorted_n = examples.groups_n[by_group]
-    first_N = np.searchsorted(sorted_n, groups_N, side="left")
-    after_N = np.searchsorted(sorted_n, groups_N, side="right")
-    return [by_group[first:after] for first, after in zip(first_N, after_N, strict=True)]
+class Column(Partition):
+    """Each of the exactly N values of the column is a client, in ascending order. A client may have one example."""
+
+    source: ClassVar[str] = "ours, docs/methods/partitions.md#column"
+    by_group: ClassVar[bool] = True
+
+    @override
+    def check(self, examples: Examples, clients: int) -> None:
+        if examples.groups_n is None:
+            raise UserError(
+                "partition 'column' needs a column of the data that names each example's client, and none is there; "
+                "set data.column"
+            )
+        values = len(np.unique(examples.groups_n))
+        if values != clients:
+            raise UserError(
+                f"clients is {clients}, but the column that names the client has {values} values; "
+                f"expected clients {values}"
+            )
+
+    @override
+    def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
+        assert examples.groups_n is not None
+        return examples.of_groups(np.unique(examples.groups_n))
