@@ -19,15 +19,11 @@ _PASS = 250  # examples in one pass, so that activations fit a processor's cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Result of an evaluation.
+    """Result of an evaluation."""
 
-    accuracy: correct / examples, in [0, 1]. loss: mean cross-entropy over all examples, nats. class_accuracy: accuracy
-    on the examples of each class, None for a class without examples. examples: number of examples.
-    """
-
-    accuracy: float
-    loss: float
-    class_accuracy: tuple[float | None, ...]
+    accuracy: float  # correct / examples, in [0, 1]
+    loss: float  # mean cross-entropy over all examples, nats
+    class_accuracy: tuple[float | None, ...]  # on the examples of each class, None for a class without examples
     examples: int
 
 
@@ -42,19 +38,11 @@ def evaluate(
     buffers_b: Tensor | None = None,
     batch_size: int = 1000,
 ) -> Evaluation:
-    """Evaluate `model_d` on every example.
+    """Evaluate `model_d` on every example, M >= 1, all on the model's device.
 
-    Args:
-        model: the workspace; only its float buffers are overwritten.
-        model_d: [d] float32, not copied.
-        inputs_MX: [M, ...] float32, M >= 1, on the model's device.
-        labels_M: [M] int64 in [0, classes), on the model's device.
-        classes: number of classes.
-        buffers_b: [b] float32, the version's float buffers; None for those of the workspace.
-        batch_size: examples whose losses are added up together.
-
-    Raises:
-        UserError: for a module that writes to its parameters.
+    model: the workspace; only its float buffers are overwritten. buffers_b: [b], the version's float buffers; None for
+    those of the workspace. batch_size: examples whose losses are added up together. Raises UserError for a module that
+    writes to its parameters.
     """
     was_training = model.module.training
     bits = _bits(model_d)
@@ -62,9 +50,7 @@ def evaluate(
     predictions = []
     with model.using(model_d, buffers_b):
         model.module.eval()
-        for inputs_bX, labels_b in zip(
-            torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
-        ):
+        for inputs_bX, labels_b in zip(inputs_MX.split(batch_size), labels_M.split(batch_size), strict=True):
             logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))

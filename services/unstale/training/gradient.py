@@ -3,7 +3,6 @@
 Legend: d parameters, n examples of the client, m examples of the mini-batch.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -37,9 +36,7 @@ class Gradient(LocalTraining):
         return [torch.from_numpy(drawn_m).to(labels_n.device)]
 
     @override
-    def compute(
-        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
-    ) -> LocalUpdate:
+    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
         (batch_m,) = task.batches
         load_base(model, task)
         with seeded(task.seed, model.parameters_d.device):

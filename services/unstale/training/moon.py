@@ -4,7 +4,6 @@ Legend: d parameters, n examples of the client, b examples of a mini-batch, m di
 task, f numbers of z, the input of the last linear layer.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,17 +15,13 @@ from typing_extensions import override
 from unstale.flat import FlatModel
 from unstale.training.local import LocalTask, LocalUpdate, own_buffers
 from unstale.training.models import features
-from unstale.training.sgd import Sgd
-from unstale.training.steps import LossFunction
+from unstale.training.steps import LossFunction, Sgd
 
 TRAINED = "trained_d"
 TRAINED_BUFFERS = "trained_buffers_b"
 
-_ZERO = 1e-12
-"""A z that is not longer than this has no direction: its cosine is 0."""
-
-_FROZEN_BATCH = 512
-"""Examples in one pass through a frozen model; limits the memory."""
+_ZERO = 1e-12  # a z that is not longer than this has no direction: its cosine is 0
+_FROZEN_BATCH = 512  # examples in one pass through a frozen model; limits the memory
 
 
 class Moon(Sgd):
@@ -50,26 +45,21 @@ class Moon(Sgd):
     temperature: float
 
     @override
-    def compute(
-        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
-    ) -> LocalUpdate:
-        update = super().compute(model, inputs_nX, labels_n, task, state)
+    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
+        update = super().compute(model, inputs_nX, labels_n, task)
         kept = {TRAINED: model.parameters_d.clone()}
         if (buffers_b := own_buffers(model)) is not None:
             kept[TRAINED_BUFFERS] = buffers_b
         return replace(update, state=kept)
 
     @override
-    def loss_fn(
-        self, model: FlatModel, inputs_nX: Tensor, task: LocalTask, state: Mapping[str, Tensor]
-    ) -> LossFunction | None:
-        """The loss of each step. Overwrites the workspace, which `descend` loads before the first step."""
-        if self.mu == 0 or TRAINED not in state:
-            return None
+    def loss_fn(self, model: FlatModel, inputs_nX: Tensor, task: LocalTask) -> LossFunction:
+        if self.mu == 0 or TRAINED not in task.state:
+            return super().loss_fn(model, inputs_nX, task)
         seen_m, places = torch.unique(torch.cat(list(task.batches)), return_inverse=True)
         places_of = torch.split(places, [len(batch_b) for batch_b in task.batches])
         inputs_mX = inputs_nX.index_select(0, seen_m)
-        model.load(state[TRAINED], state.get(TRAINED_BUFFERS))
+        model.load(task.state[TRAINED], task.state.get(TRAINED_BUFFERS))
         away_mf = _directions(model, inputs_mX)
         model.load(task.base_d, task.buffers_b)
         # l_con = log(1 + e^x) with x = (cos(z, z_prev) - cos(z, z_glob)) / T = cos(z, away): one product a step.

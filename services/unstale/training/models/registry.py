@@ -10,7 +10,7 @@ from functools import partial
 from torch import nn
 
 from unstale.errors import UserError, unknown_name
-from unstale.training.initialise import initialised
+from unstale.training.initialise import seeded
 from unstale.training.models import external, networks, resnets
 from unstale.training.models.last_linear import with_projection_head
 from unstale.training.models.networks import Shape
@@ -104,16 +104,14 @@ def build(
             f"shape {external.spelled(input_shape)}; {_fitting(input_shape)}"
         )
 
-    def built() -> nn.Module:
-        module = make(input_shape, classes)
-        if name not in MODELS:
-            module = external.checked(name, module, input_shape, classes)
-        if projection_head is not None:
-            module = with_projection_head(module, classes, projection_head)
-        return module
-
     try:
-        return initialised(built, seed)
+        with seeded(seed):
+            module = make(input_shape, classes)
+            if name not in MODELS:
+                module = external.checked(name, module, input_shape, classes)
+            if projection_head is not None:
+                module = with_projection_head(module, classes, projection_head)
+            return module
     except external.MisfitError as misfit:
         raise UserError(
             f"model {name!r} does not take the data set's inputs of shape {external.spelled(input_shape)} "
