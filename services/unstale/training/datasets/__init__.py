@@ -1,7 +1,6 @@
-"""Data sets by name, as tensors; one module per kind of source."""
+"""Data sets by name, as tensors."""
 
-from unstale.training.datasets.dataset import Dataset, Later, Normalisation, Split
-from unstale.training.datasets.part import part, with_validation
+from unstale.training.datasets.dataset import Dataset, Later, Normalisation, Split, part, with_validation
 from unstale.training.datasets.registry import DATASETS, SUMMARIES, check, is_there, load, read
 from unstale.training.datasets.source import CACHE, NORMALISE, Source, cache_folder
 from unstale.training.datasets.variant import varied

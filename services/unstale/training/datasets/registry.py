@@ -1,11 +1,15 @@
-"""Data sets by name."""
+"""Data sets by name.
+
+Source: docs/methods/models.md#normalisation-of-inputs
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unstale.errors import UserError, unknown_name
-from unstale.training.datasets import celeba, digits, factory, folder, npz, published
+from unstale.training.datasets import celeba, factory, images, npz, published
 from unstale.training.datasets.dataset import Constants, Dataset, normalised
 from unstale.training.datasets.source import CACHE, NORMALISE, Source
 from unstale.training.datasets.source import is_there as in_cache
@@ -13,18 +17,13 @@ from unstale.training.datasets.source import is_there as in_cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A data set, or a format of data sets.
-
-    reads: the file or folder at the path, if one is needed. files: pattern in the cache. published: mean and standard
-    deviation over 255.
-    Source: docs/methods/models.md#normalisation-of-inputs
-    """
+    """A data set, or a format of data sets."""
 
     summary: str
     read: Callable[[Source], Dataset]
-    reads: str | None = None
-    files: str | None = None
-    published: Constants | None = None
+    reads: str | None = None  # the file or folder at the path, if one is needed
+    files: str | None = None  # pattern in the cache
+    published: Constants | None = None  # mean and standard deviation over 255
 
 
 def _from_cache(name: str, summary: str, constants: Constants | None = None) -> _Kind:
@@ -32,14 +31,16 @@ def _from_cache(name: str, summary: str, constants: Constants | None = None) -> 
 
 
 _KINDS = {
-    "digits": _Kind(summary="1,797 handwritten digits of 8x8 pixels, built into scikit-learn", read=digits.read),
+    "digits": _Kind(
+        summary="1,797 handwritten digits of 8x8 pixels, built into scikit-learn", read=published.read_digits
+    ),
     "npz": _Kind(
         summary="your own file with x_train, y_train, x_test and y_test (uint8 images or floats)",
         read=npz.read,
         reads="file with x_train, y_train, x_test and y_test",
     ),
     "folder": _Kind(
-        summary=f"your own folder with {folder.EXPECTED}", read=folder.read, reads=f"folder with {folder.EXPECTED}"
+        summary=f"your own folder with {images.EXPECTED}", read=images.read, reads=f"folder with {images.EXPECTED}"
     ),
     "mnist": _from_cache("mnist", "70,000 handwritten digits of 28x28", ((0.1307,), (0.3081,))),
     "fashion-mnist": _from_cache("fashion-mnist", "70,000 articles of clothing of 28x28", ((0.2860,), (0.3530,))),
@@ -69,29 +70,9 @@ DATASETS = tuple(_KINDS)
 SUMMARIES = {name: kind.summary for name, kind in _KINDS.items()}
 
 
-def load(
-    name: str,
-    path: Path | str | None = None,
-    *,
-    cache: str = CACHE,
-    download: bool = False,
-    normalise: str = "standard",
-    column: str | None = None,
-    allow_factory: bool = True,
-    section: str = "data",
-) -> Dataset:
-    """Load the data set of a name, one of DATASETS or `package.module:factory`. The arguments are those of `Source`."""
-    source = Source(
-        name=name,
-        path=None if path is None else Path(path),
-        cache=cache,
-        download=download,
-        normalise=normalise,
-        column=column,
-        allow_factory=allow_factory,
-        section=section,
-    )
-    return read(source)
+def load(name: str, path: Path | str | None = None, **options: Any) -> Dataset:
+    """Load the data set of a name, one of DATASETS or `package.module:factory`. options: others of `Source`."""
+    return read(Source(name=name, path=None if path is None else Path(path), **options))
 
 
 def read(source: Source) -> Dataset:

@@ -2,6 +2,6 @@
 
 from unstale.training.models.last_linear import features
 from unstale.training.models.networks import Shape
-from unstale.training.models.registry import MODELS, NAMES, build, find
+from unstale.training.models.registry import MODELS, build, find
 
-__all__ = ["MODELS", "NAMES", "Shape", "build", "features", "find"]
+__all__ = ["MODELS", "Shape", "build", "features", "find"]

@@ -51,9 +51,8 @@ def with_projection_head(module: nn.Module, classes: int, width: int) -> nn.Modu
     if linear.out_features != classes:
         raise _no_last_linear()
     width_in = linear.in_features
-    head = nn.Sequential(
-        *(nn.Linear(width_in, width_in), nn.ReLU(), nn.Linear(width_in, width)), nn.Linear(width, classes)
-    )
+    layers = (nn.Linear(width_in, width_in), nn.ReLU(), nn.Linear(width_in, width), nn.Linear(width, classes))
+    head = nn.Sequential(*layers)
     if not name:
         return head
     parent, _, own = name.rpartition(".")

@@ -3,7 +3,6 @@
 Source: docs/methods/models.md#models
 """
 
-from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 
@@ -11,11 +10,11 @@ from torch import nn
 
 from unstale.errors import UserError, unknown_name
 from unstale.training.initialise import seeded
-from unstale.training.models import external, networks, resnets
+from unstale.training.models import external, networks
 from unstale.training.models.last_linear import with_projection_head
-from unstale.training.models.networks import Shape
+from unstale.training.models.networks import Maker, Shape
 
-MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], Shape | None]] = {
+MODELS: dict[str, tuple[Maker, Shape | None]] = {
     "celeba_cnn": (networks.celeba_cnn, (3, 84, 84)),
     "cnn3": (networks.cnn3, (1, 28, 28)),
     "digits_cnn": (networks.digits_cnn, (1, 8, 8)),
@@ -25,32 +24,25 @@ MODELS: dict[str, tuple[Callable[[Shape, int], nn.Module], Shape | None]] = {
     "lenet_cifar": (networks.lenet_cifar, (3, 32, 32)),
     "lenet_gi": (networks.lenet_gi, (1, 28, 28)),
     "logreg": (networks.logreg, None),
-    "resnet18": (resnets.resnet18, (3, 32, 32)),
-    "resnet8": (resnets.resnet8, (3, 32, 32)),
+    "resnet18": (networks.resnet18, (3, 32, 32)),
+    "resnet8": (networks.resnet8, (3, 32, 32)),
 }
 """Factory and input shape (None: any) of each built-in model."""
 
 NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")
 """Names for people."""
 
-_NORMED = {"resnet8": resnets.resnet8, "resnet18": resnets.resnet18}
-
-Maker = Callable[[Shape, int], nn.Module]
+_NORMED = {"resnet8": networks.resnet8, "resnet18": networks.resnet18}
 
 
 def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple[Maker, Shape | None]:
     """Factory and input shape (None: any or unknown) of a model.
 
-    Args:
-        name: of the model.
-        norm: `group` or `batch`, for built-in ResNets.
-        allow_factory: may import `package.module:factory`; never for a name from a server.
-
-    Raises:
-        UserError: for a name or norm that does not exist or is not allowed.
+    norm: `group` or `batch`, for built-in ResNets. allow_factory: may import `package.module:factory`; never for a name
+    from a server. Raises UserError for a name or norm that does not exist or is not allowed.
     """
-    if norm not in resnets.NORMS:
-        raise unknown_name("model.norm", norm, resnets.NORMS)
+    if norm not in networks.NORMS:
+        raise unknown_name("model.norm", norm, networks.NORMS)
     if name in _NORMED:
         return partial(_NORMED[name], norm=norm), MODELS[name][1]
     if norm != "group":
@@ -87,15 +79,9 @@ def build(
 ) -> nn.Module:
     """The model of a name, on the CPU, with parameters that depend on the seed only.
 
-    Args:
-        name, norm, allow_factory: as for `find`.
-        input_shape: of one example.
-        classes: >= 2.
-        seed: of the run.
-        projection_head: outputs of MOON's head, >= 1; None for no head.
-
-    Raises:
-        UserError: for a name that `find` refuses, another input shape, and a model that cannot be trained here.
+    norm, allow_factory: as for `find`. input_shape: of one example. projection_head: outputs of MOON's head, >= 1; None
+    for no head. Raises UserError for a name that `find` refuses, another input shape, and a model that cannot be
+    trained here.
     """
     make, expected_shape = find(name, norm=norm, allow_factory=allow_factory)
     if expected_shape is not None and input_shape != expected_shape:
