@@ -8,7 +8,7 @@ Legend: d parameters, M examples, b examples of one pass through the model, C cl
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, split
 from torch.nn.functional import cross_entropy
 
 from unstale.errors import UserError
@@ -50,8 +50,8 @@ def evaluate(
     predictions = []
     with model.using(model_d, buffers_b):
         model.module.eval()
-        for inputs_bX, labels_b in zip(inputs_MX.split(batch_size), labels_M.split(batch_size), strict=True):
-            logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _PASS)])
+        for inputs_bX, labels_b in zip(split(inputs_MX, batch_size), split(labels_M, batch_size), strict=True):
+            logits_bC = torch.cat([model.module(few_X) for few_X in split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))
         model.module.train(was_training)
