@@ -15,12 +15,10 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import TrainingSettings
-from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.moon import Moon
 from unstale.training.registry import TRAININGS as REGISTERED
-from unstale.training.steps import FedProx, Scaffold, Sgd
+from unstale.training.trainings import FedProx, Gradient, Moon, Scaffold, Sgd
 
 TRAININGS = [
     gradient(batch_size=4),

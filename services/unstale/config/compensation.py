@@ -13,7 +13,7 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.training.datasets import Dataset
 from unstale.training.registry import create as create_training
-from unstale.training.steps import FedProx, Sgd
+from unstale.training.trainings import FedProx, Sgd
 
 Connect = Callable[[Settings, Dataset], Executor]
 """Connects to the machines that `compensator.ray` names. Raises UserError when they cannot be had."""

@@ -15,6 +15,7 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 
 _PASS = 250  # examples in one pass, so that activations fit a processor's cache
+_ADDED_TOGETHER = 1000  # examples whose losses are one sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,11 @@ def evaluate(
     classes: int,
     *,
     buffers_b: Tensor | None = None,
-    batch_size: int = 1000,
 ) -> Evaluation:
     """Evaluate `model_d` on every example, M >= 1, all on the model's device.
 
     model: the workspace; only its float buffers are overwritten. buffers_b: [b], the version's float buffers; None for
-    those of the workspace. batch_size: examples whose losses are added up together. Raises UserError for a module that
-    writes to its parameters.
+    those of the workspace. Raises UserError for a module that writes to its parameters.
     """
     was_training = model.module.training
     bits = _bits(model_d)
@@ -50,7 +49,9 @@ def evaluate(
     predictions = []
     with model.using(model_d, buffers_b):
         model.module.eval()
-        for inputs_bX, labels_b in zip(split(inputs_MX, batch_size), split(labels_M, batch_size), strict=True):
+        for inputs_bX, labels_b in zip(
+            split(inputs_MX, _ADDED_TOGETHER), split(labels_M, _ADDED_TOGETHER), strict=True
+        ):
             logits_bC = torch.cat([model.module(few_X) for few_X in split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))

@@ -140,11 +140,6 @@ class Trainer:
         if newest:
             self._pending[client_id] = dict(newest)
 
-    @property
-    def has_own_tests(self) -> bool:
-        """Whether clients have test examples of their own."""
-        return self.test_partitions is not None
-
     def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
         """Evaluate a model on the client's own test examples; None without examples.
 

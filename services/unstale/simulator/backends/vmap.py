@@ -15,10 +15,9 @@ from unstale.config.training_context import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.training.gradient import Gradient
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
-from unstale.training.steps import Sgd
+from unstale.training.trainings import Gradient, Sgd
 
 TOGETHER_MAX = 64
 """Clients of a batch: it bounds the memory for their parameters and activations."""
