@@ -128,7 +128,11 @@ def policy_sources() -> dict[str, str]:
     [
         *(("policies", name, source) for name, source in policy_sources().items()),
         *(("compensators", name, compensators.describe(name).source) for name in compensators.names()),
-        *(("partitions", name, partition.source) for name, partition in PARTITIONS.items()),
+        *(
+            ("partitions", name, source)
+            for name, part in PARTITIONS.items()
+            for source in sources_of(part.__doc__ or "")
+        ),
     ],
 )
 def test_the_source_of_a_method_is_the_section_with_its_name(kind: str, name: str, source: str) -> None:

@@ -115,11 +115,6 @@ def test_every_share_is_shuffled(name):
     assert all(share.tolist() != sorted(share.tolist()) for share in shares)
 
 
-@over_all_partitions
-def test_every_partition_has_a_source(name):
-    assert PARTITIONS[name].source
-
-
 @pytest.mark.skipif(not MNIST.is_file(), reason="needs mnist.npz in ../shared/data beside the checkout")
 def test_the_published_partitions_of_mnist_have_the_published_sizes():
     with np.load(MNIST) as stored:

@@ -24,9 +24,8 @@ class Blocks(SizedPartition):
 
     The blocks are equal if N divides the examples; else the first ones are one larger, as in `iid`. So each client has
     one class, or two at a border.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks
     """
-
-    source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#blocks"
 
     @override
     def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
@@ -39,9 +38,9 @@ class Classes(Partition):
 
     Clients in random order take one shard each of the k classes with the most remaining shards, ties at random. So the
     remaining numbers never differ by more than one, and no client gets two shards of one class.
+    Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes
     """
 
-    source: ClassVar[str] = "FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes"
     is_complete: ClassVar[bool] = False
     is_even: ClassVar[bool] = True
 
@@ -138,9 +137,8 @@ class LabelCount(_FewLabels):
     It holds D * weight / (sum of weights) examples of each class, rounded by the largest remainder to the sum D. Draws
     are without replacement within a client and independent of other clients: clients may share examples, and many
     examples may have no client.
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count
     """
-
-    source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#label-count"
 
     classes: int
 
@@ -158,9 +156,8 @@ class NaturalSynthetic(_FewLabels):
     """A substitute for `natural` for data without groups; its results are synthetic.
 
     As `label-count`, with L drawn for each client, uniformly from 5 to 20, at most C.
+    Source: ours, docs/methods/partitions.md#natural-synthetic
     """
-
-    source: ClassVar[str] = "ours, docs/methods/partitions.md#natural-synthetic"
 
     @override
     def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:

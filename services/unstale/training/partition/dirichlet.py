@@ -19,9 +19,10 @@ from unstale.training.partition.interface import Examples, Indices, Partition, S
 
 
 class Iid(SizedPartition):
-    """A permutation of all examples, divided into N nearly equal consecutive parts, the first ones one larger."""
+    """A permutation of all examples, divided into N nearly equal consecutive parts, the first ones one larger.
 
-    source: ClassVar[str] = "docs/methods/partitions.md#iid"
+    Source: docs/methods/partitions.md#iid
+    """
 
     @override
     def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
@@ -35,9 +36,8 @@ class Dirichlet(SizedPartition):
 
     so that clients differ in number of examples and in classes. Then each client with fewer than `min_examples` gets
     random ones of the client with the most. alpha = infinity is `iid`.
+    Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet
     """
-
-    source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#dirichlet"
 
     alpha: float
 
@@ -58,9 +58,9 @@ class DirichletClient(Partition):
     Clients in order take examples from the shuffled list of a class until it is empty, so the last clients may get few.
     Each client with fewer than `min_examples` then gets unused examples of any class, or, without unused ones, those of
     the client with the most. alpha = infinity for floor(budget / C) of each class.
+    Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client
     """
 
-    source: ClassVar[str] = "Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client"
     is_complete: ClassVar[bool] = False
 
     alpha: float
@@ -105,9 +105,8 @@ class SlowClass(Partition):
 
     Every client gets `min_examples` of the other classes first, so that the one class stays with the slow clients.
     alpha = infinity for equal parts.
+    Source: FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class
     """
-
-    source: ClassVar[str] = "FedHist (Jiang et al., 2023), docs/methods/partitions.md#slow-class"
 
     alpha: float
     slow_share: float

@@ -11,9 +11,11 @@ from unstale.training.partition.interface import Examples, Indices, Partition
 
 
 class Natural(Partition):
-    """The first N groups of the data (writers, celebrities), in ascending order, with `min_examples` or more."""
+    """The first N groups of the data (writers, celebrities), in ascending order, with `min_examples` or more.
 
-    source: ClassVar[str] = "WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural"
+    Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural
+    """
+
     is_complete: ClassVar[bool] = False
     by_group: ClassVar[bool] = True
 
@@ -44,9 +46,11 @@ class Natural(Partition):
 
 
 class Column(Partition):
-    """Each of the exactly N values of the column is a client, in ascending order. A client may have one example."""
+    """Each of the exactly N values of the column is a client, in ascending order. A client may have one example.
 
-    source: ClassVar[str] = "ours, docs/methods/partitions.md#column"
+    Source: ours, docs/methods/partitions.md#column
+    """
+
     by_group: ClassVar[bool] = True
 
     @override
