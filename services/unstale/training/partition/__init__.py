@@ -8,15 +8,17 @@ from unstale.settings.part import part
 from unstale.training.partition.classes import Blocks, Classes, LabelCount, NaturalSynthetic
 from unstale.training.partition.dirichlet import Dirichlet, DirichletClient, Iid, SlowClass, slow_clients
 from unstale.training.partition.groups import Column, Natural
-from unstale.training.partition.histogram import Spread, Summary, summary
 from unstale.training.partition.interface import (
     Examples,
     Indices,
     Partition,
+    Spread,
+    Summary,
     check,
     label_counts,
     split,
     split_test_set,
+    summary,
 )
 from unstale.training.partition.variant import VariantStream
 
