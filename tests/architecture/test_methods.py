@@ -12,7 +12,7 @@ from unstale.compensators import registry as compensators
 from unstale.coordinator.selectors import SELECTORS
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.policies import registry as policies
-from unstale.training.models.registry import MODELS
+from unstale.training.models import MODELS
 from unstale.training.partition import PARTITIONS, Partition
 from unstale.training.registry import TRAININGS
 

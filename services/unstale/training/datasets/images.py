@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset, Split
@@ -44,8 +43,8 @@ def read(source: Source) -> Dataset:
     return Dataset(
         name=path.name,
         classes=len(classes),
-        train=Split(stored_NX=images_NCHW[: len(train)], labels_N=_labels(train)),
-        test=Split(stored_NX=images_NCHW[len(train) :], labels_N=_labels(test)),
+        train=Split(stored_NX=images_NCHW[: len(train)], labels_N=torch.tensor([label for _, label in train])),
+        test=Split(stored_NX=images_NCHW[len(train) :], labels_N=torch.tensor([label for _, label in test])),
         origin=str(path),
     )
 
@@ -66,10 +65,6 @@ def _files(part: Path, classes: list[str]) -> list[tuple[Path, int]]:
         for file in sorted((part / name).iterdir())
         if file.suffix.lower() in _SUFFIXES
     ]
-
-
-def _labels(files: list[tuple[Path, int]]) -> Tensor:
-    return torch.from_numpy(np.array([label for _, label in files], dtype=np.int64))
 
 
 def decoded(paths: Sequence[Path], *, square: int | None = None, colour: bool = False) -> Pixels:
