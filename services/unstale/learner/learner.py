@@ -68,14 +68,11 @@ class Learner:
         """Start at version 0.
 
         Args:
-            model_d: [d] float32 on any device; copied to the policy's device.
-            policy: in its first state.
+            model_d: [d] float32 on any device, as buffers_b [b]; copied to the policy's device.
             learning_rate: gives eta_l > 0 for a number of rounds that counted (`Step.counts`).
             server_multiplier: eta_g > 0; the server's rate is eta_g * eta_l.
-            buffers_b: [b] float32 on any device; None without buffers.
             keep_versions: whether to store versions even if the policy does not need them.
             past_versions: earlier versions that can be requested without a reference to them.
-            compensator: of stale updates; None to aggregate them unchanged.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
@@ -160,7 +157,6 @@ class Learner:
         Args:
             rows: [K, D] float32, any device: pseudo-gradient, buffers and second vector of updates[i] in row i. `Rows`
                 that are not in memory only for a `column_wise` learner. K = 0 is a round without updates.
-            updates: K entries.
             made: result of `make`, or stored compensation of this round (`Compensation.made`); None to compute it.
             may_write: whether the rows may be overwritten.
         """

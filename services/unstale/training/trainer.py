@@ -141,10 +141,7 @@ class Trainer:
             self._pending[client_id] = dict(newest)
 
     def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
-        """Evaluate a model on the client's own test examples; None without examples.
-
-        base_d: [d] and buffers_b: [b], as in `LocalTask`.
-        """
+        """Evaluate a model on the client's own test examples; None without examples."""
         if self.test_partitions is None:
             return None
         check_buffers(self.model, buffers_b)

@@ -23,20 +23,18 @@ MODELS: dict[str, tuple[Maker, Shape | None]] = {
     "cnn3": (networks.cnn3, (1, 28, 28)),
     "digits_cnn": (networks.digits_cnn, (1, 8, 8)),
     "emnist_cnn": (networks.emnist_cnn, (1, 28, 28)),
-    "lenet_28": (networks.lenet_28, (1, 28, 28)),
-    "lenet_28_padded": (networks.lenet_28_padded, (1, 28, 28)),
-    "lenet_cifar": (networks.lenet_cifar, (3, 32, 32)),
+    "lenet_28": (networks.lenet, (1, 28, 28)),
+    "lenet_28_padded": (partial(networks.lenet, padding=2), (1, 28, 28)),
+    "lenet_cifar": (networks.lenet, (3, 32, 32)),
     "lenet_gi": (networks.lenet_gi, (1, 28, 28)),
     "logreg": (networks.logreg, None),
-    "resnet18": (networks.resnet18, (3, 32, 32)),
-    "resnet8": (networks.resnet8, (3, 32, 32)),
+    "resnet18": (partial(networks.resnet, widths=(64, 128, 256, 512), blocks=2), (3, 32, 32)),
+    "resnet8": (partial(networks.resnet, widths=(16, 32, 64), blocks=1), (3, 32, 32)),
 }
 """Factory and input shape (None: any) of each built-in model."""
 
-NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")
-"""Names for people."""
-
-_NORMED = {"resnet8": networks.resnet8, "resnet18": networks.resnet18}
+NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")  # for people
+_NORMED = ("resnet8", "resnet18")
 
 
 def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple[Maker, Shape | None]:
@@ -48,7 +46,8 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
     if norm not in networks.NORMS:
         raise unknown_name("model.norm", norm, networks.NORMS)
     if name in _NORMED:
-        return partial(_NORMED[name], norm=norm), MODELS[name][1]
+        maker, shape = MODELS[name]
+        return partial(maker, norm=norm), shape
     if norm != "group":
         raise UserError(f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}")
     if name in MODELS:
@@ -61,14 +60,10 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
             )
         return external.factory(name), None
     if not name.startswith(external.TORCHVISION) and name not in external.torchvision_names():
-        raise unknown_name("model", name, _similar(name) or NAMES)
+        prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
+        similar = prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
+        raise unknown_name("model", name, similar or NAMES)
     return external.torchvision_model(name.removeprefix(external.TORCHVISION)), None
-
-
-def _similar(name: str) -> list[str]:
-    """Built-in models with this prefix, else the most similar name."""
-    prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
-    return prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
 
 
 def build(
@@ -83,9 +78,8 @@ def build(
 ) -> nn.Module:
     """The model of a name, on the CPU, with parameters that depend on the seed only.
 
-    norm, allow_factory: as for `find`. input_shape: of one example. projection_head: outputs of MOON's head, >= 1; None
-    for no head. Raises UserError for a name that `find` refuses, another input shape, and a model that cannot be
-    trained here.
+    input_shape: of one example. projection_head: outputs of MOON's head; None for no head. Raises UserError for a name
+    that `find` refuses, another input shape, and a model that cannot be trained here.
     """
     make, expected_shape = find(name, norm=norm, allow_factory=allow_factory)
     if expected_shape is not None and input_shape != expected_shape:

@@ -57,10 +57,7 @@ def torchvision_model(name: str) -> Maker:
 
 
 def factory(name: str) -> Maker:
-    """The factory `package.module:factory`. Raises UserError for a name that cannot be imported.
-
-    Exceptions of its code are not caught.
-    """
+    """The factory `package.module:factory`, whose exceptions are not caught. Raises UserError for another name."""
     user_factory = import_factory("model", name)
 
     def make(input_shape: Shape, classes: int) -> nn.Module:

@@ -63,26 +63,16 @@ def logreg(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), classes))
 
 
-def lenet_28(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 without padding for 1x28x28: 44,426 parameters at 10 classes."""
-    return _lenet(input_shape, classes, flattened=16 * 4 * 4)
+def lenet(input_shape: Shape, classes: int, padding: int = 0) -> nn.Module:
+    """LeNet-5, with pixels of padding around the image.
 
-
-def lenet_28_padded(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 for 1x28x28 with two pixels of padding around the image: 61,706 parameters at 10 classes."""
-    return _lenet(input_shape, classes, flattened=16 * 5 * 5, padding=2)
-
-
-def lenet_cifar(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 without padding for 3x32x32: 62,006 parameters at 10 classes, 69,656 at 100."""
-    return _lenet(input_shape, classes, flattened=16 * 5 * 5)
-
-
-def _lenet(input_shape: Shape, classes: int, flattened: int, padding: int = 0) -> nn.Module:
+    At 10 classes 44,426 parameters for 1x28x28, 61,706 with two pixels of padding, and 62,006 for 3x32x32.
+    """
+    side = (input_shape[1] + 2 * padding - 12) // 4  # after both convolutions
     return nn.Sequential(
         *(FirstConv2d(input_shape[0], 6, kernel_size=5, padding=padding), Halving(), nn.ReLU()),
         *(nn.Conv2d(6, 16, kernel_size=5), Halving(), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(flattened, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+        *(nn.Linear(16 * side**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
     )
 
 
@@ -144,19 +134,13 @@ Source: docs/methods/models.md#resnet8
 """
 
 
-def resnet8(input_shape: Shape, classes: int, norm: str = "group") -> nn.Module:
-    """Three blocks of 16, 32 and 64 channels for 3x32x32: 78,042 parameters at 10 classes."""
-    return _resnet(input_shape[0], classes, (16, 32, 64), blocks=1, norm=norm)
+def resnet(input_shape: Shape, classes: int, *, widths: tuple[int, ...], blocks: int, norm: str = "group") -> nn.Module:
+    """Stages with `blocks` blocks each, for 3x32x32; the first block of each stage but the first halves the image.
 
-
-def resnet18(input_shape: Shape, classes: int, norm: str = "group") -> nn.Module:
-    """ResNet-18 with the stem for 3x32x32 instead of ImageNet's: 11,173,962 parameters at 10 classes."""
-    return _resnet(input_shape[0], classes, (64, 128, 256, 512), blocks=2, norm=norm)
-
-
-def _resnet(channels: int, classes: int, widths: tuple[int, ...], *, blocks: int, norm: str) -> nn.Module:
-    """Stages with `blocks` blocks each; the first block of each stage but the first halves the image."""
-    first = FirstConv2d(channels, widths[0], 3, padding=1, bias=False)
+    At 10 classes 78,042 parameters for one block of 16, 32 and 64 channels each, 11,173,962 for ResNet-18 (with another
+    stem than ImageNet's): two of 64, 128, 256 and 512.
+    """
+    first = FirstConv2d(input_shape[0], widths[0], 3, padding=1, bias=False)
     layers: list[nn.Module] = [first, NORMS[norm](widths[0]), nn.ReLU()]
     before = widths[0]
     for stage, width in enumerate(widths):
