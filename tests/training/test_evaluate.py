@@ -16,7 +16,7 @@ def workspace() -> FlatModel:
 
 @pytest.mark.parametrize("added_together", [1, 2, 3, 1000])
 def test_an_evaluation_by_hand_with_a_partial_last_batch(added_together, monkeypatch):
-    monkeypatch.setattr("unstale.training.evaluate._ADDED_TOGETHER", added_together)
+    monkeypatch.setattr("unstale.training.evaluate._SUMMED", added_together)
     # w = (1, -1, -50) and x = 1: logits (1, -1, -50), so class 0, and e^-51 is lost in float32.
     # Label 0 is right, loss ln(e^1 + e^-1) - 1 = ln(1 + e^-2); label 1 wrong, loss 2 + ln(1 + e^-2).
     model_d = torch.tensor([1.0, -1.0, -50.0])

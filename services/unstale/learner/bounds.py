@@ -75,13 +75,17 @@ class MedianBound:
         insort(votes, max(norm, self._envelopes.get(client_id, 0.0)))
         return norm <= self._bound_of(votes, first)
 
-    def accepted(self, client_id: int, norm: float) -> None:
-        """Record the norm of an accepted update."""
-        self._vote(client_id, max(norm, DECAY * self._envelopes.get(client_id, 0.0)), None)
-
-    def refused(self, client_id: int, norm: float) -> None:
-        """Record the norm of an update that was rejected for its norm."""
-        self._vote(client_id, self._envelopes.get(client_id, 0.0), norm)
+    def record(self, client_id: int, norm: float, *, accepted: bool) -> None:
+        """Record the norm of an update that was accepted, or rejected for its norm."""
+        envelope = self._envelopes.get(client_id, 0.0)
+        if client_id in self._envelopes:
+            self._forget(client_id)
+        elif len(self._envelopes) == VOTERS_MAX:
+            self._forget(next(iter(self._envelopes)))
+        self._envelopes[client_id] = max(norm, DECAY * envelope) if accepted else envelope
+        if not accepted:
+            self._refused[client_id] = norm
+        insort(self._votes, self._vote_of(client_id))
 
     def state_dict(self) -> dict[str, Any]:
         return {"envelopes": list(self._envelopes.items()), "refused": dict(self._refused)}
@@ -101,16 +105,6 @@ class MedianBound:
 
     def _vote_of(self, client_id: int) -> float:
         return max(self._envelopes[client_id], self._refused.get(client_id, 0.0))
-
-    def _vote(self, client_id: int, envelope: float, refused: float | None) -> None:
-        if client_id in self._envelopes:
-            self._forget(client_id)
-        elif len(self._envelopes) == VOTERS_MAX:
-            self._forget(next(iter(self._envelopes)))
-        self._envelopes[client_id] = envelope
-        if refused is not None:
-            self._refused[client_id] = refused
-        insort(self._votes, self._vote_of(client_id))
 
     def _forget(self, client_id: int) -> None:
         del self._votes[bisect_left(self._votes, self._vote_of(client_id))]
@@ -170,7 +164,7 @@ class NormBounds:
             self.jump = Jump(client_id, base_version, norms.update, norms.update / median)
         for bound, norm in ((self._update, norms.update), (self._buffers, norms.buffers)):
             if norm is not None:
-                (bound.accepted if accepted else bound.refused)(client_id, norm)
+                bound.record(client_id, norm, accepted=accepted)
 
     def replay(self, client_id: int, base_version: int, norms: Norms | None, reason: str | None) -> None:
         """Record a stored update. norms: None if not measured. reason: of its rejection; None if it was accepted."""

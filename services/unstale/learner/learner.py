@@ -316,42 +316,32 @@ class Learner:
                 self.model_d if index in outcome.vectors else self.base(update.base_version).model_d
                 for index, update in enumerate(updates)
             )
-        staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(
-            updates, frozenset(outcome.counts_as_fresh)
-        )
         return UpdateBatch(
             version=self.version,
             matrix_Kd=rows if rows.shape[1] <= d else rows[:, :d],
-            staleness_K=staleness_K,
-            num_examples_K=num_examples_K,
-            loss_K=loss_K,
-            client_ids_K=client_ids_K,
-            batch_sizes_K=batch_sizes_K,
             extra_Kd=None if self.sent.extra_d is None else rows[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
             base_models=base_models,
             rate=self.rate,
-            local_rates_K=local_rates_K,
             columns=columns,
+            **_columns(updates, frozenset(outcome.counts_as_fresh)),
         )
 
 
-def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> tuple[Tensor, ...]:
-    """Staleness, examples, client ids and batch sizes (int64), losses and local rates (float32) of updates, each [K].
+def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> dict[str, Any]:
+    """The columns of `UpdateBatch` that the updates say, each [K]: int64, losses and local rates float32.
 
-    One tensor for all fields of a type: the creation of a tensor costs more than filling it with ten updates.
+    One tensor for all columns of a type: the creation of a tensor costs more than filling it with ten updates.
     fresh: indices of updates whose staleness counts as 0.
     """
-    integers = torch.tensor(
-        [
-            [0 if index in fresh else update.staleness for index, update in enumerate(updates)],
-            [update.num_examples for update in updates],
-            [update.client_id for update in updates],
-            [update.batch_examples for update in updates],
-        ],
-        dtype=torch.int64,
-    )
-    floats = torch.tensor(
-        [[update.loss for update in updates], [update.local_rate for update in updates]], dtype=torch.float32
-    )
-    return (*integers.unbind(), *floats.unbind())
+    integers = {
+        "staleness_K": [0 if index in fresh else update.staleness for index, update in enumerate(updates)],
+        "num_examples_K": [update.num_examples for update in updates],
+        "client_ids_K": [update.client_id for update in updates],
+        "batch_sizes_K": [update.batch_examples for update in updates],
+    }
+    floats = {"loss_K": [update.loss for update in updates], "local_rates_K": [update.local_rate for update in updates]}
+    return {
+        **dict(zip(integers, torch.tensor(list(integers.values()), dtype=torch.int64).unbind(), strict=True)),
+        **dict(zip(floats, torch.tensor(list(floats.values()), dtype=torch.float32).unbind(), strict=True)),
+    }

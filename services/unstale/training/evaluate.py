@@ -15,7 +15,7 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 
 _PASS = 250  # examples in one pass, so that activations fit a processor's cache
-_ADDED_TOGETHER = 1000  # examples whose losses are one sum
+_SUMMED = 1000  # examples whose losses are one sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,7 @@ def evaluate(
     predictions = []
     with model.using(model_d, buffers_b):
         model.module.eval()
-        for inputs_bX, labels_b in zip(
-            split(inputs_MX, _ADDED_TOGETHER), split(labels_M, _ADDED_TOGETHER), strict=True
-        ):
+        for inputs_bX, labels_b in zip(split(inputs_MX, _SUMMED), split(labels_M, _SUMMED), strict=True):
             logits_bC = torch.cat([model.module(few_X) for few_X in split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))

@@ -27,8 +27,7 @@ def save(
 ) -> None:
     """Write a version of the model. Replaces an existing file atomically. Raises UserError if that fails.
 
-    about: metadata, such as the version and its digest. buffers_b: [b], the version's float buffers; None for those of
-    the model.
+    about: metadata, such as the version and its digest. buffers_b: [b], of the version; None for those of the model.
     """
     with model.using(model_d, buffers_b):
         tensors = (*model.module.named_parameters(), *float_buffers(model.module))

@@ -4,9 +4,8 @@ Legend: d parameters, n examples of the client, b (or m) examples of a mini-batc
 numbers of z, the input of the last linear layer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from math import ceil
 from typing import ClassVar, Self
 
@@ -104,8 +103,12 @@ class StepTraining(LocalTraining):
 
     @override
     def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        examples = len(labels_n)
-        return list(islice(_batches(examples, self.batch_size, rng, labels_n.device), self.steps_of(examples)))
+        batches: list[Tensor] = []
+        steps = self.steps_of(len(labels_n))
+        while len(batches) < steps:
+            order_n = torch.from_numpy(rng.permutation(len(labels_n))).to(labels_n.device)  # one transfer per epoch
+            batches.extend(torch.split(order_n, self.batch_size))
+        return batches[:steps]
 
     @override
     def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
@@ -152,12 +155,6 @@ class StepTraining(LocalTraining):
             return loss, loss
 
         return entropy
-
-
-def _batches(examples: int, batch_size: int, rng: Generator, device: torch.device) -> Iterator[Tensor]:
-    """Infinite mini-batches, each epoch in a new order. One transfer to the device per epoch."""
-    while True:
-        yield from torch.split(torch.from_numpy(rng.permutation(examples)).to(device), batch_size)
 
 
 class Sgd(StepTraining):

@@ -13,14 +13,13 @@ from unstale.training.datasets import celeba, factory, images, npz, published
 from unstale.training.datasets.dataset import (
     Constants,
     Dataset,
-    Later,
     Normalisation,
     Split,
     normalised,
     part,
     with_validation,
 )
-from unstale.training.datasets.source import CACHE, NORMALISE, Source, cache_folder
+from unstale.training.datasets.source import CACHE, NORMALISE, Source
 from unstale.training.datasets.source import is_there as in_cache
 from unstale.training.datasets.variant import varied
 
@@ -29,11 +28,9 @@ __all__ = [
     "DATASETS",
     "SUMMARIES",
     "Dataset",
-    "Later",
     "Normalisation",
     "Source",
     "Split",
-    "cache_folder",
     "check",
     "is_there",
     "load",

@@ -176,7 +176,7 @@ def part(data: Dataset, *, share: float) -> Dataset:
     """
     if share == 1:
         return data
-    train, test = (split.at(_first(split.labels_N, data.classes, share)) for split in (data.train, data.test))
+    train, test = (split.at(_is_first(split.labels_N, data.classes, share)) for split in (data.train, data.test))
     return replace(data, train=train, test=test)
 
 
@@ -185,19 +185,19 @@ def with_validation(data: Dataset, share: float) -> Dataset:
 
     share: in (0, 1); the number of examples is rounded up. Raises UserError if no training example remains.
     """
-    backwards_N = torch.arange(len(data.train) - 1, -1, -1)
-    last_N = backwards_N[_first(data.train.labels_N[backwards_N], data.classes, share)].sort().values
-    is_left_N = torch.ones(len(backwards_N), dtype=torch.bool)
-    is_left_N[last_N] = False
-    if not is_left_N.any():
+    is_last_N = _is_first(data.train.labels_N.flip(0), data.classes, share).flip(0)
+    if is_last_N.all():
         raise UserError(f"data.validation is {share:g}, which leaves no example to train on; make it smaller")
-    return replace(data, train=data.train.at(is_left_N), test=data.train.at(last_N))
+    return replace(data, train=data.train.at(~is_last_N), test=data.train.at(is_last_N))
 
 
-def _first(labels_N: Tensor, classes: int, share: float) -> Tensor:
-    """Indices of the first share of each class, ascending."""
-    of_classes = [(labels_N == label).nonzero().flatten() for label in range(classes)]
-    return torch.cat([own[: ceil(round(share * len(own), _DIGITS))] for own in of_classes]).sort().values
+def _is_first(labels_N: Tensor, classes: int, share: float) -> Tensor:
+    """[N] bool: whether an example belongs to the first share of its class."""
+    is_first_N = torch.zeros(len(labels_N), dtype=torch.bool)
+    for label in range(classes):
+        own = (labels_N == label).nonzero().flatten()
+        is_first_N[own[: ceil(round(share * len(own), _DIGITS))]] = True
+    return is_first_N
 
 
 def normalised(dataset: Dataset, how: str, published: Constants | None = None) -> Dataset:
@@ -215,9 +215,7 @@ def normalised(dataset: Dataset, how: str, published: Constants | None = None) -
         return dataset
     if how == "raw":
         return dataset
-    if how == "unit":
-        return replace(dataset, normalisation=Normalisation(divisor=dataset.levels))
-    mean_C, std_C = published or measured(dataset.train.stored_NX, dataset.levels)
+    mean_C, std_C = ((), ()) if how == "unit" else published or measured(dataset.train.stored_NX, dataset.levels)
     return replace(dataset, normalisation=Normalisation(divisor=dataset.levels, mean_C=mean_C, std_C=std_C))
 
 

@@ -41,7 +41,6 @@ class Classes(Partition):
     Source: FedAR (Jiang et al., 2024), docs/methods/partitions.md#classes
     """
 
-    is_complete: ClassVar[bool] = False
     is_even: ClassVar[bool] = True
 
     classes: int
@@ -87,9 +86,6 @@ class Classes(Partition):
 
 class _FewLabels(Partition):
     """`label-count` and `natural-synthetic`, except for the number of classes of a client."""
-
-    is_complete: ClassVar[bool] = False
-    is_disjoint: ClassVar[bool] = False
 
     smallest: int
     largest: int

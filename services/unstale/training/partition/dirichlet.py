@@ -6,7 +6,7 @@ Legend: N clients, n_c examples of class c, C classes.
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,6 @@ class DirichletClient(Partition):
     the client with the most. alpha = infinity for floor(budget / C) of each class.
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/partitions.md#dirichlet-client
     """
-
-    is_complete: ClassVar[bool] = False
 
     alpha: float
     budget: int

@@ -16,7 +16,6 @@ class Natural(Partition):
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/partitions.md#natural
     """
 
-    is_complete: ClassVar[bool] = False
     by_group: ClassVar[bool] = True
 
     min_examples: int

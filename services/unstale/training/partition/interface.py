@@ -61,8 +61,6 @@ class Partition(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    is_complete: ClassVar[bool] = True  # some client holds each example
-    is_disjoint: ClassVar[bool] = True  # no two clients hold the same example
     by_group: ClassVar[bool] = False  # clients are groups of the data, and so are their own test examples
     # all clients hold the same number of examples of each of their classes, in their own test sets too
     is_even: ClassVar[bool] = False
