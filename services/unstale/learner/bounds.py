@@ -128,11 +128,6 @@ class NormBounds:
         self._update = MedianBound(clients)
         self._buffers = MedianBound(clients, BUFFERS_MULTIPLE)
 
-    @property
-    def median(self) -> float | None:
-        """The median of the votes on norms of updates; None without votes."""
-        return self._update.median
-
     def bounds(self, rate: float) -> Norms:
         """The largest accepted norms; infinity for no bound. rate: eta_l of the task."""
         first = self._first_step / rate
@@ -159,7 +154,7 @@ class NormBounds:
 
     def judged(self, client_id: int, base_version: int, norms: Norms, *, accepted: bool) -> None:
         """Record the norms of an update that was accepted, or rejected for its norms."""
-        median = self.median
+        median = self._update.median
         if accepted and median and (self.jump is None or norms.update / median > self.jump.ratio):
             self.jump = Jump(client_id, base_version, norms.update, norms.update / median)
         for bound, norm in ((self._update, norms.update), (self._buffers, norms.buffers)):
@@ -190,7 +185,7 @@ class NormBounds:
         if self.norm_max is None or self.norm_max == "adaptive":
             return None
         return (
-            f"the median of their norms is {self.median or 0:.3g} and the bound server.norm_max is "
+            f"the median of their norms is {self._update.median or 0:.3g} and the bound server.norm_max is "
             f"{self.norm_max:.3g}; restart the server with a larger bound or with adaptive"
         )
 

@@ -12,10 +12,9 @@ def choose(name: str) -> torch.device:
 
     Raises UserError if the name is no device, or this machine or its PyTorch lacks the device.
     """
-    if name == "auto" and torch.cuda.is_available():
-        return torch.device("cuda")
     if name == "auto":
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
     except RuntimeError:
