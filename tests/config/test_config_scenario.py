@@ -86,8 +86,8 @@ def test_those_that_hold_the_most_of_class_5_are_40_rounds_late() -> None:
     settings = settings_of("staleness-40")
     data = build.dataset(settings)
     labels_N = data.train.labels_N.numpy()
-    held = [int((labels_N[own] == 5).sum()) for own in build.client_partitions(settings, data)]
-    expected = sorted(range(len(held)), key=lambda client: (held[client], client))[-10:]
+    sizes = [int((labels_N[own] == 5).sum()) for own in build.client_partitions(settings, data)]
+    expected = sorted(range(len(sizes)), key=lambda client: (sizes[client], client))[-10:]
     assert dict(conditions(settings).stale_rounds) == dict.fromkeys(expected, 40)
 
 

@@ -46,9 +46,9 @@ def read(source: Source) -> Dataset:
         datasets.CelebA(source.folder, download=True)
 
     images = fetched(source, FILES, read=lambda: _lists(folder), download=download, needs="pip install gdown")
-    earlier, held = images.groupby("celebrity").cumcount(), images.groupby("celebrity")["celebrity"].transform("size")
-    is_train = (held >= LEAST) & (earlier < held * 9 // 10)
-    train, test = np.flatnonzero(is_train), np.flatnonzero((held >= LEAST) & ~is_train)
+    earlier, sizes = images.groupby("celebrity").cumcount(), images.groupby("celebrity")["celebrity"].transform("size")
+    is_train = (sizes >= LEAST) & (earlier < sizes * 9 // 10)
+    train, test = np.flatnonzero(is_train), np.flatnonzero((sizes >= LEAST) & ~is_train)
     if not len(train):
         raise UserError(f"{_IDENTITIES} has no celebrity with {LEAST} images or more, as all of CelebA has")
     files = [folder / _IMAGES / images.index[row] for row in (*train, *test)]

@@ -46,8 +46,8 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
     if norm not in networks.NORMS:
         raise unknown_name("model.norm", norm, networks.NORMS)
     if name in _NORMED:
-        maker, shape = MODELS[name]
-        return partial(maker, norm=norm), shape
+        build_with: Callable[..., nn.Module] = MODELS[name][0]
+        return partial(build_with, norm=norm), MODELS[name][1]
     if norm != "group":
         raise UserError(f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}")
     if name in MODELS:

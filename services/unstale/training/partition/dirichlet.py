@@ -85,7 +85,7 @@ class DirichletClient(Partition):
     @override
     def partitions(self, examples: Examples, clients: int, rng: Generator) -> list[Indices]:
         classes = [rng.permutation(examples.of_class(label)) for label in range(examples.classes)]
-        shares_NC = np.stack([_shares(examples.classes, rng, self.alpha) for _ in range(clients)])
+        shares_NC = np.stack([_proportions(examples.classes, rng, self.alpha) for _ in range(clients)])
         counts_NC = np.floor(self.budget * shares_NC).astype(np.int64)
         indices: list[list[int]] = [[] for _ in range(clients)]
         unused: list[int] = []
@@ -141,15 +141,15 @@ def slow_clients(clients: int, share: float) -> range:
     return range(clients - ceil(Fraction(repr(share)) * clients), clients)
 
 
-def _shares(parts: int, rng: Generator, alpha: float) -> NDArray[np.float64]:
-    """Shares with sum 1, drawn from Dirichlet(alpha); infinity for equal shares."""
+def _proportions(parts: int, rng: Generator, alpha: float) -> NDArray[np.float64]:
+    """Proportions with sum 1, drawn from Dirichlet(alpha); infinity for equal ones."""
     return np.full(parts, 1 / parts) if alpha == np.inf else rng.dirichlet(np.full(parts, alpha))
 
 
 def _deal_class(class_n: Indices, receivers: list[list[int]], rng: Generator, alpha: float) -> None:
-    """Append to each list a part of one class, of a size from `_shares`."""
+    """Append to each list a part of one class, of a size from `_proportions`."""
     examples = rng.permutation(class_n)
-    shares_N = _shares(len(receivers), rng, alpha)
+    shares_N = _proportions(len(receivers), rng, alpha)
     cuts = np.floor(np.cumsum(shares_N)[:-1] * len(examples)).astype(np.int64)
     for own, part in zip(receivers, np.split(examples, cuts), strict=True):
         own.extend(part.tolist())
