@@ -10,8 +10,7 @@ from unstale.config import Settings, build
 from unstale.config.scenario import Held, conditions
 from unstale.seeds import Stream, stream
 from unstale.training.partition import create as create_partition
-from unstale.training.partition import label_counts, split
-from unstale.training.partition.slow_class import slow_clients
+from unstale.training.partition import label_counts, slow_clients, split
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.fedhist import METHODS, SLOW_HOLDERS, fh_f4, fh_f5, fh_t1, fh_t2
 

@@ -12,8 +12,8 @@ from unstale.compensators import registry as compensators
 from unstale.coordinator.selectors import SELECTORS
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.policies import registry as policies
-from unstale.training.models.registry import MODELS
-from unstale.training.partition.registry import PARTITIONS
+from unstale.training.models import MODELS
+from unstale.training.partition import PARTITIONS, Partition
 from unstale.training.registry import TRAININGS
 
 ROOT = Path(__file__).parents[2]
@@ -123,12 +123,17 @@ def policy_sources() -> dict[str, str]:
     return {name: policies.describe(name).source for name in policies.names()}
 
 
+def source_of(partition: type[Partition]) -> str:
+    (source,) = sources_of(partition.__doc__ or "")
+    return source
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "source"),
     [
         *(("policies", name, source) for name, source in policy_sources().items()),
         *(("compensators", name, compensators.describe(name).source) for name in compensators.names()),
-        *(("partitions", name, partition.source) for name, partition in PARTITIONS.items()),
+        *(("partitions", name, source_of(partition)) for name, partition in PARTITIONS.items()),
     ],
 )
 def test_the_source_of_a_method_is_the_section_with_its_name(kind: str, name: str, source: str) -> None:

@@ -44,7 +44,7 @@ def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:
     task = LocalTask(
         base_d=base_d, learning_rate=rate, batches=training.batches(LABELS, stream(0, Stream.BATCHES, 0, 0)), seed=0
     )
-    return training.compute(model, INPUTS, LABELS, task, {}).vector_d / rate
+    return training.compute(model, INPUTS, LABELS, task).vector_d / rate
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])

@@ -40,7 +40,7 @@ def of_clients(training: LocalTraining, module: nn.Module, inputs_nX, labels_n, 
         seed=0,
         buffers_b=model.buffers_b.clone() if model.buffers_b.numel() else None,
     )
-    local = training.compute(model, inputs_nX, labels_n, task, {})
+    local = training.compute(model, inputs_nX, labels_n, task)
     return base_d, local.vector_d * (rate if local.kind == "gradient" else 1)
 
 

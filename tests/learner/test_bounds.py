@@ -20,7 +20,7 @@ def with_accepted(clients: int, norms: Iterable[float]) -> MedianBound:
     bound = MedianBound(clients)
     for client_id, norm in enumerate(norms):
         assert bound.allows(client_id, norm, FIRST)
-        bound.accepted(client_id, norm)
+        bound.record(client_id, norm, accepted=True)
     return bound
 
 
@@ -39,7 +39,7 @@ def test_before_there_is_a_median_the_first_updates_have_a_bound_of_their_own(re
 def test_as_long_as_few_have_reported_both_bounds_hold() -> None:
     bound = with_accepted(20, [50.0] * 9)
     assert bound.bound(FIRST) == FIRST
-    bound.accepted(9, 50.0)  # half of them
+    bound.record(9, 50.0, accepted=True)  # half of them
     assert bound.bound(FIRST) == 1000
 
 
@@ -47,35 +47,35 @@ def test_an_attacker_that_is_the_first_and_asks_again_does_not_set_the_bound() -
     bound = MedianBound(20)
     for _ in range(50):
         assert not bound.allows(0, 1e16, FIRST)
-        bound.refused(0, 1e16)
+        bound.record(0, 1e16, accepted=False)
     for client_id in range(1, 20):
         assert bound.allows(client_id, 2.0, FIRST)
-        bound.accepted(client_id, 2.0)
+        bound.record(client_id, 2.0, accepted=True)
     assert bound.bound(FIRST) == 40
 
 
 def test_of_two_clients_none_is_a_minority() -> None:
     bound = MedianBound(2)
     assert bound.allows(0, 1e16, FIRST)
-    bound.accepted(0, 1.0)
+    bound.record(0, 1.0, accepted=True)
     assert bound.allows(1, 1e16, FIRST)
 
 
 def test_a_client_has_one_vote_however_often_it_reports() -> None:
     bound = with_accepted(5, [1.0, 1.0, 1.0, 1.0])
     for _ in range(100):
-        bound.accepted(4, 19.0)
+        bound.record(4, 19.0, accepted=True)
     assert bound.bound(FIRST) == 20
 
 
 def test_a_vote_is_the_largest_norm_and_an_older_one_counts_less_for_each_that_was_accepted_since() -> None:
     bound = with_accepted(3, [8.0, 8.0, 8.0])
     for client_id in range(3):
-        bound.accepted(client_id, 1.0)
+        bound.record(client_id, 1.0, accepted=True)
     assert bound.median == 8 * 0.99
     for _ in range(1000):
         for client_id in range(3):
-            bound.accepted(client_id, 1.0)
+            bound.record(client_id, 1.0, accepted=True)
     assert bound.median == 1.0
 
 
@@ -83,17 +83,17 @@ def test_what_most_clients_are_refused_for_becomes_the_bound() -> None:
     bound = with_accepted(5, [1.0] * 5)
     for client_id in (0, 1):
         assert not bound.allows(client_id, 1000.0, FIRST)
-        bound.refused(client_id, 1000.0)
+        bound.record(client_id, 1000.0, accepted=False)
     assert bound.allows(2, 1000.0, FIRST)  # the third of five
-    bound.accepted(2, 1000.0)
+    bound.record(2, 1000.0, accepted=True)
     assert bound.bound(FIRST) == 20_000
 
 
 def test_a_damaged_update_is_forgotten_with_the_next_good_one() -> None:
     bound = with_accepted(3, [1.0] * 3)
     for client_id in (0, 1):
-        bound.refused(client_id, 1e30)
-        bound.accepted(client_id, 1.0)
+        bound.record(client_id, 1e30, accepted=False)
+        bound.record(client_id, 1.0, accepted=True)
     assert bound.bound(FIRST) == 20
 
 
@@ -106,7 +106,7 @@ def test_only_the_clients_that_reported_last_vote(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bounds, "VOTERS_MAX", 3)
     bound = with_accepted(9, [1.0, 1.0, 1.0])
     for client_id in (3, 4):
-        bound.accepted(client_id, 5.0)
+        bound.record(client_id, 5.0, accepted=True)
     assert bound.bound(inf) == 100  # of 1, 5 and 5
 
 
@@ -122,7 +122,7 @@ def test_fewer_than_half_of_the_clients_cannot_move_the_bound_beyond_the_honest_
         norm = data.draw(st.floats(1, 4) if honest else st.floats(0, 1e18))
         allowed = bound.allows(client_id, norm, FIRST)
         assert allowed or not honest  # no honest update is refused
-        (bound.accepted if allowed else bound.refused)(client_id, norm)
+        bound.record(client_id, norm, accepted=allowed)
         assert 20 * 0.99**30 <= bound.bound(FIRST) <= 80
 
 

@@ -1,4 +1,4 @@
-"""The version store holds and forgets, and says when somebody does not."""
+"""The learner stores and forgets versions, and says when somebody does not."""
 
 import hashlib
 import struct
@@ -6,7 +6,9 @@ import struct
 import pytest
 import torch
 
-from unstale.learner.versions import Version, VersionStore
+from unstale.learner.learner import Learner
+from unstale.learner.versions import Version
+from unstale.policies import create
 
 
 def version_of(value: float, *, extra: bool = False) -> Version:
@@ -17,49 +19,51 @@ def version_of(value: float, *, extra: bool = False) -> Version:
     )
 
 
-def store_of(*versions: int) -> VersionStore:
-    store = VersionStore(limit=3)
-    for version in versions:
-        store.add(version, version_of(float(version)))
-    return store
+def learner_at(version: int, *, past_versions: int = 0) -> Learner:
+    policy = create("fedavg", dimension=2, clients=1)
+    subject = Learner(
+        torch.zeros(2), policy, learning_rate=lambda _: 0.5, keep_versions=True, past_versions=past_versions
+    )
+    for _ in range(version):
+        subject.apply_round(torch.empty(0, 2), [])
+    return subject
 
 
-def test_a_version_is_the_very_one_that_was_added() -> None:
-    store, version = VersionStore(limit=1), version_of(1.0)
-    store.add(7, version)
-    assert store.get(7) is version
+def test_a_stored_version_is_the_very_one_that_was_sent() -> None:
+    subject = learner_at(1)
+    assert subject.base(1) is subject.sent
 
 
 def test_a_forgotten_version_is_gone() -> None:
-    store = store_of(0, 1)
-    store.forget(0)
-    assert len(store) == 1
+    subject = learner_at(1)
+    subject.forget(0)
     with pytest.raises(AssertionError, match=r"version 0 is not kept; kept are \[1\]"):
-        store.get(0)
-
-
-def test_a_version_is_added_once() -> None:
-    with pytest.raises(AssertionError, match="version 1 is already kept"):
-        store_of(1, 1)
+        subject.base(0)
 
 
 def test_a_version_is_forgotten_once() -> None:
-    store = store_of(1)
-    store.forget(1)
+    subject = learner_at(1)
+    subject.forget(1)
     with pytest.raises(AssertionError, match="version 1 is not kept"):
-        store.forget(1)
+        subject.forget(1)
 
 
 def test_more_versions_than_the_limit_are_a_mistake_of_ours() -> None:
-    with pytest.raises(AssertionError, match="3 versions are kept and none was forgotten"):
-        store_of(0, 1, 2, 3)
+    with pytest.raises(AssertionError, match="7 versions are kept and none was forgotten"):
+        learner_at(7, past_versions=1)
 
 
 def test_forgetting_makes_room() -> None:
-    store = store_of(0, 1, 2)
-    store.forget(1)
-    store.add(3, version_of(0.0))
-    assert store.get(3).model_d.tolist() == [0.0, 0.0]
+    subject = learner_at(5)
+    subject.forget(1)
+    subject.apply_round(torch.empty(0, 2), [])
+    assert subject.base(6).model_d.tolist() == [0.0, 0.0]
+
+
+def test_only_the_wanted_versions_are_kept() -> None:
+    subject = learner_at(3)
+    subject.keep_only({1, 3})
+    assert list(subject.state_dict()["versions"]) == [1, 3]
 
 
 def test_what_travels_is_the_model_then_the_buffers_then_the_second_vector() -> None:
@@ -79,12 +83,3 @@ def test_a_version_comes_back_from_its_state_in_the_same_memory(extra: bool) -> 
     again = Version.from_state(version.state_dict(), torch.device("cpu"))
     assert again.digest == version.digest
     assert [part.data_ptr() for part in again.parts] == [part.data_ptr() for part in version.parts]
-
-
-def test_a_store_comes_back_from_its_state() -> None:
-    store = store_of(0, 1)
-    device = torch.device("cpu")
-    again = store_of(2)
-    again.load({number: Version.from_state(kept, device) for number, kept in store.state_dict().items()})
-    assert len(again) == 2
-    assert [again.get(number).digest for number in (0, 1)] == [store.get(number).digest for number in (0, 1)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unstale.privacy import image_similarity, perceptual
+from unstale.privacy import image_similarity
 from unstale.privacy.image_similarity import PSNR, Measure, is_image, psnr, ssim
 from unstale.seeds import Stream, stream
 
@@ -117,7 +117,7 @@ def test_lpips_is_the_weighted_distance_of_directions() -> None:
     def image(channels: list[float]) -> Tensor:
         return ((torch.tensor(channels) + 1) / 2).reshape(1, 3, 1, 1).expand(1, 3, 64, 64)
 
-    measure = perceptual.of_network(OneLayer([1.0, 2.0, 3.0]))
+    measure = image_similarity.of_network(OneLayer([1.0, 2.0, 3.0]))
     held = torch.cat([image([0.0, 0.0, 0.5]), image([0.3, 0.4, 0.0])])
     (apart,) = measure.of(image([0.6, 0.8, 0.0]), held).tolist()
     assert apart == pytest.approx([4.64, 0.0], abs=1e-3)
@@ -132,13 +132,13 @@ def test_lpips_equals_that_of_its_package() -> None:
     made, held = drawn(2, 3, 64, 64), drawn(3, 3, 64, 64)
     with torch.no_grad():
         expected = torch.stack([network(x.expand_as(held), held, normalize=True).flatten() for x in made])
-    torch.testing.assert_close(perceptual.of_network(network).of(made, held), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(image_similarity.of_network(network).of(made, held), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_lpips_is_left_out_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lpips", None)
-    with pytest.raises(perceptual.LeftOut, match=r"not installed; get it with: pip install 'unstale\[audit\]'"):
-        perceptual.measure((1, 28, 28))
+    with pytest.raises(image_similarity.LeftOut, match=r"not installed; get it with: pip install 'unstale\[audit\]'"):
+        image_similarity.lpips((1, 28, 28))
 
 
 def test_lpips_is_left_out_where_its_weights_are_missing_and_nothing_is_downloaded(
@@ -149,10 +149,10 @@ def test_lpips_is_left_out_where_its_weights_are_missing_and_nothing_is_download
 
     monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=fail))  # type: ignore[arg-type]
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    with pytest.raises(perceptual.LeftOut, match=r"alexnet-owt-7be5be79\.pth is not there; get it with: python"):
-        perceptual.measure((1, 28, 28))
+    with pytest.raises(image_similarity.LeftOut, match=r"alexnet-owt-7be5be79\.pth is not there; get it with: python"):
+        image_similarity.lpips((1, 28, 28))
 
 
 def test_lpips_is_left_out_without_images() -> None:
-    with pytest.raises(perceptual.LeftOut, match=r"shape \(2, 8, 8\) are no grey or colour images"):
-        perceptual.measure((2, 8, 8))
+    with pytest.raises(image_similarity.LeftOut, match=r"shape \(2, 8, 8\) are no grey or colour images"):
+        image_similarity.lpips((2, 8, 8))

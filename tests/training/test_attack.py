@@ -27,7 +27,7 @@ NAMES = ("sign-flip", "scale", "noise", "label-flip")
 
 def attack_of(name: str, clients: Collection[int], *, seed: int, factor: float | None = None) -> Attack:
     settings = AttackSettings(name=name, factor=factor)
-    return Attack(name, clients, seed=seed, factor=value_of(settings, "factor"))
+    return Attack(name, frozenset(clients), seed=seed, factor=value_of(settings, "factor"))
 
 
 def made(vector: list[float], extra: list[float] | None = None) -> LocalUpdate:

@@ -6,7 +6,8 @@ import pytest
 
 from unstale.cli import main
 from unstale.errors import UserError
-from unstale.training.datasets import cache_folder, load
+from unstale.training.datasets import load
+from unstale.training.datasets.source import cache_folder
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from support.parts_of_runs import gradient
 from unstale.flat import FlatModel
 from unstale.training.datasets import load
 from unstale.training.initialise import draws
-from unstale.training.models import build
-from unstale.training.models.registry import MODELS
+from unstale.training.models import MODELS, build
 from unstale.training.trainer import Trainer
 
 SMALL_ENOUGH = sorted(MODELS.keys() - {"resnet18"})

@@ -14,13 +14,14 @@ def workspace() -> FlatModel:
     return FlatModel(nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 3, bias=False)))
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 1000])
-def test_an_evaluation_by_hand_with_a_partial_last_batch(batch_size):
+@pytest.mark.parametrize("added_together", [1, 2, 3, 1000])
+def test_an_evaluation_by_hand_with_a_partial_last_batch(added_together, monkeypatch):
+    monkeypatch.setattr("unstale.training.evaluate._SUMMED", added_together)
     # w = (1, -1, -50) and x = 1: logits (1, -1, -50), so class 0, and e^-51 is lost in float32.
     # Label 0 is right, loss ln(e^1 + e^-1) - 1 = ln(1 + e^-2); label 1 wrong, loss 2 + ln(1 + e^-2).
     model_d = torch.tensor([1.0, -1.0, -50.0])
     inputs, labels = torch.ones(3, 1), torch.tensor([0, 1, 0])
-    result = evaluate(workspace(), model_d, inputs, labels, 3, batch_size=batch_size)
+    result = evaluate(workspace(), model_d, inputs, labels, 3)
     assert result == Evaluation(
         accuracy=2 / 3,
         loss=pytest.approx(log(1 + exp(-2)) + 2 / 3, rel=1e-6),

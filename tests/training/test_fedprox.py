@@ -29,7 +29,7 @@ def start() -> torch.Tensor:
 def trained(training, model, inputs_nX, labels_n, base_d=None):
     batches = training.batches(labels_n, rng())
     task = LocalTask(base_d=start() if base_d is None else base_d, learning_rate=0.5, batches=batches, seed=0)
-    return training.compute(model, inputs_nX, labels_n, task, {})
+    return training.compute(model, inputs_nX, labels_n, task)
 
 
 def test_two_steps_by_hand():

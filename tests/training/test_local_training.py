@@ -15,14 +15,10 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import TrainingSettings
-from unstale.training.fedprox import FedProx
-from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTask
 from unstale.training.models import build
-from unstale.training.moon import Moon
 from unstale.training.registry import TRAININGS as REGISTERED
-from unstale.training.scaffold import Scaffold
-from unstale.training.sgd import Sgd
+from unstale.training.trainings import FedProx, Gradient, Moon, Scaffold, Sgd
 
 TRAININGS = [
     gradient(batch_size=4),
@@ -61,13 +57,10 @@ def compute(training, model, base_d, inputs_nX, labels_n, draws=None, *, learnin
         buffers_b=buffers_b,
         extra_d=0.01 * base_d if training.needs_extra else None,
     )
-    state = {}
     if training.keeps_state:
-        first = training.compute(
-            model, inputs_nX, labels_n, replace(task, batches=training.batches(labels_n, rng(9))), {}
-        )
-        state = first.state
-    return training.compute(model, inputs_nX, labels_n, task, state)
+        earlier = replace(task, batches=training.batches(labels_n, rng(9)))
+        task = replace(task, state=training.compute(model, inputs_nX, labels_n, earlier).state)
+    return training.compute(model, inputs_nX, labels_n, task)
 
 
 def two_weights(w0: float, w1: float) -> FlatModel:
@@ -178,8 +171,8 @@ def test_the_states_that_a_client_has_kept_are_not_written_to(training):
     before = {key: tensor.clone() for key, tensor in state.items()}
     extra_d = torch.ones_like(base_d)
     batches = training.batches(labels_n, rng())
-    task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0, extra_d=extra_d)
-    update = training.compute(model, inputs_nX, labels_n, task, state)
+    task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0, extra_d=extra_d, state=state)
+    update = training.compute(model, inputs_nX, labels_n, task)
     assert all(torch.equal(state[key], before[key]) for key in before)
     assert torch.equal(extra_d, torch.ones_like(base_d))
     made = [update.vector_d, *update.state.values()]
@@ -228,7 +221,7 @@ def test_a_model_with_buffers_is_not_trained_without_them():
     batches = gradient().batches(labels_n, rng())
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="buffers go with each version"):
-        gradient().compute(model, inputs_nX, labels_n, task, {})
+        gradient().compute(model, inputs_nX, labels_n, task)
 
 
 class Recorder(nn.Module):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from unstale.errors import UserError
-from unstale.training.initialise import initialised
+from unstale.training.initialise import seeded
 from unstale.training.models import MODELS, build
 from unstale.training.models.networks import FirstConv2d, Halving
 
@@ -121,7 +121,8 @@ def test_the_seed_alone_decides_the_parameters_and_the_global_generator_stays_as
 
 
 def test_the_seed_gives_the_numbers_of_torch_manual_seed():
-    drawn = initialised(lambda: nn.Linear(3, 2), seed=11)
+    with seeded(11):
+        drawn = nn.Linear(3, 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)  # noqa: TID251 (it is what this is compared with)
         expected = nn.Linear(3, 2)

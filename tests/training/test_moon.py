@@ -33,8 +33,9 @@ def compute(training, model, inputs_nX, labels_n, base_d, state, seed=0):
         batches=training.batches(labels_n, rng()),
         seed=seed,
         buffers_b=model.buffers_b.clone() if model.buffers_b.numel() else None,
+        state=state,
     )
-    return training.compute(model, inputs_nX, labels_n, task, state)
+    return training.compute(model, inputs_nX, labels_n, task)
 
 
 def cosine(a_f, b_f):

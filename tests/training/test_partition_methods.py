@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.parts_of_runs import partition_of
 from unstale.seeds import Stream, stream
 from unstale.training.partition import Examples, label_counts, slow_clients, split
-from unstale.training.partition.label_count import rounded
+from unstale.training.partition.classes import rounded
 
 
 def rng(seed: int = 0):

@@ -1,4 +1,4 @@
-"""What is made of shares: histograms, the clients that hold most of a class, each client's own test set."""
+"""What is made of shares: histograms, each client's own test set."""
 
 import numpy as np
 import pytest
@@ -7,17 +7,7 @@ from hypothesis import strategies as st
 
 from support.parts_of_runs import partition_of
 from unstale.seeds import Stream, stream
-from unstale.training.partition import (
-    PARTITIONS,
-    Examples,
-    Spread,
-    block_holders,
-    label_counts,
-    split,
-    split_test_set,
-    summary,
-    top_holders,
-)
+from unstale.training.partition import PARTITIONS, Examples, Spread, label_counts, split, split_test_set, summary
 
 
 def rng(*key: int):
@@ -51,22 +41,6 @@ def test_the_distance_of_one_class_a_client_is_the_most_there_is():
     labels_n = np.repeat(np.arange(10), 10)
     assert summary(split(partition_of("iid"), labels_n, 1, rng()), labels_n, 10).distance == pytest.approx(0)
     assert summary(split(partition_of("blocks"), labels_n, 10, rng()), labels_n, 10).distance == pytest.approx(0.9)
-
-
-def test_the_top_holders_hold_the_most_and_of_equal_ones_the_higher_id_comes_first():
-    # Examples of class 5 at clients 0..3: 1, 2, 2, 0.
-    labels_n = np.array([5, 5, 5, 5, 5, 1, 1])
-    shares = arrays([0, 5], [1, 2], [3, 4, 6], [5])
-    assert top_holders(shares, labels_n, 5, 3) == [2, 1, 0]
-    assert top_holders(shares, labels_n, 5, 0) == []
-
-
-def test_the_holders_of_a_block_are_those_whose_block_begins_with_the_class():
-    # Blocks of 2 of the labels 0 0 | 0 1 | 1 1 | 2 2: the second begins with class 0.
-    shares = arrays([4, 5], [3, 2], [1, 0], [7, 6])
-    labels_n = np.array([0, 0, 0, 1, 1, 1, 2, 2])
-    assert block_holders(shares, labels_n, 0) == [1, 2]
-    assert block_holders(shares, labels_n, 1) == [0]
 
 
 # --- each client's own test set ---

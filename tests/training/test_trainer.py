@@ -57,7 +57,7 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     labels_n = digits.train.labels_N[own_n]
     batches = sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
-    expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task, {})
+    expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task)
     assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 
@@ -77,10 +77,10 @@ def test_a_client_keeps_its_state_from_the_verdict_on(digits):
     first = trainer.train(1, 0, base_d, 0.1)
     again = trainer.train(1, 0, base_d, 0.1)
     assert torch.equal(again.vector_d, first.vector_d)  # not yet accepted: a first participation still
-    assert trainer.state_dict() == {}
+    assert trainer.kept(1) == {}
     trainer.keep(1, 0)
-    assert list(trainer.state_dict()) == ["1.trained_d"]
-    assert torch.equal(trainer.state_dict()["1.trained_d"], first.state["trained_d"])
+    assert list(trainer.kept(1)) == ["trained_d"]
+    assert torch.equal(trainer.kept(1)["trained_d"], first.state["trained_d"])
 
     other, _ = a_trainer(digits, sgd(steps=2))
     moved_d = base_d - 0.5 * first.vector_d
@@ -94,7 +94,7 @@ def test_the_state_of_a_rejected_update_is_forgotten(digits):
     trainer.train(1, 0, base_d, 0.1)
     trainer.drop(1, 0)
     trainer.keep(1, 0)
-    assert trainer.state_dict() == {}
+    assert trainer.kept(1) == {}
 
 
 def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
@@ -103,16 +103,16 @@ def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
     for number in (0, 0, 5):
         trainer.keep(1, number)
     trainer.drop(3, 0)
-    assert torch.equal(trainer.state_dict()["1.control_d"], update.extra_d)
+    assert torch.equal(trainer.kept(1)["control_d"], update.extra_d)
 
 
 def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
     trainer, base_d = a_trainer(digits, moon(steps=1))
     updates = [trainer.train(1, number, base_d, 0.1) for number in range(PENDING_MAX + 1)]
     trainer.keep(1, 0)
-    assert trainer.state_dict() == {}
+    assert trainer.kept(1) == {}
     trainer.keep(1, 1)
-    assert torch.equal(trainer.state_dict()["1.trained_d"], updates[1].state["trained_d"])
+    assert torch.equal(trainer.kept(1)["trained_d"], updates[1].state["trained_d"])
 
 
 @pytest.mark.parametrize("training", [moon(steps=2), scaffold(steps=2)], ids=lambda one: one.name)
@@ -123,8 +123,9 @@ def test_a_trainer_continues_bit_identically_from_the_state_of_another(digits, t
         trainer.keep(client_id, 0)
     other, _ = a_trainer(digits, training)
     other.train(4, 9, base_d, 0.1, extra_d=base_d)
-    other.load_state_dict(trainer.state_dict())
-    other.keep(4, 9)  # pending when the state was loaded: forgotten
+    other.drop(4, 9)
+    for client_id in (4, 0):
+        other.restore(client_id, trainer.kept(client_id), {})
     for client_id in (0, 4):
         ours, theirs = (one.train(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d) for one in (trainer, other))
         assert torch.equal(ours.vector_d, theirs.vector_d)

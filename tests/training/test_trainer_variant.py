@@ -59,7 +59,7 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
             seed=None,
         )
         model = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0))
-        expected = sgd(steps=2).compute(model, held_at(3, version), labels_n, task, {})
+        expected = sgd(steps=2).compute(model, held_at(3, version), labels_n, task)
         assert torch.equal(vector_d, expected.vector_d)
     assert not torch.equal(made[90], made[20])
 

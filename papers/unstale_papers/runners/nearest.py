@@ -11,7 +11,7 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale.net.clock import now_s
-from unstale.privacy import image_similarity, perceptual
+from unstale.privacy import image_similarity
 from unstale.privacy.image_similarity import Measure
 from unstale.simulator.client_examples import ClientExamples
 from unstale_papers.record import Record
@@ -58,7 +58,7 @@ def measures_of(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
     if image_similarity.is_image(shape):
         found.append(image_similarity.SSIM)
     try:
-        found.append(perceptual.measure(shape))
-    except perceptual.LeftOut as reason:
+        found.append(image_similarity.lpips(shape))
+    except image_similarity.LeftOut as reason:
         notes.append(str(reason))
     return found, notes

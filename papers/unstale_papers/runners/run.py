@@ -171,7 +171,7 @@ def _rounded(value: float) -> float:
 
 def _client_accuracies(context: TrainingContext, clients: int, sent: Version) -> list[float | None]:
     """Of each client on its own test examples; none at all where the test set does not say whose they are."""
-    if not context.trainer.has_own_tests:
+    if context.trainer.test_partitions is None:
         return []
     measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
     return [None if one is None else one.accuracy for one in measured]

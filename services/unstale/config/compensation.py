@@ -12,9 +12,8 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import Workspace
 from unstale.errors import UserError
 from unstale.training.datasets import Dataset
-from unstale.training.fedprox import FedProx
 from unstale.training.registry import create as create_training
-from unstale.training.sgd import Sgd
+from unstale.training.trainings import FedProx, Sgd
 
 Connect = Callable[[Settings, Dataset], Executor]
 """Connects to the Ray cluster of `compensator.ray`. Raises UserError."""

@@ -16,26 +16,19 @@ from typing import Any, Literal, NamedTuple
 
 from unstale.learner.row_checks import Norms
 
-MULTIPLE = 20.0
-"""Largest accepted norm of an update, in medians. Honest runs stay under 11."""
-BUFFERS_MULTIPLE = MULTIPLE**2
-"""Largest accepted norm of buffers, in medians; buffers hold variances (squares). Honest runs stay under 89."""
-DECAY = 0.99
-"""Factor of a vote per accepted update of its client; half is left after 69 updates."""
-VOTERS_MIN = 3
-"""Clients that a median needs."""
+MULTIPLE = 20.0  # largest accepted norm of an update, in medians; honest runs stay under 11
+BUFFERS_MULTIPLE = MULTIPLE**2  # the same for buffers, which hold variances (squares); honest runs stay under 89
+DECAY = 0.99  # factor of a vote per accepted update of its client; half is left after 69 updates
+VOTERS_MIN = 3  # clients that a median needs
 VOTERS_ENOUGH = 100
 """Votes, or half of the run's clients if that is less, below which the norm of the initial model is a bound as well, so
 that a few fast clients cannot set the bound."""
-VOTERS_MAX = 1000
-"""Most votes; the clients that reported last have them."""
+VOTERS_MAX = 1000  # the clients that reported last have the votes
 FIRST_STEP = 10.0
 """Largest step of one of the first updates, in norms of the initial model (at least 1). Honest runs stay under 2.3."""
 FIRST_BUFFERS = FIRST_STEP**2
 """Largest step of the buffers of one of the first updates, in norms of the initial buffers (at least 1)."""
-
-JUMP_MIN = 5.0
-"""Smallest norm of a jump, in medians before the update."""
+JUMP_MIN = 5.0  # smallest norm of a jump, in medians before the update
 
 NormMax = Literal["adaptive"] | float | None
 
@@ -66,11 +59,11 @@ class MedianBound:
         return self._votes[len(self._votes) // 2] if self._votes else None
 
     def bound(self, first: float) -> float:
-        """Return the largest norm that is accepted now. first: Bound while few clients have reported."""
+        """The largest norm that is accepted now. first: bound while few clients have reported."""
         return self._bound_of(self._votes, first)
 
     def allows(self, client_id: int, norm: float, first: float) -> bool:
-        """Return whether this norm is accepted, now or with the vote that its rejection would cast.
+        """Whether this norm is accepted, now or with the vote that its rejection would cast.
 
         The second case accepts a client whose norm rises after those of most others.
         """
@@ -82,13 +75,17 @@ class MedianBound:
         insort(votes, max(norm, self._envelopes.get(client_id, 0.0)))
         return norm <= self._bound_of(votes, first)
 
-    def accepted(self, client_id: int, norm: float) -> None:
-        """Record the norm of an accepted update."""
-        self._vote(client_id, max(norm, DECAY * self._envelopes.get(client_id, 0.0)), None)
-
-    def refused(self, client_id: int, norm: float) -> None:
-        """Record the norm of an update that was rejected for its norm."""
-        self._vote(client_id, self._envelopes.get(client_id, 0.0), norm)
+    def record(self, client_id: int, norm: float, *, accepted: bool) -> None:
+        """Record the norm of an update that was accepted, or rejected for its norm."""
+        envelope = self._envelopes.get(client_id, 0.0)
+        if client_id in self._envelopes:
+            self._forget(client_id)
+        elif len(self._envelopes) == VOTERS_MAX:
+            self._forget(next(iter(self._envelopes)))
+        self._envelopes[client_id] = max(norm, DECAY * envelope) if accepted else envelope
+        if not accepted:
+            self._refused[client_id] = norm
+        insort(self._votes, self._vote_of(client_id))
 
     def state_dict(self) -> dict[str, Any]:
         return {"envelopes": list(self._envelopes.items()), "refused": dict(self._refused)}
@@ -109,16 +106,6 @@ class MedianBound:
     def _vote_of(self, client_id: int) -> float:
         return max(self._envelopes[client_id], self._refused.get(client_id, 0.0))
 
-    def _vote(self, client_id: int, envelope: float, refused: float | None) -> None:
-        if client_id in self._envelopes:
-            self._forget(client_id)
-        elif len(self._envelopes) == VOTERS_MAX:
-            self._forget(next(iter(self._envelopes)))
-        self._envelopes[client_id] = envelope
-        if refused is not None:
-            self._refused[client_id] = refused
-        insort(self._votes, self._vote_of(client_id))
-
     def _forget(self, client_id: int) -> None:
         del self._votes[bisect_left(self._votes, self._vote_of(client_id))]
         del self._envelopes[client_id]
@@ -126,30 +113,23 @@ class MedianBound:
 
 
 class NormBounds:
-    """The bounds on all vectors of an update.
-
-    Attributes:
-        norm_max: Bound on the update: `adaptive`, a number, or None for no bound on any vector. The bounds on buffers
-            and on the extra vector are adaptive; the extra vector, a difference of gradients, has the bound of updates.
-        jump: The accepted update with the largest norm relative to the median; None before the first median.
-    """
+    """The bounds on all vectors of an update."""
 
     def __init__(self, norm_max: NormMax, *, clients: int, model_norm: float = 0.0, buffers_norm: float = 0.0) -> None:
-        """model_norm, buffers_norm: L2 norms of the initial model and of its buffers."""
+        """norm_max: bound on the update; None for no bound on any vector. model_norm, buffers_norm: initial L2 norms.
+
+        The bounds on buffers and on the extra vector are adaptive in any case; the extra vector, a difference of
+        gradients, has the bound of updates.
+        """
         self.norm_max = norm_max
-        self.jump: Jump | None = None
+        self.jump: Jump | None = None  # None before the first median
         self._first_step = FIRST_STEP * max(1.0, model_norm)
         self._first_buffers = FIRST_BUFFERS * max(1.0, buffers_norm)
         self._update = MedianBound(clients)
         self._buffers = MedianBound(clients, BUFFERS_MULTIPLE)
 
-    @property
-    def median(self) -> float | None:
-        """The median of the votes on norms of updates; None without votes."""
-        return self._update.median
-
     def bounds(self, rate: float) -> Norms:
-        """Return the largest accepted norms; infinity for no bound. rate: eta_l of the task."""
+        """The largest accepted norms; infinity for no bound. rate: eta_l of the task."""
         first = self._first_step / rate
         if self.norm_max is None:
             return Norms(inf, inf, inf)
@@ -158,7 +138,7 @@ class NormBounds:
         return Norms(update, self._buffers.bound(self._first_buffers), adaptive)
 
     def allow(self, client_id: int, norms: Norms, rate: float) -> bool:
-        """Return whether an update with these norms is accepted. rate: eta_l of the task."""
+        """Whether an update with these norms is accepted. rate: eta_l of the task."""
         if self.norm_max is None:
             return True
         first = self._first_step / rate
@@ -174,14 +154,15 @@ class NormBounds:
 
     def judged(self, client_id: int, base_version: int, norms: Norms, *, accepted: bool) -> None:
         """Record the norms of an update that was accepted, or rejected for its norms."""
-        if accepted:
-            self._note_jump(client_id, base_version, norms.update)
+        median = self._update.median
+        if accepted and median and (self.jump is None or norms.update / median > self.jump.ratio):
+            self.jump = Jump(client_id, base_version, norms.update, norms.update / median)
         for bound, norm in ((self._update, norms.update), (self._buffers, norms.buffers)):
             if norm is not None:
-                (bound.accepted if accepted else bound.refused)(client_id, norm)
+                bound.record(client_id, norm, accepted=accepted)
 
     def replay(self, client_id: int, base_version: int, norms: Norms | None, reason: str | None) -> None:
-        """Record a stored update. norms: None if not measured. reason: Of its rejection; None if it was accepted."""
+        """Record a stored update. norms: None if not measured. reason: of its rejection; None if it was accepted."""
         if norms is not None and reason in (None, "norm-too-large"):
             self.judged(client_id, base_version, norms, accepted=reason is None)
 
@@ -204,7 +185,7 @@ class NormBounds:
         if self.norm_max is None or self.norm_max == "adaptive":
             return None
         return (
-            f"the median of their norms is {self.median or 0:.3g} and the bound server.norm_max is "
+            f"the median of their norms is {self._update.median or 0:.3g} and the bound server.norm_max is "
             f"{self.norm_max:.3g}; restart the server with a larger bound or with adaptive"
         )
 
@@ -219,11 +200,3 @@ class NormBounds:
             f"{jump.ratio:.3g} times the median then: go back with `unstale rollback RUN --to {jump.base_version} "
             f"--without {jump.client_id}`, or lower training.learning_rate"
         )
-
-    def _note_jump(self, client_id: int, base_version: int, norm: float) -> None:
-        median = self._update.median
-        if not median:
-            return
-        ratio = norm / median
-        if self.jump is None or ratio > self.jump.ratio:
-            self.jump = Jump(client_id, base_version, norm, ratio)

@@ -8,13 +8,13 @@ _EXPECTED = "expected auto, cpu, cuda, cuda:<number> or mps"
 
 
 def choose(name: str) -> torch.device:
-    """Return the device of a name; `auto` is the first of CUDA, MPS and CPU that this machine has.
+    """The device of a name; `auto` is the first of CUDA, MPS and CPU that this machine has.
 
-    Raises:
-        UserError: The name is no device, or this machine or its PyTorch lacks the device.
+    Raises UserError if the name is no device, or this machine or its PyTorch lacks the device.
     """
     if name == "auto":
-        return torch.device(_best())
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -28,12 +28,6 @@ def choose(name: str) -> torch.device:
             f"device is {name!r}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; use auto or cpu"
         )
     return device
-
-
-def _best() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def compute_here() -> None:

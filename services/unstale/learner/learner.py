@@ -4,7 +4,7 @@ Legend: K updates of the round, in order of arrival; d parameters; b numbers of 
 d + b, or 2 d + b where clients send a second vector.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from unstale.compensators import Compensated, Compensator, Made, MeasuredError, Outcome, StaleRound, StaleUpdate
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate, Rows
-from unstale.learner.versions import Version, VersionStore
+from unstale.learner.versions import Version
 from unstale.policies import Policy, Step, UpdateBatch
 
 
@@ -43,15 +43,14 @@ class RoundResult:
     compensation: Compensation | None = None  # None without a compensator
 
 
+_NOTHING_COMPENSATED = Outcome(vectors={}, counts_as_fresh=(), updates=())
+
+
 class Learner:
     """Holds the global model and applies rounds to it. The same rounds in the same order give the same bits.
 
     Every version is a new, read-only tensor, so that older versions can still be sent or trained from. One thread
-    applies rounds; another one may call `forget`.
-
-    Attributes:
-        sent: The vectors of the present version.
-        row_numbers: D, numbers of a row.
+    applies rounds; another one may call `forget`: every access to the stored versions is one operation on a dict.
     """
 
     def __init__(
@@ -69,14 +68,11 @@ class Learner:
         """Start at version 0.
 
         Args:
-            model_d: [d] float32 on any device; copied to the policy's device.
-            policy: Aggregation policy.
-            learning_rate: Returns eta_l > 0 for a number of rounds that counted (`Step.counts`).
+            model_d: [d] float32 on any device, as buffers_b [b]; copied to the policy's device.
+            learning_rate: gives eta_l > 0 for a number of rounds that counted (`Step.counts`).
             server_multiplier: eta_g > 0; the server's rate is eta_g * eta_l.
-            buffers_b: [b] float32 on any device; None without buffers.
-            keep_versions: Whether to store versions even if the policy does not need them.
-            past_versions: Earlier versions that can be requested without a reference to them.
-            compensator: Of stale updates; None to aggregate them unchanged.
+            keep_versions: whether to store versions even if the policy does not need them.
+            past_versions: earlier versions that can be requested without a reference to them.
         """
         assert model_d.shape == (policy.dimension,), (tuple(model_d.shape), policy.dimension)
         assert model_d.dtype == torch.float32, model_d.dtype
@@ -87,30 +83,24 @@ class Learner:
         self._rate_of = learning_rate
         self._server_multiplier = server_multiplier
         self._counted = 0
-        self._learning_rate = learning_rate(0)
+        self.learning_rate = learning_rate(0)  # eta_l of the tasks of the present version
         self._without_gradients = torch.no_grad()  # reused: its creation takes as long as its use
-        self.sent = Version(
+        self.sent = Version(  # the present version
             model_d=model_d.detach().to(policy.device, copy=True),
             buffers_b=(torch.empty(0) if buffers_b is None else buffers_b.detach()).to(policy.device, copy=True),
             extra_d=policy.extra_d,
         )
-        self._versions: VersionStore | None = None
-        if keep_versions or policy.needs_base_models or compensator is not None:
-            # One for each open task (N), for each staged update (N, and two blocks of at most N), the present one
-            # and the next.
-            self._versions = VersionStore(limit=4 * policy.clients + 2 + past_versions)
-            self._versions.add(0, self.sent)
-        self.row_numbers = sum(part.numel() for part in self.sent.parts)
+        keeps_versions = keep_versions or policy.needs_base_models or compensator is not None
+        self._versions: dict[int, Version] | None = {0: self.sent} if keeps_versions else None
+        # One for each open task (N), for each staged update (N, and two blocks of at most N), the present one and the
+        # next. More is a leak.
+        self._versions_max = 4 * policy.clients + 2 + past_versions
+        self.row_numbers = sum(part.numel() for part in self.sent.parts)  # D
 
     @property
     def model_d(self) -> Tensor:
         """The present model, [d] float32, read-only."""
         return self.sent.model_d
-
-    @property
-    def learning_rate(self) -> float:
-        """eta_l of the tasks of the present version."""
-        return self._learning_rate
 
     @property
     def rate(self) -> float:
@@ -130,9 +120,7 @@ class Learner:
     def precompute(self, row_D: Tensor, update: RoundUpdate) -> None:
         """Start the compensation of a stale update whose round is still open.
 
-        Args:
-            row_D: [D] float32, any device; unchanged until the round is applied.
-            update: With its present staleness.
+        row_D: [D] float32, any device; unchanged until the round is applied. update: with its present staleness.
         """
         assert self.compensator is not None
         with self._without_gradients:
@@ -140,10 +128,8 @@ class Learner:
 
     def work(self) -> bool:
         """Continue started compensations for a short time; return whether work is left."""
-        if self.compensator is None:
-            return False
         with self._without_gradients:
-            return self.compensator.work()
+            return self.compensator is not None and self.compensator.work()
 
     def here(self, rows: Tensor | Rows) -> Tensor | Rows:
         """Copy the rows of a round to the policy's device, unless they are there or not in memory."""
@@ -171,60 +157,72 @@ class Learner:
         Args:
             rows: [K, D] float32, any device: pseudo-gradient, buffers and second vector of updates[i] in row i. `Rows`
                 that are not in memory only for a `column_wise` learner. K = 0 is a round without updates.
-            updates: K entries.
-            made: Result of `make`, or stored compensation of this round (`Compensation.made`); None to compute it.
-            may_write: Whether the rows may be overwritten.
+            made: result of `make`, or stored compensation of this round (`Compensation.made`); None to compute it.
+            may_write: whether the rows may be overwritten.
         """
         assert tuple(rows.shape) == (len(updates), self.row_numbers), tuple(rows.shape)
         for update in updates:
             assert update.staleness == self.version - update.base_version, f"{update} at version {self.version}"
         with self._without_gradients:
             here = self.here(rows)
-            outcome, made = self._compensated(here, updates, made)
-            if outcome is not None and outcome.vectors:
+            outcome, compensation = _NOTHING_COMPENSATED, None
+            if self.compensator is not None:
+                stale = self._stale_round(here, updates)
+                made = self.compensator.make(stale) if made is None else made
+                outcome = self.compensator.take(stale, made)
                 here = self._replaced(here, outcome.vectors, may_write=may_write or here is not rows)
+                compensation = Compensation(
+                    updates=outcome.updates,
+                    errors=outcome.errors,
+                    fallbacks=outcome.fallbacks,
+                    notes=outcome.notes,
+                    made=made if self.compensator.is_recorded else None,
+                )
             step, overflowed = self._move(here, updates, outcome)
         self.version += 1
         if step.counts:
             self._counted += 1
-            self._learning_rate = self._rate_of(self._counted)
+            self.learning_rate = self._rate_of(self._counted)
         if self._versions is not None:
-            self._versions.add(self.version, self.sent)
+            kept = len(self._versions)
+            assert kept < self._versions_max, f"{kept} versions are kept and none was forgotten"
+            self._versions[self.version] = self.sent
         return RoundResult(
             version=self.version,
             sent=self.sent,
-            learning_rate=self._learning_rate,
+            learning_rate=self.learning_rate,
             weights_K=tuple(step.weights_K.tolist()),
             staleness=tuple(update.staleness for update in updates),
             rate_factor=step.rate_factor,
             overflowed=overflowed,
-            compensation=None if outcome is None else self._compensation(outcome, made),
+            compensation=compensation,
         )
 
     def base(self, version: int) -> Version:
-        """Return a stored version."""
+        """A stored version."""
         assert self._versions is not None, "this learner keeps no versions"
-        return self._versions.get(version)
+        assert version in self._versions, f"version {version} is not kept; kept are {sorted(self._versions)}"
+        return self._versions[version]
 
     def forget(self, version: int) -> None:
         """Delete a version that no later update refers to, if versions are stored."""
         if self._versions is not None:
-            self._versions.forget(version)
+            assert version in self._versions, f"version {version} is not kept; kept are {sorted(self._versions)}"
+            del self._versions[version]
 
     def keep_only(self, versions: Container[int]) -> None:
         """Delete every other stored version."""
-        if self._versions is not None:
-            for number in self._versions.numbers:
-                if number not in versions:
-                    self._versions.forget(number)
+        for number in list(self._versions or ()):
+            if number not in versions:
+                self.forget(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """The complete state. Vectors of versions are read-only and not copied."""
+        """The complete state. Vectors are not copied."""
         return {
             "version": self.version,
             "counted": self._counted,
             "sent": self.sent.state_dict(),
-            "versions": {} if self._versions is None else self._versions.state_dict(),
+            "versions": {number: version.state_dict() for number, version in (self._versions or {}).items()},
             "policy": self.policy.state_dict(),
             "compensator": None if self.compensator is None else self.compensator.state_dict(),
         }
@@ -234,29 +232,15 @@ class Learner:
         device = self.policy.device
         self.version = state["version"]
         self._counted = state["counted"]
-        self._learning_rate = self._rate_of(self._counted)
+        self.learning_rate = self._rate_of(self._counted)
         self.sent = Version.from_state(state["sent"], device)
         if self._versions is not None:
-            older = {
-                number: Version.from_state(version, device)
-                for number, version in state["versions"].items()
-                if number != self.version
-            }
-            self._versions.load({**older, self.version: self.sent})
+            assert len(state["versions"]) <= self._versions_max, f"{len(state['versions'])} versions are kept"
+            self._versions = {number: Version.from_state(kept, device) for number, kept in state["versions"].items()}
+            self._versions[self.version] = self.sent
         self.policy.load_state_dict(state["policy"])
         if self.compensator is not None:
             self.compensator.load_state_dict(state["compensator"])
-
-    def _compensated(
-        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], made: Made | None
-    ) -> tuple[Outcome | None, Made | None]:
-        """Compensate a round; None, None without a compensator."""
-        if self.compensator is None:
-            return None, None
-        stale = self._stale_round(rows, updates)
-        if made is None:
-            made = self.compensator.make(stale)
-        return self.compensator.take(stale, made), made
 
     def _stale_round(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> StaleRound:
         assert isinstance(rows, Tensor), "a compensator needs the rows of a round in memory"
@@ -281,32 +265,21 @@ class Learner:
             kept_base_d=self.base(update.base_version).model_d if is_kept else None,
         )
 
-    def _compensation(self, outcome: Outcome, made: Made | None) -> Compensation:
-        assert self.compensator is not None
-        return Compensation(
-            updates=outcome.updates,
-            errors=outcome.errors,
-            fallbacks=outcome.fallbacks,
-            notes=outcome.notes,
-            made=made if self.compensator.is_recorded else None,
-        )
-
     def _replaced(self, rows: Tensor | Rows, vectors: Mapping[int, Tensor], *, may_write: bool) -> Tensor:
         """Replace the pseudo-gradients of some rows, by index."""
         assert isinstance(rows, Tensor)
-        rows = rows if may_write else rows.clone()
+        rows = rows if may_write or not vectors else rows.clone()
         for index, vector_d in vectors.items():
             rows[index, : self.policy.dimension] = vector_d
         return rows
 
-    def _move(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome | None) -> tuple[Step, bool]:
+    def _move(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome) -> tuple[Step, bool]:
         """Set `sent` to the next version; return the policy's step, and whether it exceeded float32."""
-        rate = self.rate
-        step = self.policy.step(self._batch(rows, updates, rate, outcome))
+        step = self.policy.step(self._batch(rows, updates, outcome))
         direction_d, sent = step.direction_d, self.sent
         assert direction_d.data_ptr() != sent.model_d.data_ptr(), "written to what the policy gave away"
         out_d = direction_d if self.policy.give_away(direction_d) else None
-        model_d = torch.sub(sent.model_d, direction_d, alpha=rate * step.rate_factor, out=out_d)
+        model_d = torch.sub(sent.model_d, direction_d, alpha=self.rate * step.rate_factor, out=out_d)
         buffers_b = self._next_buffers(rows, step)
         overflowed = not (is_finite(model_d) and (buffers_b.numel() == 0 or is_finite(buffers_b)))
         self.sent = Version(
@@ -330,61 +303,45 @@ class Learner:
         changes_Kb = buffers_Kb.to(self.policy.device) - self.sent.buffers_b
         return self.sent.buffers_b + self.policy.buffers_change(changes_Kb, step.weights_K)
 
-    def _base_models(self, updates: Sequence[RoundUpdate], replaced: Collection[int]) -> tuple[Tensor, ...]:
-        """The base model [d] of each update; the present model for replaced updates."""
-        return tuple(
-            self.model_d if index in replaced else self.base(update.base_version).model_d
-            for index, update in enumerate(updates)
-        )
-
-    def _batch(
-        self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], rate: float, outcome: Outcome | None
-    ) -> UpdateBatch:
+    def _batch(self, rows: Tensor | Rows, updates: Sequence[RoundUpdate], outcome: Outcome) -> UpdateBatch:
         d = self.policy.dimension
         columns = None if isinstance(rows, Tensor) else rows.columns
         if not isinstance(rows, Tensor):
             assert self.policy.column_wise, f"{type(self.policy).__name__} needs the rows of a round in memory"
             rows = torch.empty(len(updates), 0, device=self.policy.device)
-        # A replacement is an estimate of an update of the present model.
-        replaced = frozenset() if outcome is None else outcome.vectors.keys()
-        fresh = frozenset() if outcome is None else frozenset(outcome.counts_as_fresh)
-        staleness_K, num_examples_K, client_ids_K, batch_sizes_K, loss_K, local_rates_K = _columns(updates, fresh)
+        base_models = None
+        if self.policy.needs_base_models:
+            # A replacement is an estimate of an update of the present model.
+            base_models = tuple(
+                self.model_d if index in outcome.vectors else self.base(update.base_version).model_d
+                for index, update in enumerate(updates)
+            )
         return UpdateBatch(
             version=self.version,
             matrix_Kd=rows if rows.shape[1] <= d else rows[:, :d],
-            staleness_K=staleness_K,
-            num_examples_K=num_examples_K,
-            loss_K=loss_K,
-            client_ids_K=client_ids_K,
-            batch_sizes_K=batch_sizes_K,
             extra_Kd=None if self.sent.extra_d is None else rows[:, -d:],
             model_d=self.model_d if self.policy.needs_base_models else None,
-            base_models=self._base_models(updates, replaced) if self.policy.needs_base_models else None,
-            rate=rate,
-            local_rates_K=local_rates_K,
+            base_models=base_models,
+            rate=self.rate,
             columns=columns,
+            **_columns(updates, frozenset(outcome.counts_as_fresh)),
         )
 
 
-def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> tuple[Tensor, ...]:
-    """Staleness, examples, client ids and batch sizes (int64), losses and local rates (float32) of updates, each [K].
+def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> dict[str, Any]:
+    """The columns of `UpdateBatch` that the updates say, each [K]: int64, losses and local rates float32.
 
-    One tensor for all fields of a type: the creation of a tensor costs more than filling it with ten updates.
-
-    Args:
-        updates: Of a round.
-        fresh: Indices of updates whose staleness counts as 0.
+    One tensor for all columns of a type: the creation of a tensor costs more than filling it with ten updates.
+    fresh: indices of updates whose staleness counts as 0.
     """
-    integers = torch.tensor(
-        [
-            [0 if index in fresh else update.staleness for index, update in enumerate(updates)],
-            [update.num_examples for update in updates],
-            [update.client_id for update in updates],
-            [update.batch_examples for update in updates],
-        ],
-        dtype=torch.int64,
-    )
-    floats = torch.tensor(
-        [[update.loss for update in updates], [update.local_rate for update in updates]], dtype=torch.float32
-    )
-    return (*integers.unbind(), *floats.unbind())
+    integers = {
+        "staleness_K": [0 if index in fresh else update.staleness for index, update in enumerate(updates)],
+        "num_examples_K": [update.num_examples for update in updates],
+        "client_ids_K": [update.client_id for update in updates],
+        "batch_sizes_K": [update.batch_examples for update in updates],
+    }
+    floats = {"loss_K": [update.loss for update in updates], "local_rates_K": [update.local_rate for update in updates]}
+    return {
+        **dict(zip(integers, torch.tensor(list(integers.values()), dtype=torch.int64).unbind(), strict=True)),
+        **dict(zip(floats, torch.tensor(list(floats.values()), dtype=torch.float32).unbind(), strict=True)),
+    }

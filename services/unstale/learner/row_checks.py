@@ -34,7 +34,7 @@ class Norms(NamedTuple):
 
 
 def norms(row_D: Vector, layout: Layout) -> Norms:
-    """Compute the norms of the parts of a row [D] float32; NaN or infinite where the numbers are."""
+    """The norms of the parts of a row [D] float32; NaN or infinite where the numbers are."""
     if len(row_D) == layout.dimension:  # the common case, without slices
         return Norms(norm(row_D))
     after_update, after_buffers = layout.dimension, layout.dimension + layout.buffers
@@ -46,7 +46,7 @@ def norms(row_D: Vector, layout: Layout) -> Norms:
 
 
 def defect(measured: Norms, kind: Kind) -> str | None:
-    """Return the rejection reason of the wire contract for these norms; None for a valid update.
+    """The rejection reason of the wire contract for these norms; None for a valid update.
 
     `non-finite`: a NaN, an infinity, or a norm whose square exceeds float32 (over 1.8e19), so that sums and products of
     valid rows stay finite. `zero-update`: a delta of zeros only; a gradient may be zero.
@@ -60,7 +60,7 @@ def defect(measured: Norms, kind: Kind) -> str | None:
 
 
 def norm(vector_d: Vector) -> float:
-    """Compute the L2 norm of [d] float32: float32 within blocks, float64 across them.
+    """The L2 norm of [d] float32: float32 within blocks, float64 across them.
 
     Squares that float32 may lose or cannot hold are computed again in float64.
     """

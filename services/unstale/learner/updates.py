@@ -24,36 +24,16 @@ Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundUpdate:
-    """What is known about one row of a round.
-
-    task_id: of the task that it answers. base_version: the version that it was computed from. staleness: version being
-    aggregated into - base_version, rounds. num_examples: n_i, that the client holds, >= 1. batch_examples: m_i, behind
-    the update, >= 1.
-    loss: mean training loss, nats. local_rate: eta_l that the client used, > 0.
-    """
-
-    client_id: int
-    task_id: int
-    base_version: int
-    staleness: int
-    num_examples: int
-    batch_examples: int
-    loss: float
-    local_rate: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedUpdate:
-    """What an update says about itself, kept beside its row. Fields as in `RoundUpdate`."""
+    """What an update says about itself, kept beside its row."""
 
     client_id: int
-    num_examples: int
-    batch_examples: int
-    loss: float
-    local_rate: float
+    num_examples: int  # n_i, that the client holds, >= 1
+    batch_examples: int  # m_i, behind the update, >= 1
+    loss: float  # mean training loss, nats
+    local_rate: float  # eta_l that the client used, > 0
 
-    def in_round(self, *, task_id: int, base_version: int, staleness: int) -> RoundUpdate:
+    def in_round(self, *, task_id: int, base_version: int, staleness: int) -> "RoundUpdate":
         """The same, with what only the coordinator knows."""
         return RoundUpdate(
             client_id=self.client_id,
@@ -65,6 +45,15 @@ class StagedUpdate:
             loss=self.loss,
             local_rate=self.local_rate,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundUpdate(StagedUpdate):
+    """What is known about one row of a round."""
+
+    task_id: int  # of the task that it answers
+    base_version: int  # that it was computed from
+    staleness: int  # version being aggregated into - base_version, rounds
 
 
 class Rows(Protocol):
@@ -93,48 +82,36 @@ class Row(NamedTuple):
         return cls(vector_D, vector_D.numpy(), flat.to_bytes(vector_D))
 
 
-class _Memory:
-    """Of one block. rows: made once, because the way from a matrix to the bytes of a row is six calls of torch and
-    NumPy.
-    """
-
-    def __init__(self, matrix_RD: Tensor) -> None:
-        self.matrix_RD = matrix_RD
-        self.rows = [Row.of(vector_D) for vector_D in matrix_RD.unbind()]
-
-
 class _Block:
     """Rows filled from the first on, with the handle of each and what is kept beside it."""
 
-    def __init__(self, memory: _Memory) -> None:
-        self.memory = memory
-        self._rows = len(memory.rows)
+    def __init__(self, matrix_RD: Tensor) -> None:
+        self.matrix_RD = matrix_RD
+        # Made once: the way from a matrix to the bytes of a row is six calls of torch and NumPy.
+        self.rows = [Row.of(vector_D) for vector_D in matrix_RD.unbind()]
+        self.empty()
+
+    def empty(self) -> None:
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
         self.is_closed = False
 
     @property
     def is_full(self) -> bool:
-        return self.is_closed or len(self.handles) == self._rows
+        return self.is_closed or len(self.handles) == len(self.rows)
 
 
+@dataclass(eq=False, slots=True)
 class Round:
-    """The rows of one round, lent out by `Staging.take` until `release`.
+    """The rows of one round, lent out by `Staging.take` until `release`."""
 
-    rows: [K, D] float32 in host memory, a view, or elsewhere. updates: K entries, row by row. give_back: called once,
-    when nothing reads the rows any more; from any thread.
-    """
-
-    def __init__(
-        self, rows: Tensor | Rows, updates: tuple[StagedUpdate, ...], give_back: Callable[[], object] | None = None
-    ) -> None:
-        self.rows = rows
-        self.updates = updates
-        self._give_back = give_back
+    rows: Tensor | Rows  # [K, D] float32 in host memory, a view, or elsewhere
+    updates: tuple[StagedUpdate, ...]  # K entries, row by row
+    give_back: Callable[[], object] | None = None  # called once, by `release`
 
     def release(self) -> None:
         """Nothing reads the rows any more. Any thread."""
-        give_back, self._give_back = self._give_back, None
+        give_back, self.give_back = self.give_back, None
         if give_back is not None:
             give_back()
 
@@ -167,7 +144,7 @@ class Staging:
         self._blocks_max = blocks_max
         self._pin = pin
         self._waiting: deque[_Block] = deque()
-        self._free: deque[_Memory] = deque()
+        self._free: deque[_Block] = deque()
         self._blocks = 0
         self._handles = 0
         self._being_written: int | None = None
@@ -196,13 +173,13 @@ class Staging:
 
     def row(self) -> tuple[int, Row]:
         """A handle never given before, and the row to write into, of unspecified content."""
-        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
-        if not self._has_room:
-            self._waiting.append(_Block(self._memory()))
+        self._check_nothing_is_written()
+        if not self._waiting or self._waiting[-1].is_full:
+            self._waiting.append(self._empty_block())
         block = self._waiting[-1]
         self._being_written = self._handles
         self._handles += 1
-        return self._being_written, block.memory.rows[len(block.handles)]
+        return self._being_written, block.rows[len(block.handles)]
 
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""
@@ -216,7 +193,7 @@ class Staging:
     def newest_D(self) -> Tensor:
         """The row last kept: [D] float32 in host memory, as it is until its round is given back."""
         block = self._waiting[-1]
-        return block.memory.rows[len(block.handles) - 1].vector_D
+        return block.rows[len(block.handles) - 1].vector_D
 
     def discard(self, handle: int) -> None:
         """The row last given will be written again by another update."""
@@ -230,7 +207,7 @@ class Staging:
         takes all there are, and the next row starts a new block. Only with R = 1 they may be any. No handles: a round
         of no rows.
         """
-        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        self._check_nothing_is_written()
         if not handles:
             return Round(torch.empty(0, self._row_numbers), ())
         if self._rows_per_block == 1:
@@ -238,7 +215,7 @@ class Staging:
         assert self._waiting, "nothing is staged"
         block = self._waiting.popleft()
         assert list(handles) == block.handles, f"asked for rows {list(handles)}, the oldest are {block.handles}"
-        return self._lent(block, len(handles))
+        return self._lent([block], block.matrix_RD[: len(handles)])
 
     def _gathered(self, handles: Sequence[int]) -> Round:
         handle_set = set(handles)
@@ -247,27 +224,25 @@ class Staging:
         assert len(taken) == len(handles), f"asked for rows {list(handles)}, kept are {sorted(taken)} of them"
         self._waiting = deque(block for block in self._waiting if handle_set.isdisjoint(block.handles))
         blocks = [taken[handle] for handle in handles]
-        if len(blocks) == 1:
-            return self._lent(blocks[0], 1)
-        memories = [block.memory for block in blocks]
-        matrix_KD = torch.cat([memory.matrix_RD for memory in memories])
-        # Not before the round is released: whoever looks ahead (`newest_D`) may still read the rows themselves.
-        give_back = partial(self._free.extend, memories)
-        return Round(matrix_KD, tuple(block.updates[0] for block in blocks), give_back)
+        matrices = [block.matrix_RD for block in blocks]
+        return self._lent(blocks, matrices[0] if len(blocks) == 1 else torch.cat(matrices))
 
-    def _lent(self, block: _Block, rows: int) -> Round:
-        return Round(block.memory.matrix_RD[:rows], tuple(block.updates), partial(self._free.append, block.memory))
+    def _lent(self, blocks: Sequence[_Block], matrix_KD: Tensor) -> Round:
+        # Blocks are free when the round is released, gathered or not: a reader of `newest_D` may still read their rows.
+        updates = tuple(update for block in blocks for update in block.updates)
+        return Round(matrix_KD, updates, partial(self._free.extend, blocks))
 
-    @property
-    def _has_room(self) -> bool:
-        return bool(self._waiting) and not self._waiting[-1].is_full
+    def _check_nothing_is_written(self) -> None:
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
 
-    def _memory(self) -> _Memory:
+    def _empty_block(self) -> _Block:
         if self._free:
-            return self._free.pop()
+            block = self._free.pop()
+            block.empty()
+            return block
         assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
         self._blocks += 1
-        return _Memory(torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin))
+        return _Block(torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin))
 
 
 def write(
@@ -275,9 +250,9 @@ def write(
 ) -> None:
     """Fill a row with a payload, in one pass: of a delta, the first d numbers over its learning rate.
 
-    array_D: [D] float32. frames: little-endian float32, each a multiple of 4 bytes,
-    4 D bytes together; whoever receives has checked that, and they may be decoded as they are asked for. learning_rate:
-    eta_l, > 0. dimension: d. A quotient too large for float32 becomes an infinity, which `screen.defect` finds.
+    frames: little-endian float32, each a multiple of 4 bytes, 4 D bytes together, as the receiver has checked; they may
+    be decoded one at a time. learning_rate: eta_l, > 0. dimension: d. A quotient too large for float32 becomes an
+    infinity, which `row_checks.defect` finds.
     Source: docs/methods/README.md#updates-and-learning-rates
     """
     divided = dimension if kind == "delta" else 0

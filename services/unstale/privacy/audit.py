@@ -25,42 +25,37 @@ from unstale.metrics.progress import Progress
 from unstale.privacy import image_similarity
 from unstale.privacy.findings import POOLS, Findings, Matches, findings, label_distance
 from unstale.privacy.image_similarity import Measure
-from unstale.privacy.perceptual import LeftOut
-from unstale.privacy.perceptual import measure as perceptual
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
-from unstale.simulator.client_examples import ClientExamples, Examples
+from unstale.simulator.client_examples import ClientExamples
 
 INVERSION = "gradient-inversion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """What one stale update gave away.
-
-    round: whose update it is, from 1. staleness: rounds. disparity: before each iteration. pixels_rX: the examples, in
-    [0, 1]. certainty: what the label of each says of its class, [r]. closest: by pool, the example there that is
-    closest to each one, by the first measure, [r, X]. matches: how close they are.
-    """
+    """What one stale update gave away."""
 
     client_id: int
-    round: int
-    staleness: int
-    disparity: Sequence[float]
-    pixels_rX: Tensor
-    certainty: Sequence[float]
-    closest: Mapping[str, Tensor]
-    matches: Matches
+    round: int  # whose update it is, from 1
+    staleness: int  # rounds
+    disparity: Sequence[float]  # before each iteration
+    pixels_rX: Tensor  # the examples, in [0, 1]
+    certainty: Sequence[float]  # what the label of each says of its class, [r]
+    closest: Mapping[
+        str, Tensor
+    ]  # by pool, the example there that is closest to each one, by the first measure, [r, X]
+    matches: Matches  # how close they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was found. measures: that examples were compared by, in order. notes: sentences about what is left out."""
+    """What was found."""
 
     findings: Findings
     reconstructed: Sequence[Reconstructed]
-    measures: Sequence[Measure]
-    notes: Sequence[str]
+    measures: Sequence[Measure]  # that examples were compared by, in order
+    notes: Sequence[str]  # sentences about what is left out
 
 
 def audit(
@@ -87,7 +82,14 @@ def audit(
             f"compensator.ray is {settings.compensator.ray!r}, but an audit inverts in its own process, expected null; "
             "leave it out"
         )
-    settings = _inverting(settings)
+    name = settings.compensator.name
+    if name == UNCHANGED:
+        chosen = settings.compensator.model_copy(update={"name": INVERSION})
+        settings = settings.model_copy(update={"compensator": chosen})
+    elif not describe(name).inverts:
+        raise UserError(
+            f"compensator.name is {name!r}, which inverts nothing, expected {INVERSION}; leave it out for its defaults"
+        )
     watches: list[_Watch] = []
 
     def watch(
@@ -101,9 +103,10 @@ def audit(
         run.run()
     (watched,) = watches
     if not watched.reconstructed:
+        numbers = ", ".join(map(str, sorted(rounds)))
         raise UserError(
-            f"no update of {_rounds(rounds)} was stale, so there was nothing to invert; name later rounds, or a "
-            "scenario whose clients are slower"
+            f"no update of round{'s' * (len(rounds) > 1)} {numbers} was stale, so there was nothing to invert; name "
+            "later rounds, or a scenario whose clients are slower"
         )
     result = findings(
         [one.matches for one in watched.reconstructed], watched.measures, stream(settings.seed, Stream.INVERSION, 0)
@@ -192,6 +195,7 @@ class _Watch(Compensator[InversionSettings]):
             for measure in self.measures
         }
         first = closest[self.measures[0].key]
+        shares_C = certainty_rC.mean(0).numpy()
         return Reconstructed(
             client_id=update.client_id,
             round=number,
@@ -208,27 +212,11 @@ class _Watch(Compensator[InversionSettings]):
                     for key, by_pool in closest.items()
                 },
                 pool_examples={pool: len(pool_data) for pool, pool_data in pools.items()},
-                label_distance=_label_distances(certainty_rC, pools),
+                label_distance={
+                    pool: label_distance(shares_C, pool_data.labels_n) for pool, pool_data in pools.items()
+                },
             ),
         )
-
-
-def _label_distances(certainty_rC: Tensor, pools: Mapping[str, Examples]) -> dict[str, float]:
-    shares_C = certainty_rC.mean(0).numpy()
-    return {pool: label_distance(shares_C, pool_data.labels_n) for pool, pool_data in pools.items()}
-
-
-def _inverting(settings: Settings) -> Settings:
-    """The settings with a compensator that inverts."""
-    name = settings.compensator.name
-    if name == UNCHANGED:
-        chosen = settings.compensator.model_copy(update={"name": INVERSION})
-        return settings.model_copy(update={"compensator": chosen})
-    if not describe(name).inverts:
-        raise UserError(
-            f"compensator.name is {name!r}, which inverts nothing, expected {INVERSION}; leave it out for its defaults"
-        )
-    return settings
 
 
 def _measures(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
@@ -242,12 +230,7 @@ def _measures(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
             f"{image_similarity.WINDOW} pixels or more"
         )
     try:
-        measures.append(perceptual(shape))
-    except LeftOut as reason:
+        measures.append(image_similarity.lpips(shape))
+    except image_similarity.LeftOut as reason:
         notes.append(str(reason))
     return measures, notes
-
-
-def _rounds(rounds: Collection[int]) -> str:
-    numbers = sorted(rounds)
-    return f"round {numbers[0]}" if len(numbers) == 1 else f"rounds {', '.join(map(str, numbers))}"

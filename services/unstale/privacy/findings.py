@@ -26,7 +26,6 @@ BESIDE = {OTHERS: OWN, SAME_CLASSES: OWN_SAME_CLASSES}
 
 POOLS = (OWN, OTHERS, OWN_SAME_CLASSES, SAME_CLASSES)
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 DRAWS = 10_000
 OUTSIDE = 0.05  # of the interval of a difference
 
@@ -35,24 +34,19 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """The reconstruction of one update, held against the pools that there are.
-
-    labels: of each example, the class that its label says most of. best: by measure and pool, how alike each example
-    and the closest of the pool are, [r]. pool_examples: by pool, how many there were to choose from, as many as in the
-    pool `BESIDE` it. label_distance: by pool, total variation distance of its shares of classes from those that were
-    reconstructed, in [0, 1].
-    """
+    """The reconstruction of one update, held against the pools that there are."""
 
     client_id: int
-    labels: Sequence[int]
-    best: Mapping[str, Mapping[str, Numbers]]
-    pool_examples: Mapping[str, int]
+    labels: Sequence[int]  # of each example, the class that its label says most of
+    best: Mapping[str, Mapping[str, Numbers]]  # by measure and pool, how alike the closest of the pool is, [r]
+    pool_examples: Mapping[str, int]  # by pool, how many there were to choose from, as many as in the pool `BESIDE` it
+    # by pool, total variation distance of its shares of classes from those that were reconstructed, in [0, 1]
     label_distance: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """mean, and values that so many per cent are below."""
+    """Mean, and values that so many per cent are below."""
 
     mean: float
     p5: float
@@ -63,7 +57,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Numbers) -> "Distribution":
-        p5, p25, median, p75, p95 = np.quantile(values, QUANTILES).tolist()
+        p5, p25, median, p75, p95 = np.quantile(values, (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()
         return cls(mean=float(values.mean()), p5=p5, p25=p25, median=median, p75=p75, p95=p95)
 
 
@@ -115,7 +109,10 @@ class Findings:
 
 def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Generator) -> Findings:
     """Over one or more updates; of the pools that each of them has. rng: for the bootstrap."""
-    pools = _common_pools(matches)
+    for one in matches:
+        for pool, own in BESIDE.items():
+            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
+    pools = [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
     clients_r = np.concatenate([np.full(len(one.labels), one.client_id) for one in matches])
     labels_r = np.concatenate([np.asarray(one.labels) for one in matches])
     best = {
@@ -131,14 +128,6 @@ def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Gener
         classes=[_of_class(int(label), labels_r == label, best) for label in np.unique(labels_r)],
         label_distance={pool: fmean(one.label_distance[pool] for one in matches) for pool in pools},
     )
-
-
-def _common_pools(matches: Sequence[Matches]) -> list[str]:
-    """The pools that all matches have."""
-    for one in matches:
-        for pool, own in BESIDE.items():
-            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
-    return [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
 
 
 def difference(closer_r: Numbers, clients_r: NDArray[np.int64], rng: Generator) -> Difference:

@@ -8,26 +8,23 @@ Legend: d parameters, M examples, b examples of one pass through the model, C cl
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, split
 from torch.nn.functional import cross_entropy
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 
 _PASS = 250  # examples in one pass, so that activations fit a processor's cache
+_SUMMED = 1000  # examples whose losses are one sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Result of an evaluation.
+    """Result of an evaluation."""
 
-    accuracy: correct / examples, in [0, 1]. loss: mean cross-entropy over all examples, nats. class_accuracy: accuracy
-    on the examples of each class, None for a class without examples. examples: number of examples.
-    """
-
-    accuracy: float
-    loss: float
-    class_accuracy: tuple[float | None, ...]
+    accuracy: float  # correct / examples, in [0, 1]
+    loss: float  # mean cross-entropy over all examples, nats
+    class_accuracy: tuple[float | None, ...]  # on the examples of each class, None for a class without examples
     examples: int
 
 
@@ -40,21 +37,11 @@ def evaluate(
     classes: int,
     *,
     buffers_b: Tensor | None = None,
-    batch_size: int = 1000,
 ) -> Evaluation:
-    """Evaluate `model_d` on every example.
+    """Evaluate `model_d` on every example, M >= 1, all on the model's device.
 
-    Args:
-        model: the workspace; only its float buffers are overwritten.
-        model_d: [d] float32, not copied.
-        inputs_MX: [M, ...] float32, M >= 1, on the model's device.
-        labels_M: [M] int64 in [0, classes), on the model's device.
-        classes: number of classes.
-        buffers_b: [b] float32, the version's float buffers; None for those of the workspace.
-        batch_size: examples whose losses are added up together.
-
-    Raises:
-        UserError: for a module that writes to its parameters.
+    model: the workspace; only its float buffers are overwritten. buffers_b: [b], the version's float buffers; None for
+    those of the workspace. Raises UserError for a module that writes to its parameters.
     """
     was_training = model.module.training
     bits = _bits(model_d)
@@ -62,10 +49,8 @@ def evaluate(
     predictions = []
     with model.using(model_d, buffers_b):
         model.module.eval()
-        for inputs_bX, labels_b in zip(
-            torch.split(inputs_MX, batch_size), torch.split(labels_M, batch_size), strict=True
-        ):
-            logits_bC = torch.cat([model.module(few_X) for few_X in torch.split(inputs_bX, _PASS)])
+        for inputs_bX, labels_b in zip(split(inputs_MX, _SUMMED), split(labels_M, _SUMMED), strict=True):
+            logits_bC = torch.cat([model.module(few_X) for few_X in split(inputs_bX, _PASS)])
             loss_sum += cross_entropy(logits_bC, labels_b, reduction="sum").item()
             predictions.append(logits_bC.argmax(dim=1))
         model.module.train(was_training)

@@ -1,21 +1,10 @@
 """Seeds PyTorch's own generators: for a model's first parameters, and for a task's dropout."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
-
-
-def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module of `build`, on the CPU, bit-identical for the same seed, >= 0.
-
-    The numbers are those of `torch.manual_seed`.
-    Source: docs/methods/README.md#random-numbers
-    """
-    with seeded(seed):
-        return build()
-
 
 _DRAWS_NOTHING = {
     *(nn.Sequential, nn.Identity, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.ReLU),
@@ -41,9 +30,9 @@ def draws(module: nn.Module) -> bool:
 def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """Seeds PyTorch's draws inside the block, such as dropout, and restores the generators after it.
 
-    seed: in [0, 2^64); None to do nothing. device: of the model; the CPU's generator is always seeded, a CUDA device's
-    too if this is one. Takes a few microseconds and waits for no kernel. The generators belong to the whole process:
-    do not compute in another thread during the block.
+    seed: in [0, 2^64), as for `torch.manual_seed`; None to do nothing. device: of the model; the CPU's generator is
+    always seeded, a CUDA device's too if this is one. Takes a few microseconds and waits for no kernel. The generators
+    belong to the whole process: do not compute in another thread during the block.
     Source: docs/methods/README.md#random-numbers
     """
     if seed is None:

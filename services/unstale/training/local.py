@@ -28,6 +28,8 @@ class LocalTask:
     buffers_b: Tensor | None = None  # [b], of the base model; None for a model without buffers
     extra_d: Tensor | None = None  # [d], sent by the policy (SCAFFOLD's c), or None
     version: int | None = None  # of the base model; only needed where data changes
+    # that the client keeps, by name, each [d] or [b]; empty at first
+    state: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +70,8 @@ class LocalTraining(BaseModel, ABC):
         """
 
     @abstractmethod
-    def compute(
-        self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask, state: Mapping[str, Tensor]
-    ) -> LocalUpdate:
-        """Train from `task.base_d` on the client's examples.
-
-        Args:
-            model: the workspace, overwritten.
-            inputs_nX: [n, ...] float32, n >= 1, on the model's device.
-            labels_n: [n] int64, on the model's device.
-            task: of the client.
-            state: that the client keeps, each [d] or [b] float32 on any device, read-only; empty at first.
-        """
+    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
+        """Train from `task.base_d` on the client's examples, n >= 1, on the device of `model`, which is overwritten."""
 
     def steps_of(self, examples: int) -> int:  # noqa: ARG002
         """`LocalUpdate.steps` of a client with so many examples."""

@@ -25,17 +25,9 @@ def check_writable(path: Path) -> None:
 def save(
     path: Path, model: FlatModel, model_d: Tensor, about: Mapping[str, str], *, buffers_b: Tensor | None = None
 ) -> None:
-    """Write a version of the model. Replaces an existing file atomically.
+    """Write a version of the model. Replaces an existing file atomically. Raises UserError if that fails.
 
-    Args:
-        path: of the file.
-        model: with names and shapes.
-        model_d: [d] float32.
-        about: metadata, such as the version and its digest.
-        buffers_b: [b] float32, the version's float buffers; None for those of the model.
-
-    Raises:
-        UserError: if the file cannot be written.
+    about: metadata, such as the version and its digest. buffers_b: [b], of the version; None for those of the model.
     """
     with model.using(model_d, buffers_b):
         tensors = (*model.module.named_parameters(), *float_buffers(model.module))

@@ -2,12 +2,8 @@
 
 from unstale.settings.learning import TrainingSettings
 from unstale.settings.part import part
-from unstale.training.fedprox import FedProx
-from unstale.training.gradient import Gradient
 from unstale.training.local import LocalTraining
-from unstale.training.moon import Moon
-from unstale.training.scaffold import Scaffold
-from unstale.training.sgd import Sgd
+from unstale.training.trainings import FedProx, Gradient, Moon, Scaffold, Sgd
 
 TRAININGS: dict[str, type[LocalTraining]] = {
     training.name: training for training in (FedProx, Gradient, Moon, Scaffold, Sgd)

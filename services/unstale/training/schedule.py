@@ -5,7 +5,6 @@ Legend: t rounds counted so far, R rounds of the run, eta_0 the configured learn
 
 from abc import ABC, abstractmethod
 from math import cos, pi
-from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,8 +25,6 @@ class Schedule(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: ClassVar[str]
-
     learning_rate: float
     rounds: int
     warmup: int
@@ -47,8 +44,6 @@ class Schedule(BaseModel, ABC):
 class Constant(Schedule):
     """eta_0 throughout."""
 
-    name: ClassVar[str] = "constant"
-
     def _course(self, t: int) -> float:  # noqa: ARG002
         return self.learning_rate
 
@@ -60,8 +55,6 @@ class Inverse(Schedule):
     Source: MIFA (Gu et al., NeurIPS 2021), docs/methods/training.md#schedules
     """
 
-    name: ClassVar[str] = "inverse"
-
     period: float
 
     def _course(self, t: int) -> float:
@@ -70,8 +63,6 @@ class Inverse(Schedule):
 
 class Step(Schedule):
     """eta_0 * factor^floor(t / every)."""
-
-    name: ClassVar[str] = "step"
 
     every: int
     factor: float
@@ -82,8 +73,6 @@ class Step(Schedule):
 
 class Exponential(Schedule):
     """eta_0 * factor^t."""
-
-    name: ClassVar[str] = "exponential"
 
     factor: float
 
@@ -97,8 +86,6 @@ class Cosine(Schedule):
     final + (eta_0 - final) * (1 + cos(pi * t / (R - W))) / 2
     """
 
-    name: ClassVar[str] = "cosine"
-
     final: float
 
     def _course(self, t: int) -> float:
@@ -107,7 +94,11 @@ class Cosine(Schedule):
 
 
 SCHEDULES: dict[str, type[Schedule]] = {
-    schedule.name: schedule for schedule in (Constant, Cosine, Exponential, Inverse, Step)
+    "constant": Constant,
+    "cosine": Cosine,
+    "exponential": Exponential,
+    "inverse": Inverse,
+    "step": Step,
 }
 
 

@@ -4,7 +4,7 @@ Legend: d parameters, b numbers of the model's float buffers, n training and m t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypedDict, Unpack
 
 import torch
@@ -36,13 +36,12 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(eq=False, slots=True)
 class _ClientExamples:
-    """The examples of a client. replaced: number of them that later ones have replaced."""
-
     inputs_nX: Tensor
     labels_n: Tensor
-    replaced: int = 0
+    replaced: int = 0  # examples that later ones have replaced
 
 
+@dataclass(eq=False, repr=False)
 class Trainer:
     """Trains any of the clients. An update depends on its task and its client's state only, not on earlier training.
 
@@ -50,39 +49,21 @@ class Trainer:
     N * d numbers. One thread at a time.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        partitions: Sequence[Indices],
-        model: FlatModel,
-        training: LocalTraining,
-        seed: int,
-        *,
-        test_partitions: Sequence[Indices] | None = None,
-        changes: VariantStream | None = None,
-        attack: Attack | None = None,
-    ) -> None:
-        """Make a trainer.
+    dataset: Dataset
+    partitions: Sequence[Indices]  # of the training examples, by client id; gathered when the client first trains
+    model: FlatModel  # the workspace of all clients
+    training: LocalTraining
+    seed: int
+    _: KW_ONLY
+    test_partitions: Sequence[Indices] | None = None  # of the test examples, by client id; None if clients have none
+    changes: VariantStream | None = None  # the examples of clients at each version; None for data that does not change
+    attack: Attack | None = None
+    _examples: dict[int, _ClientExamples] = field(default_factory=dict, init=False)
+    _kept: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
+    _pending: dict[int, dict[int, Mapping[str, Tensor]]] = field(default_factory=dict, init=False)
 
-        Args:
-            partitions: indices of the training examples, by client id; gathered when the client first trains.
-            model: the workspace of all clients.
-            seed: of the run.
-            test_partitions: indices of the test examples, by client id; None if clients have none.
-            changes: the examples of clients at each version; None for data that does not change.
-        """
-        self._dataset = dataset
-        self._partitions = partitions
-        self._model = model
-        self._training = training
-        self._seed = seed
-        self._test_partitions = test_partitions
-        self._changes = changes
-        self._attack = attack
-        self._draws = draws(model.module)
-        self._examples: dict[int, _ClientExamples] = {}
-        self._kept: dict[int, dict[str, Tensor]] = {}
-        self._pending: dict[int, dict[int, Mapping[str, Tensor]]] = {}
+    def __post_init__(self) -> None:
+        self._draws = draws(self.model.module)
 
     def train(
         self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
@@ -99,16 +80,16 @@ class Trainer:
         """The task that `train` computes, with all random numbers. Faster for several tasks in a row."""
         seed = None
         if self._draws:
-            seed = int(stream(self._seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
+            seed = int(stream(self.seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
         _, labels_n = self.examples(client_id, options.get("version"))
-        rng = stream(self._seed, Stream.BATCHES, client_id, number)
-        batches = self._training.batches(labels_n, rng)
-        return LocalTask(base_d=base_d, learning_rate=learning_rate, batches=batches, seed=seed, **options)
+        batches = self.training.batches(labels_n, stream(self.seed, Stream.BATCHES, client_id, number))
+        state = self.kept(client_id)
+        return LocalTask(base_d=base_d, learning_rate=learning_rate, batches=batches, seed=seed, state=state, **options)
 
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
         """The update of a task of `task` for this client and number."""
         inputs_nX, labels_n = self.examples(client_id, task.version)
-        update = self._training.compute(self._model, inputs_nX, labels_n, task, self.kept(client_id))
+        update = self.training.compute(self.model, inputs_nX, labels_n, task)
         if update.state:
             pending = self._pending.setdefault(client_id, {})
             pending[number] = {key: tensor.to("cpu") for key, tensor in update.state.items()}
@@ -118,15 +99,15 @@ class Trainer:
 
     def sent(self, client_id: int, number: int, update: LocalUpdate) -> LocalUpdate:
         """The update that a client sends: that of its training, unless it attacks."""
-        return update if self._attack is None else self._attack.update(client_id, number, update)
+        return update if self.attack is None else self.attack.update(client_id, number, update)
 
     def steps_of(self, client_id: int) -> int:
         """Optimiser steps of each of a client's tasks."""
-        return self._training.steps_of(len(self._partitions[client_id]))
+        return self.training.steps_of(self.examples_of(client_id))
 
     def examples_of(self, client_id: int) -> int:
         """Number of examples of a client, at every version."""
-        return len(self._partitions[client_id])
+        return len(self.partitions[client_id])
 
     def keep(self, client_id: int, number: int) -> bool:
         """Keep the state of an accepted update. Does nothing a second time; whether the client's state changed."""
@@ -134,7 +115,7 @@ class Trainer:
         self.drop(client_id, number)
         for key, tensor in state.items():
             kept = self._kept.setdefault(client_id, {})
-            adds = self._training.state_adds and key in kept
+            adds = self.training.state_adds and key in kept
             kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may have a reference
         return bool(state)
 
@@ -152,59 +133,25 @@ class Trainer:
     def restore(self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Restore a client from an earlier process.
 
-        Args:
-            client_id: of the client.
-            kept: as from `kept`.
-            pending: `LocalUpdate.state` of updates without a verdict, by number of the task, oldest first.
+        kept: as from `kept`. pending: `LocalUpdate.state` of updates without a verdict, by task, oldest first.
         """
         self._kept[client_id] = dict(kept)
         newest = list(pending.items())[-PENDING_MAX:]
         if newest:
             self._pending[client_id] = dict(newest)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The state of all clients, by `CLIENT.NAME`: no copies, read-only. Leaves out updates without a verdict, whose
-        tasks are trained again.
-        """
-        return {
-            f"{client_id}.{key}": tensor
-            for client_id, kept in sorted(self._kept.items())
-            for key, tensor in kept.items()
-        }
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the state of all clients by that of `state_dict`."""
-        self._pending.clear()
-        self._kept.clear()
-        for name, tensor in state.items():
-            client_id, _, key = name.partition(".")
-            self._kept.setdefault(int(client_id), {})[key] = tensor.to("cpu")
-
-    @property
-    def has_own_tests(self) -> bool:
-        """Whether clients have test examples of their own."""
-        return self._test_partitions is not None
-
     def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
-        """Evaluate a model on the client's own test examples; None without examples.
-
-        base_d: [d] and buffers_b: [b], as in `LocalTask`.
-        """
-        if self._test_partitions is None:
+        """Evaluate a model on the client's own test examples; None without examples."""
+        if self.test_partitions is None:
             return None
-        check_buffers(self._model, buffers_b)
-        own_m = torch.from_numpy(self._test_partitions[client_id])
+        check_buffers(self.model, buffers_b)
+        own_m = torch.from_numpy(self.test_partitions[client_id])
         if not len(own_m):
             return None
-        device = self._model.parameters_d.device
-        return evaluate(
-            self._model,
-            base_d,
-            self._dataset.test_examples(own_m).to(device),
-            self._dataset.test.labels_N.index_select(0, own_m).to(device),
-            self._dataset.classes,
-            buffers_b=buffers_b,
-        )
+        device = self.model.parameters_d.device
+        inputs_mX = self.dataset.test_examples(own_m).to(device)
+        labels_m = self.dataset.test.labels_N.index_select(0, own_m).to(device)
+        return evaluate(self.model, base_d, inputs_mX, labels_m, self.dataset.classes, buffers_b=buffers_b)
 
     def examples(self, client_id: int, version: int | None = None) -> tuple[Tensor, Tensor]:
         """Inputs [n, ...] float32 and labels [n] int64 of a client, on the model's device. Read-only.
@@ -214,18 +161,18 @@ class Trainer:
         own = self._examples.get(client_id)
         if own is None:
             own = self._examples[client_id] = self._gathered(client_id)
-        if self._changes is not None:
+        if self.changes is not None:
             assert version is not None, "the data of a client depends on the version"
-            self._replace(own, client_id, self._changes, version)
+            self._replace(own, client_id, self.changes, version)
         return own.inputs_nX, own.labels_n
 
     def _gathered(self, client_id: int) -> _ClientExamples:
-        own_n = torch.from_numpy(self._partitions[client_id])
-        device = self._model.parameters_d.device
-        labels_n = self._dataset.train.labels_N.index_select(0, own_n)
-        if self._attack is not None:
-            labels_n = self._attack.labels(client_id, labels_n, self._dataset.classes)
-        return _ClientExamples(inputs_nX=self._dataset.train_examples(own_n).to(device), labels_n=labels_n.to(device))
+        own_n = torch.from_numpy(self.partitions[client_id])
+        device = self.model.parameters_d.device
+        labels_n = self.dataset.train.labels_N.index_select(0, own_n)
+        if self.attack is not None:
+            labels_n = self.attack.labels(client_id, labels_n, self.dataset.classes)
+        return _ClientExamples(self.dataset.train_examples(own_n).to(device), labels_n.to(device))
 
     def _replace(self, own: _ClientExamples, client_id: int, changes: VariantStream, version: int) -> None:
         """Change to the examples of a version, earlier or later. Their labels are the same."""
@@ -236,9 +183,9 @@ class Trainer:
         changed = slice(*sorted((replaced, own.replaced)))
         indices_n = positions_n[changed]
         if replaced > own.replaced:
-            inputs_nX = self._dataset.later_examples(later_n[changed])
+            inputs_nX = self.dataset.later_examples(later_n[changed])
         else:
-            inputs_nX = self._dataset.train_examples(self._partitions[client_id][indices_n])
+            inputs_nX = self.dataset.train_examples(self.partitions[client_id][indices_n])
         device = own.inputs_nX.device
         own.inputs_nX.index_copy_(0, torch.from_numpy(indices_n).to(device), inputs_nX.to(device))
         own.replaced = replaced

@@ -15,10 +15,9 @@ from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.simulator.backends.backend import Backend, Computed, Job
-from unstale.training.gradient import Gradient
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
-from unstale.training.sgd import Sgd
+from unstale.training.trainings import Gradient, Sgd
 
 TOGETHER_MAX = 64
 """Clients of a batch: it bounds the memory for their parameters and activations."""
@@ -99,7 +98,7 @@ class Vmap(Backend):
             )
             vectors_Kd, loss_K = self._gradients(parameters_Kd, inputs_KbX, labels_Kb)
             losses_K += loss_K
-            if isinstance(training, Sgd):  # see `steps.descend`
+            if isinstance(training, Sgd):  # see `StepTraining`
                 steps_Kd = vectors_Kd.add_(parameters_Kd, alpha=training.weight_decay)
                 if training.momentum:
                     velocity_Kd = (

@@ -7,6 +7,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,18 +45,18 @@ def read(source: Source) -> Dataset:
 
         datasets.CelebA(source.folder, download=True)
 
-    identities, smiles = fetched(
-        source, FILES, read=lambda: _lists(folder), download=download, needs="pip install gdown"
-    )
-    train, test = _split(identities)
-    names = list(identities)
-    files = [folder / _IMAGES / names[row] for row in (*train, *test)]
+    images = fetched(source, FILES, read=lambda: _lists(folder), download=download, needs="pip install gdown")
+    earlier, sizes = images.groupby("celebrity").cumcount(), images.groupby("celebrity")["celebrity"].transform("size")
+    is_train = (sizes >= LEAST) & (earlier < sizes * 9 // 10)
+    train, test = np.flatnonzero(is_train), np.flatnonzero((sizes >= LEAST) & ~is_train)
+    if not len(train):
+        raise UserError(f"{_IDENTITIES} has no celebrity with {LEAST} images or more, as all of CelebA has")
+    files = [folder / _IMAGES / images.index[row] for row in (*train, *test)]
     images_NCHW = torch.from_numpy(_pixels(folder, files))
-    groups_N = torch.tensor(list(identities.values()), dtype=torch.int64)
-    labels_N = torch.tensor([smiles[name] for name in names], dtype=torch.int64)
 
     def split(images_NCHW: Tensor, rows: NDArray[np.int64]) -> Split:
-        return Split(stored_NX=images_NCHW, labels_N=labels_N[rows], groups_N=groups_N[rows])
+        labels_N, groups_N = (torch.tensor(images[column].to_numpy()[rows]) for column in ("smiles", "celebrity"))
+        return Split(stored_NX=images_NCHW, labels_N=labels_N, groups_N=groups_N)
 
     return Dataset(
         name=source.name,
@@ -66,43 +67,19 @@ def read(source: Source) -> Dataset:
     )
 
 
-def _lists(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """By name of the image: the number of the celebrity, and 1 for smiling or 0.
+def _lists(folder: Path) -> Any:
+    """A table with the `celebrity` of each image, by name, and `smiles`, 1 or 0.
 
     Raises an exception of reading or parsing for lists that do not have the format of the release.
     """
-    identities = {name: int(number) for name, number in _fields(folder / _IDENTITIES)}
-    _, header, *rows = _fields(folder / _ATTRIBUTES)
-    column = header.index("Smiling") + 1
-    smiles = {row[0]: int(int(row[column]) > 0) for row in rows}
-    lacking = next((name for name in identities if name not in smiles), None)
-    if not identities or lacking:
-        raise ValueError(f"{_ATTRIBUTES} has no {lacking or 'image'}")
-    if not (folder / _IMAGES).is_dir():
-        raise ValueError(f"there is no {_IMAGES}")
-    return identities, smiles
+    import pandas as pd  # slow to import
 
-
-def _fields(path: Path) -> list[list[str]]:
-    """The words of each line that is not empty."""
-    lines = path.read_text(encoding="ascii").splitlines()
-    return [line.split() for line in lines if line.strip()]
-
-
-def _split(identities: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of the identity list that are training and test examples, ascending."""
-    rows_of: dict[int, list[int]] = {}
-    for row, number in enumerate(identities.values()):
-        rows_of.setdefault(number, []).append(row)
-    train, test = [], []
-    for rows in rows_of.values():
-        if len(rows) >= LEAST:
-            trained = len(rows) * 9 // 10
-            train += rows[:trained]
-            test += rows[trained:]
-    if not train:
-        raise UserError(f"{_IDENTITIES} has no celebrity with {LEAST} images or more, as all of CelebA has")
-    return np.sort(np.array(train, dtype=np.int64)), np.sort(np.array(test, dtype=np.int64))
+    images = pd.read_csv(folder / _IDENTITIES, sep=r"\s+", names=["name", "celebrity"], index_col="name")
+    attributes = pd.read_csv(folder / _ATTRIBUTES, sep=r"\s+", skiprows=1)  # the first column has no heading
+    images["smiles"] = attributes.loc[images.index, "Smiling"].astype("int64") > 0
+    if not len(images) or not (folder / _IMAGES).is_dir():
+        raise ValueError(f"there is no {_IMAGES}, or no image in the lists")
+    return images.astype("int64")
 
 
 def _pixels(folder: Path, files: list[Path]) -> Pixels:

@@ -5,6 +5,7 @@ Legend: N examples of a split, L later ones, n some of them, X the shape of one 
 
 import hashlib
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ Constants = tuple[tuple[float, ...], tuple[float, ...]]
 
 BRIGHTEST = 255
 _COUNTED_TOGETHER = 4096  # examples; limits the memory for counting pixels
+_DIGITS = 9  # a share of a number of examples is rounded to so many before it is rounded up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +70,13 @@ class Split:
         """The reason why a data set cannot have this split, or None. name: of the split, such as `training`."""
         stored_NX = self.stored_NX
         if stored_NX.dtype not in (torch.uint8, torch.float32) or stored_NX.ndim < 2 or 0 in stored_NX.shape:
-            return f"has {name} examples of {_described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
+            return f"has {name} examples of {described(stored_NX)}, expected uint8 or float32 [N, ...] with N >= 1"
         if stored_NX.dtype == torch.float32 and not bool(stored_NX.isfinite().all()):
             return f"has {name} examples with NaN or infinity"
         for noun, numbers_N in (("labels", self.labels_N), ("groups", self.groups_N)):
-            if numbers_N is not None and not _is_one_each(numbers_N, len(stored_NX)):
+            if numbers_N is not None and (numbers_N.dtype != torch.int64 or numbers_N.shape != (len(stored_NX),)):
                 return (
-                    f"has {name} {noun} of {_described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
+                    f"has {name} {noun} of {described(numbers_N)}, expected int64 [{len(stored_NX)}], one for each "
                     "example"
                 )
         lowest, highest = int(self.labels_N.min()), int(self.labels_N.max())
@@ -83,21 +85,13 @@ class Split:
         return None
 
 
-def _is_one_each(numbers_N: Tensor, examples: int) -> bool:
-    return numbers_N.dtype == torch.int64 and numbers_N.shape == (examples,)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """Training examples that gradually replace those of a data set while clients train.
-
-    stored_LX, labels_L: as in `Split`, with the shape of its examples. rate: examples that each client replaces per
-    version, > 0.
-    """
+    """Training examples, as in `Split`, that gradually replace those of a data set while clients train."""
 
     stored_LX: Tensor
     labels_L: Tensor
-    rate: float
+    rate: float  # examples that each client replaces per version, > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +117,7 @@ class Dataset:
         for name, split in splits.items():
             if (defect := split.defect(name, self.classes)) is not None:
                 raise self._error(defect)
-            train, other = _described(self.train.stored_NX[0]), _described(split.stored_NX[0])
+            train, other = described(self.train.stored_NX[0]), described(split.stored_NX[0])
             if train != other:
                 raise self._error(f"has training examples of {train}, but {name} examples of {other}")
         mean_C, std_C = self.normalisation.mean_C, self.normalisation.std_C
@@ -144,11 +138,12 @@ class Dataset:
 
         Machines with the same digest give clients the same examples.
         """
-        digest = hashlib.sha256(self.train.labels_N.numpy().astype("<i8").tobytes())
-        if self.train.groups_N is not None:
-            digest.update(self.train.groups_N.numpy().astype("<i8").tobytes())
+        parts = [self.train.labels_N, self.train.groups_N, None if self.later is None else self.later.labels_L]
+        digest = hashlib.sha256()
+        for numbers in parts:
+            if numbers is not None:
+                digest.update(numbers.numpy().astype("<i8").tobytes())
         if self.later is not None:
-            digest.update(self.later.labels_L.numpy().astype("<i8").tobytes())
             digest.update(np.float64(self.later.rate).astype("<f8").tobytes())
         return digest.hexdigest()
 
@@ -174,6 +169,37 @@ class Dataset:
         return UserError(f"data set {self.name!r} {defect}")
 
 
+def part(data: Dataset, *, share: float) -> Dataset:
+    """The first `share` of each class of both splits, in order.
+
+    share: in (0, 1]; the number of examples is rounded up, so that every class remains.
+    """
+    if share == 1:
+        return data
+    train, test = (split.at(_is_first(split.labels_N, data.classes, share)) for split in (data.train, data.test))
+    return replace(data, train=train, test=test)
+
+
+def with_validation(data: Dataset, share: float) -> Dataset:
+    """The last `share` of each training class as the test split, and the rest as the training split.
+
+    share: in (0, 1); the number of examples is rounded up. Raises UserError if no training example remains.
+    """
+    is_last_N = _is_first(data.train.labels_N.flip(0), data.classes, share).flip(0)
+    if is_last_N.all():
+        raise UserError(f"data.validation is {share:g}, which leaves no example to train on; make it smaller")
+    return replace(data, train=data.train.at(~is_last_N), test=data.train.at(is_last_N))
+
+
+def _is_first(labels_N: Tensor, classes: int, share: float) -> Tensor:
+    """[N] bool: whether an example belongs to the first share of its class."""
+    is_first_N = torch.zeros(len(labels_N), dtype=torch.bool)
+    for label in range(classes):
+        own = (labels_N == label).nonzero().flatten()
+        is_first_N[own[: ceil(round(share * len(own), _DIGITS))]] = True
+    return is_first_N
+
+
 def normalised(dataset: Dataset, how: str, published: Constants | None = None) -> Dataset:
     """The data set with a normalisation: standard, unit or raw. Floats are never normalised.
 
@@ -189,9 +215,7 @@ def normalised(dataset: Dataset, how: str, published: Constants | None = None) -
         return dataset
     if how == "raw":
         return dataset
-    if how == "unit":
-        return replace(dataset, normalisation=Normalisation(divisor=dataset.levels))
-    mean_C, std_C = published or measured(dataset.train.stored_NX, dataset.levels)
+    mean_C, std_C = ((), ()) if how == "unit" else published or measured(dataset.train.stored_NX, dataset.levels)
     return replace(dataset, normalisation=Normalisation(divisor=dataset.levels, mean_C=mean_C, std_C=std_C))
 
 
@@ -213,5 +237,6 @@ def measured(stored_NX: Tensor, levels: int) -> Constants:
     return tuple(mean_C.tolist()), tuple(std_C.tolist())
 
 
-def _described(tensor: Tensor) -> str:
+def described(tensor: Tensor | NDArray[np.generic]) -> str:
+    """Type and shape, for messages: `uint8 [3, 28, 28]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

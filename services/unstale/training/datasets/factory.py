@@ -1,7 +1,6 @@
 """Data sets that code of the user returns: `package.module:factory`."""
 
 import inspect
-from collections.abc import Iterable
 from inspect import Parameter
 
 from unstale.errors import UserError
@@ -9,8 +8,7 @@ from unstale.training.datasets.dataset import Dataset
 from unstale.training.datasets.source import Source
 from unstale.training.import_factory import import_factory
 
-_DEFAULTS = {"path": None, "normalise": "standard", "column": None}
-"""Arguments that a factory must take if they have another value."""
+_DEFAULTS = {"path": None, "normalise": "standard", "column": None}  # a factory must take another value
 
 
 def is_factory(name: str) -> bool:
@@ -40,8 +38,12 @@ def read(source: Source) -> Dataset:
                 f"data set {source.name!r} needs {parameter.name!r}; expected a factory that needs nothing "
                 f"but {', '.join(arguments)}"
             )
-    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
-        arguments = _accepted(source.name, arguments, parameters)
+    if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
+        keywords = {parameter.name for parameter in parameters if parameter.kind is not Parameter.POSITIONAL_ONLY}
+        for key, default in _DEFAULTS.items():
+            if key not in keywords and arguments[key] != default:
+                raise UserError(f"data set {source.name!r} takes no {key}, got {str(arguments[key])!r}; leave it out")
+        arguments = {key: value for key, value in arguments.items() if key in keywords}
     dataset = factory(**arguments)
     if not isinstance(dataset, Dataset):
         raise UserError(
@@ -49,12 +51,3 @@ def read(source: Source) -> Dataset:
             "unstale.training.datasets.Dataset"
         )
     return dataset
-
-
-def _accepted(name: str, arguments: dict[str, object], parameters: Iterable[Parameter]) -> dict[str, object]:
-    """The arguments that a factory takes. Raises UserError for others that were given."""
-    keywords = {parameter.name for parameter in parameters if parameter.kind is not Parameter.POSITIONAL_ONLY}
-    for key, default in _DEFAULTS.items():
-        if key not in keywords and arguments[key] != default:
-            raise UserError(f"data set {name!r} takes no {key}, got {str(arguments[key])!r}; leave it out")
-    return {key: value for key, value in arguments.items() if key in keywords}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unstale.errors import UserError, nearest
-from unstale.training.datasets.dataset import Dataset, Split
+from unstale.training.datasets.dataset import Dataset, Split, described
 from unstale.training.datasets.source import Source
 
 Array = NDArray[np.generic]
@@ -32,7 +32,7 @@ def read(source: Source) -> Dataset:
     x_train, x_test = arrays["x_train"], arrays["x_test"]
     if x_train.shape[1:] != x_test.shape[1:] or (x_train.dtype == np.uint8) != (x_test.dtype == np.uint8):
         raise UserError(
-            f"{path}: x_test holds {_described(x_test)}, but x_train {_described(x_train)}; "
+            f"{path}: x_test holds {described(x_test)}, but x_train {described(x_train)}; "
             "expected the same shape and type"
         )
     y_train, y_test = arrays["y_train"].astype(np.int64), arrays["y_test"].astype(np.int64)
@@ -79,15 +79,15 @@ def _names(path: Path, stored_names: list[str], column: str | None) -> list[str]
 def _check_part(path: Path, part: str, x: Array, y: Array) -> None:
     if x.dtype == np.uint8:
         if x.ndim not in (3, 4):
-            raise UserError(f"{path}: x_{part} holds {_described(x)}, expected uint8 images [N, H, W] or [N, H, W, C]")
+            raise UserError(f"{path}: x_{part} holds {described(x)}, expected uint8 images [N, H, W] or [N, H, W, C]")
     elif not np.issubdtype(x.dtype, np.floating) or x.ndim < 2:
-        raise UserError(f"{path}: x_{part} holds {_described(x)}, expected uint8 images or floats [N, ...]")
+        raise UserError(f"{path}: x_{part} holds {described(x)}, expected uint8 images or floats [N, ...]")
     if 0 in x.shape:
-        raise UserError(f"{path}: x_{part} holds {_described(x)}, expected at least one example")
+        raise UserError(f"{path}: x_{part} holds {described(x)}, expected at least one example")
     if x.dtype != np.uint8 and not abs(x).max() <= np.finfo(np.float32).max:
         raise UserError(f"{path}: x_{part} holds NaN, infinity or a number that float32 cannot hold")
     if not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
-        raise UserError(f"{path}: y_{part} holds {_described(y)}, expected {len(x)} integers, one for each example")
+        raise UserError(f"{path}: y_{part} holds {described(y)}, expected {len(x)} integers, one for each example")
 
 
 def _classes(path: Path, y_train: NDArray[np.int64], y_test: NDArray[np.int64]) -> int:
@@ -112,26 +112,23 @@ def _groups(path: Path, column: str | None, arrays: dict[str, Array]) -> tuple[T
         return None, None
     parts = [arrays[name] for name in (f"{column}_train", f"{column}_test") if name in arrays]
     for part, values in zip(("train", "test"), parts, strict=False):
-        _check_column(path, f"{column}_{part}", values, len(arrays[f"x_{part}"]))
+        examples = len(arrays[f"x_{part}"])
+        if values.shape != (examples,) or values.dtype.kind not in "iuUS":
+            raise UserError(
+                f"{path}: {column}_{part} holds {described(values)}, expected {examples} integers or strings, one for "
+                "each example"
+            )
     together = np.concatenate(parts)
     if not np.issubdtype(together.dtype, np.integer):
         if len({values.dtype.kind for values in parts}) > 1:
             raise UserError(
-                f"{path}: {column}_train holds {_described(parts[0])}, but {column}_test {_described(parts[1])}; "
+                f"{path}: {column}_train holds {described(parts[0])}, but {column}_test {described(parts[1])}; "
                 "expected the same type"
             )
         together = np.unique(together, return_inverse=True)[1]
     numbers = torch.from_numpy(together.astype(np.int64))
     train = len(parts[0])
     return numbers[:train], numbers[train:] if len(parts) > 1 else None
-
-
-def _check_column(path: Path, name: str, values: Array, examples: int) -> None:
-    is_usable = np.issubdtype(values.dtype, np.integer) or values.dtype.kind in "US"
-    if values.shape != (examples,) or not is_usable:
-        raise UserError(
-            f"{path}: {name} holds {_described(values)}, expected {examples} integers or strings, one for each example"
-        )
 
 
 def _stored(x: Array) -> Tensor:
@@ -142,7 +139,3 @@ def _stored(x: Array) -> Tensor:
             return stored[:, None]
         return stored.permute(0, 3, 1, 2).contiguous()  # three times as fast as numpy
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-
-
-def _described(array: Array) -> str:
-    return f"{array.dtype} {list(array.shape)}"

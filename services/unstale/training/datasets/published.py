@@ -1,4 +1,4 @@
-"""MNIST, FashionMNIST, EMNIST, CIFAR-10, CIFAR-100 and SVHN, from files in torchvision's layout.
+"""scikit-learn's digits, and MNIST, FashionMNIST, EMNIST, CIFAR-10, CIFAR-100 and SVHN in torchvision's layout.
 
 A folder that torchvision filled can be the cache. torchvision compares files that it unpickles (CIFAR) with the
 publisher's digest before.
@@ -29,6 +29,30 @@ FILES = {
 CLASSES = {"emnist-byclass": 62, "cifar100": 100}
 _UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, NotImplementedError, zlib.error)
 WITH_WRITERS = ("emnist-byclass.mat", "matlab/emnist-byclass.mat")
+
+
+def read_digits(source: Source) -> Dataset:
+    """1,797 handwritten digits of 8x8 pixels, 0 to 16: 1,442 to train on and 355 to test.
+
+    Of each class every fifth image in the stored order is a test image, so both splits have the same class shares.
+    """
+    from sklearn.datasets import load_digits  # slow to import; no other data set needs it
+
+    stored = load_digits()
+    images_NCHW = torch.from_numpy(stored.images.astype(np.uint8))[:, None]
+    labels_N = torch.from_numpy(stored.target.astype(np.int64))
+    is_test_N = torch.zeros(len(labels_N), dtype=torch.bool)
+    for label in range(10):
+        is_test_N[torch.nonzero(labels_N == label)[4::5]] = True
+    examples = Split(stored_NX=images_NCHW, labels_N=labels_N)
+    return Dataset(
+        name=source.name,
+        classes=10,
+        train=examples.at(~is_test_N),
+        test=examples.at(is_test_N),
+        levels=16,
+        origin="built into scikit-learn",
+    )
 
 
 def read(source: Source) -> Dataset:

@@ -64,17 +64,10 @@ def cache_folder(cache: str = CACHE) -> Path:
 def fetched(
     source: Source, files: str, read: Callable[[], Made], download: Callable[[], object], needs: str = ""
 ) -> Made:
-    """The result of `read`; if it fails and `source.download` is set, after a download.
+    """The result of `read` on the cache; if it fails and `source.download` is set, after a download.
 
-    Args:
-        source: the data set. Without `source.download` the network is not used.
-        files: pattern of the files that `read` needs, relative to the cache.
-        read: reads the cache.
-        download: fills the cache.
-        needs: command to run before the download.
-
-    Raises:
-        UserError: with the command that helps.
+    files: pattern of the files that `read` needs, relative to the cache. needs: command to run before the download.
+    Raises UserError with the command that helps.
     """
     try:
         return read()
@@ -85,9 +78,10 @@ def fetched(
         download()
         return read()
     except Exception as error:  # of libraries and of the network
+        deleting = f", delete {files} there" if is_there(source, files) else ""
         raise UserError(
             f"data set {source.name!r} cannot be downloaded to {source.location} ({reason_of(error)}); "
-            f"check the network{_deleting(source, files)} and try again{', or put the files there' * bool(needs)}"
+            f"check the network{deleting} and try again{', or put the files there' * bool(needs)}"
         ) from error
 
 
@@ -111,7 +105,3 @@ def _unreadable(source: Source, files: str, error: BaseException, needs: str) ->
     return UserError(
         f"data set {source.name!r} is not in {source.location}; get it with: {command}, or set data.download"
     )
-
-
-def _deleting(source: Source, files: str) -> str:
-    return f", delete {files} there" if is_there(source, files) else ""

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from unstale.errors import UserError
-from unstale.training.datasets.dataset import BRIGHTEST, Dataset, Later, Normalisation, Split
+from unstale.training.datasets.dataset import BRIGHTEST, Dataset, Later, Normalisation, Split, normalised
 
-MEAN, STD = 0.5, 0.25
-"""Of `standard`: for bytes from 0 to 1, the same for both data sets and all channels."""
+STANDARD = (0.5,), (0.25,)
+"""Mean and deviation of `standard`: for bytes from 0 to 1, the same for both data sets and all channels."""
 
 _CONVERTED_TOGETHER = 1024  # images; limits the memory for converting
 
@@ -29,12 +29,12 @@ def varied(first: Dataset, second: Dataset, *, rate: float, normalise: str) -> D
     alike (`standard` is a mean of 0.5 and a deviation of 0.25). Floats are not changed and must have one shape. Groups
     are those of the first training split; the test split has none.
 
-    rate: as in `Later`. normalise: one of NORMALISE. Raises UserError for data sets that do not fit together.
+    rate: as in `Later`. Raises UserError for data sets that do not fit together.
     """
     _check(first, second)
     first, second = _like(first, second), _like(second, second)
     tests = (first.test, second.test)
-    return Dataset(
+    together = Dataset(
         name=f"{first.name} to {second.name}",
         classes=first.classes,
         train=first.train,
@@ -43,10 +43,11 @@ def varied(first: Dataset, second: Dataset, *, rate: float, normalise: str) -> D
             labels_N=torch.cat([split.labels_N for split in tests]),
         ),
         levels=second.levels,
-        normalisation=_normalisation(second, normalise),
         origin=f"{first.origin} and {second.origin}",
         later=Later(stored_LX=second.train.stored_NX, labels_L=second.train.labels_N, rate=rate),
     )
+    are_floats = second.train.stored_NX.dtype == torch.float32
+    return together if are_floats else normalised(together, normalise, STANDARD)
 
 
 def _check(first: Dataset, second: Dataset) -> None:
@@ -100,14 +101,6 @@ def _converted(stored_NX: Tensor, shape: tuple[int, ...], scale: float) -> Tenso
             levels_nX = interpolate(levels_nX, size=shape[1:], mode="bilinear", antialias=True)
         converted_nX.copy_(levels_nX.round_().clamp_(0, BRIGHTEST))  # copies a grey channel to all
     return converted_NX
-
-
-def _normalisation(dataset: Dataset, normalise: str) -> Normalisation:
-    if dataset.train.stored_NX.dtype == torch.float32 or normalise == "raw":
-        return Normalisation()
-    if normalise == "unit":
-        return Normalisation(divisor=dataset.levels)
-    return Normalisation(divisor=dataset.levels, mean_C=(MEAN,), std_C=(STD,))
 
 
 def _spelled(shape: tuple[int, ...]) -> str:

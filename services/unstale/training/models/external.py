@@ -4,7 +4,6 @@ Legend: b examples of a mini-batch, X the shape of one example, C classes.
 """
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,7 +14,7 @@ from torch.nn.functional import batch_norm
 from unstale.errors import UserError, unknown_name
 from unstale.flat import float_buffers
 from unstale.training.import_factory import import_factory
-from unstale.training.models.networks import Shape
+from unstale.training.models.networks import Maker, Shape
 
 TORCHVISION = "torchvision."
 
@@ -32,7 +31,7 @@ def torchvision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
+def torchvision_model(name: str) -> Maker:
     """A factory of torchvision's model of this name, without the prefix, initialised without pretrained weights.
 
     Raises UserError for an unknown name and a model that does not classify images. The factory raises MisfitError for
@@ -57,29 +56,27 @@ def torchvision_model(name: str) -> Callable[[Shape, int], nn.Module]:
     return make
 
 
-def factory(name: str) -> Callable[[Shape, int], nn.Module]:
-    """The factory of `package.module:factory`, which is called with input_shape and classes.
+def factory(name: str) -> Maker:
+    """The factory `package.module:factory`, whose exceptions are not caught. Raises UserError for another name."""
+    user_factory = import_factory("model", name)
 
-    Raises UserError for a name that cannot be imported. Exceptions of its code are not caught.
-    """
-    return partial(_call, name, import_factory("model", name))
-
-
-def _call(name: str, user_factory: Callable[..., object], input_shape: Shape, classes: int) -> nn.Module:
-    signature = inspect.signature(user_factory)
-    try:
-        bound = signature.bind(input_shape=input_shape, classes=classes)
-    except TypeError:  # other names of the parameters
+    def make(input_shape: Shape, classes: int) -> nn.Module:
+        signature = inspect.signature(user_factory)
         try:
-            bound = signature.bind(input_shape, classes)
-        except TypeError:
-            raise UserError(
-                f"model {name!r} takes {signature}, expected a function of (input_shape, classes)"
-            ) from None
-    module = user_factory(*bound.args, **bound.kwargs)
-    if not isinstance(module, nn.Module):
-        raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
-    return module.cpu()
+            bound = signature.bind(input_shape=input_shape, classes=classes)
+        except TypeError:  # other names of the parameters
+            try:
+                bound = signature.bind(input_shape, classes)
+            except TypeError:
+                raise UserError(
+                    f"model {name!r} takes {signature}, expected a function of (input_shape, classes)"
+                ) from None
+        module = user_factory(*bound.args, **bound.kwargs)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
+        return module.cpu()
+
+    return make
 
 
 class MisfitError(Exception):
@@ -100,8 +97,11 @@ def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> n
     after = dict(buffers)
     logits = _trial_pass(module, after, input_shape)
     if not isinstance(logits, Tensor) or logits.dtype != torch.float32 or logits.shape != (2, classes):
+        described = f"a value of type {type(logits).__name__}"
+        if isinstance(logits, Tensor):
+            described = f"{_dtype(logits)} values of shape {spelled(tuple(logits.shape))}"
         raise UserError(
-            f"model {name!r} gives {_described(logits)} for two inputs of shape {spelled(input_shape)}, "
+            f"model {name!r} gives {described} for two inputs of shape {spelled(input_shape)}, "
             f"expected float32 logits of shape 2x{classes}"
         )
     for key, _ in float_buffers(module):
@@ -151,12 +151,6 @@ def _normalise(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, inputs: T
     if norm.training and norm.track_running_stats and inputs.numel() == inputs.shape[1]:
         return batch_norm(inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
     return type(norm).forward(norm, inputs)
-
-
-def _described(answer: object) -> str:
-    if isinstance(answer, Tensor):
-        return f"{_dtype(answer)} values of shape {spelled(tuple(answer.shape))}"
-    return f"a value of type {type(answer).__name__}"
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Networks without norm layers.
+"""The built-in networks.
 
 Source: docs/methods/models.md#models
 
@@ -6,13 +6,17 @@ Each ends in one logit per class. Shapes are those of one example, channels firs
 biases.
 """
 
+from collections.abc import Callable
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 from typing_extensions import override
 
 Shape = tuple[int, ...]
+Maker = Callable[[Shape, int], nn.Module]
+"""Builds a network for the shape of one example and a number of classes."""
 
 
 class Halving(nn.MaxPool2d):
@@ -59,26 +63,16 @@ def logreg(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), classes))
 
 
-def lenet_28(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 without padding for 1x28x28: 44,426 parameters at 10 classes."""
-    return _lenet(input_shape, classes, flattened=16 * 4 * 4)
+def lenet(input_shape: Shape, classes: int, padding: int = 0) -> nn.Module:
+    """LeNet-5, with pixels of padding around the image.
 
-
-def lenet_28_padded(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 for 1x28x28 with two pixels of padding around the image: 61,706 parameters at 10 classes."""
-    return _lenet(input_shape, classes, flattened=16 * 5 * 5, padding=2)
-
-
-def lenet_cifar(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5 without padding for 3x32x32: 62,006 parameters at 10 classes, 69,656 at 100."""
-    return _lenet(input_shape, classes, flattened=16 * 5 * 5)
-
-
-def _lenet(input_shape: Shape, classes: int, flattened: int, padding: int = 0) -> nn.Module:
+    At 10 classes 44,426 parameters for 1x28x28, 61,706 with two pixels of padding, and 62,006 for 3x32x32.
+    """
+    side = (input_shape[1] + 2 * padding - 12) // 4  # after both convolutions
     return nn.Sequential(
         *(FirstConv2d(input_shape[0], 6, kernel_size=5, padding=padding), Halving(), nn.ReLU()),
         *(nn.Conv2d(6, 16, kernel_size=5), Halving(), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(flattened, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+        *(nn.Linear(16 * side**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
     )
 
 
@@ -126,3 +120,57 @@ def digits_cnn(input_shape: Shape, classes: int) -> nn.Module:
         *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), Halving(), nn.ReLU(), nn.Flatten()),
         nn.Linear(32 * 4 * 4, classes),
     )
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "group": lambda channels: nn.GroupNorm(2, channels),
+    "batch": nn.BatchNorm2d,
+}
+"""Norm layers of the ResNets, by their number of channels; both have the same number of parameters.
+
+`group`: no buffers, and an example's logits do not depend on its batch. `batch`: as in the literature, with running
+statistics as buffers.
+Source: docs/methods/models.md#resnet8
+"""
+
+
+def resnet(input_shape: Shape, classes: int, *, widths: tuple[int, ...], blocks: int, norm: str = "group") -> nn.Module:
+    """Stages with `blocks` blocks each, for 3x32x32; the first block of each stage but the first halves the image.
+
+    At 10 classes 78,042 parameters for one block of 16, 32 and 64 channels each, 11,173,962 for ResNet-18 (with another
+    stem than ImageNet's): two of 64, 128, 256 and 512.
+    """
+    first = FirstConv2d(input_shape[0], widths[0], 3, padding=1, bias=False)
+    layers: list[nn.Module] = [first, NORMS[norm](widths[0]), nn.ReLU()]
+    before = widths[0]
+    for stage, width in enumerate(widths):
+        for block in range(blocks):
+            layers.append(_Block(before, width, 2 if stage and not block else 1, NORMS[norm]))
+            before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+class _Block(nn.Module):
+    """relu(norm(conv(relu(norm(conv(x))))) + x), with a 1x1 convolution of x if its shape changes."""
+
+    draws_nothing = True
+
+    def __init__(self, before: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *(_convolution(before, width, 3, stride), norm(width), nn.ReLU()),
+            *(_convolution(width, width, 3, 1), norm(width)),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if before == width and stride == 1
+            else nn.Sequential(_convolution(before, width, 1, stride), norm(width))
+        )
+
+    def forward(self, inputs_BCHW: Tensor) -> Tensor:
+        return relu(self.residual(inputs_BCHW) + self.shortcut(inputs_BCHW))
+
+
+def _convolution(before: int, width: int, size: int, stride: int) -> nn.Conv2d:
+    # The norm that follows has a bias.
+    return nn.Conv2d(before, width, size, stride=stride, padding=size // 2, bias=False)

@@ -1,14 +1,25 @@
-"""Partitions of training examples among clients, and statistics of them.
+"""Partitions of training examples among clients, by name, and statistics of them.
 
-One method per module; the interface is in `interface`, the names in `registry`.
 Source: docs/methods/partitions.md#partitions
 """
 
-from unstale.training.partition.histogram import Spread, Summary, block_holders, label_counts, summary, top_holders
-from unstale.training.partition.interface import Examples, Indices, Partition, check, split
-from unstale.training.partition.own_test_sets import split_test_set
-from unstale.training.partition.registry import PARTITIONS, create
-from unstale.training.partition.slow_class import slow_clients
+from unstale.settings.learning import PartitionSettings
+from unstale.settings.part import part
+from unstale.training.partition.classes import Blocks, Classes, LabelCount, NaturalSynthetic
+from unstale.training.partition.dirichlet import Dirichlet, DirichletClient, Iid, SlowClass, slow_clients
+from unstale.training.partition.groups import Column, Natural
+from unstale.training.partition.interface import (
+    Examples,
+    Indices,
+    Partition,
+    Spread,
+    Summary,
+    check,
+    label_counts,
+    split,
+    split_test_set,
+    summary,
+)
 from unstale.training.partition.variant import VariantStream
 
 __all__ = [
@@ -19,7 +30,6 @@ __all__ = [
     "Spread",
     "Summary",
     "VariantStream",
-    "block_holders",
     "check",
     "create",
     "label_counts",
@@ -27,5 +37,22 @@ __all__ = [
     "split",
     "split_test_set",
     "summary",
-    "top_holders",
 ]
+
+PARTITIONS: dict[str, type[Partition]] = {
+    "blocks": Blocks,
+    "classes": Classes,
+    "column": Column,
+    "dirichlet": Dirichlet,
+    "dirichlet-client": DirichletClient,
+    "iid": Iid,
+    "label-count": LabelCount,
+    "natural": Natural,
+    "natural-synthetic": NaturalSynthetic,
+    "slow-class": SlowClass,
+}
+
+
+def create(settings: PartitionSettings) -> Partition:
+    """The partition of these settings. Raises UserError."""
+    return part(settings, "partition", PARTITIONS)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from unstale.errors import UserError
 from unstale.seeds import Generator, Stream, stream
-from unstale.training.partition.histogram import label_counts
-from unstale.training.partition.interface import Examples, Indices
+from unstale.training.partition.interface import Examples, Indices, label_counts
 
 NEW_EXAMPLES, ORDER = 1, 2  # part of the key of the stream
 DENOMINATOR_MAX = 1_000_000  # a rate is a fraction such as 1/3, which no float equals
@@ -38,7 +37,7 @@ class VariantStream:
         rate: float | Fraction,
         seed: int,
     ) -> None:
-        """shares: initial examples of each client. rate: q, examples per epoch, > 0. seed: of the run.
+        """partitions: initial examples of each client. rate: q, examples per epoch, > 0.
 
         Raises UserError if the rate is more than any client holds, or a class has fewer new examples than a client
         needs.
@@ -77,28 +76,19 @@ class VariantStream:
 
     def replacements(self, client_id: int) -> tuple[Indices, Indices]:
         """All positions in the client's share, in the order of replacement, and the new example for each."""
-        positions = self._rng(ORDER, client_id).permutation(len(self._partitions[client_id]))
-        return positions, self._successors(client_id)[positions]
-
-    def replaced(self, client_id: int, epoch: int) -> tuple[Indices, Indices]:
-        """The first `count` of the `replacements` at this epoch."""
-        done = self.count(client_id, epoch)
-        positions, new = self.replacements(client_id)
-        return positions[:done], new[:done]
-
-    def indices(self, client_id: int, epoch: int) -> Indices:
-        """The client's examples by position: i < n is the old example i, n + j the new example j."""
-        indices = self._partitions[client_id].copy()
-        positions, new = self.replaced(client_id, epoch)
-        indices[positions] = len(self._labels_n) + new
-        return indices
-
-    def _successors(self, client_id: int) -> Indices:
-        """The new example for each position of the share: the client's own slice of its class."""
         labels = self._labels_n[self._partitions[client_id]]
-        successors = np.empty(len(labels), dtype=np.int64)
+        successors = np.empty(len(labels), dtype=np.int64)  # by position: the client's own slice of its class
         for label in np.unique(labels):
             own = np.flatnonzero(labels == label)
             offsets = self._before_NC[client_id, label] + np.arange(len(own))
             successors[own] = self._new[label][offsets % len(self._new[label])]
-        return successors
+        positions = self._rng(ORDER, client_id).permutation(len(labels))
+        return positions, successors[positions]
+
+    def indices(self, client_id: int, epoch: int) -> Indices:
+        """The client's examples by position: i < n is the old example i, n + j the new example j."""
+        replaced = self.count(client_id, epoch)
+        positions, new = self.replacements(client_id)
+        indices = self._partitions[client_id].copy()
+        indices[positions[:replaced]] = len(self._labels_n) + new[:replaced]
+        return indices
