@@ -38,7 +38,7 @@ from unstale.server.loop import ConnectionCut, Loop, QueueItem, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import Run, prepare
-from unstale.server.state import Access, ProtocolSettings
+from unstale.server.state import ProtocolSettings
 from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
 from unstale_proto.limits import HEADER_BYTES_MAX
@@ -198,21 +198,19 @@ class Server:
         if run.journal is not None:
             stats.restore(run.journal.database)
         protocol = ServerProtocol(
-            RouterTransport(self._socket),
-            run.clock,
-            state=run.state,
-            settings=ProtocolSettings(
+            ProtocolSettings(
                 linger_s=settings.server.linger_s,
                 return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
                 task_timeout_s=settings.server.task_timeout_s,
                 prefetches=run.learner.prefetches,
                 stays=self._stays,
-            ),
-            access=Access(
                 client_limits=client_limits.configured(settings.server),
                 may_speak=self._authenticator.may_speak,
                 owner_of=self._authenticator.owner_of,
             ),
+            run.state,
+            RouterTransport(self._socket),
+            clock=run.clock,
             compute=self._compute.submit,
             stats=stats,
             observe=observe,

@@ -1,24 +1,31 @@
-"""Maps connections to client ids. No I/O and no clock.
-
-The server's socket gives each connection a routing id, which acts as a client after its hello. A peer may choose its
-own routing id, but none that starts with a zero byte as those of the socket do, so it cannot take over a connection. A
-client has one connection at a time: the newest hello wins.
-"""
+"""What hellos settle: the connection of each client, and the encodings of its payloads. No I/O and no clock."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from unstale_proto.messages import Hello, ProcessStart
+from unstale.learner.row_checks import Layout
+from unstale.server.slot_scheduler import Owner
+from unstale_proto import encodings
+from unstale_proto.encodings import FLOAT32, Encoding
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Hello, ProcessStart, Welcome
 
 SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of theirs may still be under way
 
 
 @dataclass(slots=True)
 class Sessions:
-    """Connections by client, and clients by connection. clients: Number of client ids."""
+    """Connections by client, and clients by connection.
+
+    The server's socket gives each connection a routing id, which acts as a client after its hello. A peer may choose
+    its own routing id, but none that starts with a zero byte as those of the socket do, so it cannot take over a
+    connection. A client has one connection at a time: the newest hello wins.
+    """
 
     clients: int
+    owners: dict[int, Owner] = field(default_factory=dict)
+    """With whom each client that said hello shares slots for large payloads."""
     client_of: Callable[[bytes], int | None] = field(init=False, repr=False)
     """Returns the client of a connection, None before its hello. It is `dict.get` itself, the most frequent call."""
     _route_of: dict[int, bytes] = field(default_factory=dict)
@@ -33,14 +40,10 @@ class Sessions:
         self.client_of = self._client_of.get
 
     def is_superseded(self, hello: Hello, *, active: bool) -> bool:
-        """Return whether another process owns the client rather than the sender of this hello.
+        """Whether another process owns the client rather than the sender of this hello.
 
         Of processes with one home, the one with the greater start number does. An inactive client may return with a
         smaller number, because its home may have been restored from a copy. Without a home, an earlier owner does not.
-
-        Args:
-            hello: The message.
-            active: Whether the client takes part at present.
         """
         last = self._start_of.get(hello.client_id)
         if last is not None and hello.start is not None and hello.start.home == last.home:
@@ -50,8 +53,8 @@ class Sessions:
     def admit(self, hello: Hello, route: bytes) -> bytes | None:
         """Let `route` speak for the client from now on.
 
-        Returns the route of another process that spoke for it before and must receive a stop; None when
-        there was none, or when it is the same process (the same token) on a new connection.
+        Returns the route of another process that spoke for it before and must receive a stop; None when there was none,
+        or when it is the same process (the same token) on a new connection.
         """
         client_id, token = hello.client_id, hello.session
         assert 0 <= client_id < self.clients
@@ -80,6 +83,9 @@ class Sessions:
         """Whether this hello comes from the process and connection that speak for the client already."""
         return self.route_of(client_id) == route and self._token_of.get(client_id) == token
 
+    def owner_of(self, client_id: int) -> Owner:
+        return self.owners.get(client_id, client_id)
+
     def route_of(self, client_id: int) -> bytes | None:
         """Connection of a client, or None when it cannot be reached."""
         return None if client_id in self._cut_off else self._route_of.get(client_id)
@@ -106,3 +112,43 @@ class Sessions:
         del self._client_of[self._route_of.pop(client_id)]
         del self._token_of[client_id]
         self._cut_off.discard(client_id)
+
+
+class EncodingNegotiation:
+    """Protocol thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
+    d. frames: a model as float32.
+
+    models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one
+    of them, so that a client may go on with less than it could do before, or the other way round. update_bytes_max: of
+    an update's payload. layout: of its row.
+    """
+
+    def __init__(self, welcome: Welcome, dimension: int, frames: Sequence[memoryview]) -> None:
+        self._welcome = welcome
+        behind = sum(map(len, frames)) // FLOAT_BYTES - dimension
+        extra = dimension if welcome.extra else 0
+        self.layout = Layout(dimension, behind - extra, extra)
+        self.models = encodings.of_models(welcome.encoding, dimension, behind)
+        mine = encodings.of_updates(welcome.encoding, dimension, behind)
+        plain = encodings.of_updates(None, dimension, behind)
+        self.updates: tuple[Encoding, ...] = (plain,) if mine.name == FLOAT32 else (plain, mine)
+        self.update_bytes_max = max(encoding.payload_bytes for encoding in self.updates)
+        self._take_models: set[int] = set()  # clients
+
+    def welcome(self, hello: Hello, version: int) -> Welcome:
+        """The welcome that answers a hello."""
+        plan = encodings.agreed(self._welcome.encoding, hello.encodings)
+        changes = {"client_id": hello.client_id, "version": version, "encoding": plan}
+        return self._welcome.model_copy(update=changes)
+
+    def admit(self, hello: Hello) -> None:
+        """A client was welcomed: from now on its models are encoded as agreed."""
+        plan = encodings.agreed(self._welcome.encoding, hello.encodings)
+        if plan is not None and plan.models != FLOAT32:
+            self._take_models.add(hello.client_id)
+        else:
+            self._take_models.discard(hello.client_id)
+
+    def takes_models(self, client_id: int) -> bool:
+        """Whether a client receives models in the encoding of the run."""
+        return client_id in self._take_models
