@@ -124,13 +124,13 @@ def test_a_server_that_resumes_has_the_bounds_and_rates_of_the_one_that_died(tmp
         assert clients[1].answer(tasks[1], of_norm(2.0**30)).reason is Reason.NORM_TOO_LARGE
         assert clients[0].answer(tasks[0], of_norm(5.0)).outcome == "accepted"
         tasks[0], _ = clients[0].task()
-        bounds = server.server._protocol._state.admission.bounds.state_dict()
+        bounds = server.server._protocol._admission.bounds.state_dict()
         shutil.copytree(lived, copied)  # as kill -9 leaves it: behind a checkpoint there are updates
         for client in clients:
             client.__exit__()
     assert recorded(copied, "SELECT max(version) FROM checkpoints") == [(12,)]
     assert recorded(copied, "SELECT norm FROM updates WHERE reason = 'norm-too-large'") == [(2.0**30,)]
     with RunningServer(settings_in(copied, **changes)) as server, RawClient(server.address, 0) as client:
-        assert server.server._protocol._state.admission.bounds.state_dict() == bounds
+        assert server.server._protocol._admission.bounds.state_dict() == bounds
         client.join(holding=(tasks[0].task_id,))
         assert client.answer(tasks[0], of_norm(1.0)).outcome == "accepted"

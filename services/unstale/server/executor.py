@@ -25,7 +25,7 @@ from unstale.server.commands import (
     PrecomputeCommand,
 )
 from unstale.server.delivery import DeliveryTracker
-from unstale.server.run_stats import RunStats
+from unstale.server.stats import RunStats
 from unstale.server.timers import Timers
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Heartbeat, Hello, Message, Stop

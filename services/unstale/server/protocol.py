@@ -68,9 +68,9 @@ class ServerProtocol:
         stats: ServerStats,
         observe: actions.Observer | None = None,
     ) -> None:
-        self._settings, self._state = settings, state
-        self._clock, self._stats = clock, stats
+        self._settings, self._clock, self._stats = settings, clock, stats
         self._coordinator = coordinator = state.coordinator
+        self._journal, self._admission, self._welcome = state.journal, state.admission, state.welcome
         self._client_limits = settings.client_limits
         self._sent = state.sent
         self._linger_s, self._leaves_early = settings.linger_s, True
@@ -190,7 +190,7 @@ class ServerProtocol:
         """
         at_s, executor = self._clock(), self._executor
         # After a pause of this process, heartbeats and answers may be among the messages that wait.
-        extra_s = self._state.welcome.lease_s if more_waits else 0.0
+        extra_s = self._welcome.lease_s if more_waits else 0.0
         for event in executor.timers.due_events(at_s, self._transfers.goes_on, extra_s=extra_s):
             if isinstance(event, events.TaskExpired):
                 why = "client %d has not answered task %d in time"
@@ -239,7 +239,7 @@ class ServerProtocol:
         self._sent = applied.result.sent
         event, following = self._executor.record_round(applied)
         # A run that was stopped meanwhile is resumed later: no state may be stored in which it is over.
-        journal = None if self._resumes_later else self._state.journal
+        journal = None if self._resumes_later else self._journal
         ends = self._coordinator.phase is Phase.FINISHED
         if journal is not None and (self._stops or journal.wants_checkpoint(event.version, ends=ends)):
             self._checkpoint(journal)
@@ -250,12 +250,11 @@ class ServerProtocol:
     def _stop(self) -> None:
         """End the process for the operator, with a checkpoint to resume from, after the round that is being applied."""
         self._stays = False
-        journal = self._state.journal
-        if journal is not None and self._executor.finish is None:
+        if self._journal is not None and self._executor.finish is None:
             self._stops = self._coordinator.making is not None
             if self._stops:
                 return
-            self._checkpoint(journal)
+            self._checkpoint(self._journal)
         self._executor.handle(events.StopRequested(at_s=self._clock()))
 
     def _checkpoint(self, journal: Journal) -> None:
@@ -269,19 +268,18 @@ class ServerProtocol:
                 version=self._coordinator.version,
                 seq=journal.begin_checkpoint(),
                 coordinator=snapshot.taken(self._coordinator),
-                admission=self._state.admission.bounds.state_dict(),
+                admission=self._admission.bounds.state_dict(),
             )
         )
 
     def _checkpointed(self, item: Saved | NotSaved) -> None:
-        journal = self._state.journal
-        assert journal is not None
+        assert self._journal is not None
         self._executor.commands_open -= 1
         if isinstance(item, Saved):
-            journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
+            self._journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
             self._stats.saved(item)
         else:
-            journal.not_saved(item.version, item.error)
+            self._journal.not_saved(item.version, item.error)
             self._stats.not_saved()
 
     # --- messages ---

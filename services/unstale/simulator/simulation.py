@@ -21,7 +21,7 @@ from unstale.metrics.progress import Outcome, Progress
 from unstale.server.admission import Admission
 from unstale.server.commands import Applied
 from unstale.server.executor import ActionExecutor
-from unstale.server.run_stats import RunStats
+from unstale.server.stats import RunStats
 from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator import corruption
 from unstale.simulator.encoded import Encoded
