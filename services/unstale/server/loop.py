@@ -60,80 +60,69 @@ class RouterTransport:
         return Delivery.SENT
 
 
+@dataclass(kw_only=True, eq=False)
 class Loop:
     """Handles messages, results and timers until the run is over.
 
-    Args:
+    Attributes:
         socket: Bound; the server protocol sends over it.
         queue: Of results.
-        protocol: Of the server.
         clock: Of the server protocol.
         key_of: Public key of the sender of a frame, None in plain text.
         limiter: Of the socket's connections.
     """
 
-    def __init__(
-        self,
-        socket: zmq.Socket[bytes],
-        queue: WakeableQueue[QueueItem],
-        protocol: ServerProtocol,
-        *,
-        clock: Callable[[], float],
-        key_of: Callable[[zmq.Frame], str | None],
-        limiter: ConnectionLimiter,
-    ) -> None:
-        self._socket = socket
-        self._clock = clock
-        self._key_of = key_of
-        self._limiter = limiter
-        self._queue = queue
-        self._protocol = protocol
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(queue.fileno(), zmq.POLLIN)
+    socket: zmq.Socket[bytes]
+    queue: WakeableQueue[QueueItem]
+    protocol: ServerProtocol
+    clock: Callable[[], float]
+    key_of: Callable[[zmq.Frame], str | None]
+    limiter: ConnectionLimiter
+
+    def __post_init__(self) -> None:
         self._more_waits = False
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+        self._poller.register(self.queue.fileno(), zmq.POLLIN)
 
     def run(self, *, ended: Callable[[], None]) -> None:
-        """Run until the protocol is over. Re-raises the exception that ended the compute thread. ended: called once the
-        run has an outcome, perhaps again.
+        """Run until the protocol is over. Re-raises the exception that ended the compute thread.
+
+        ended: called once the run has an outcome, perhaps again.
         """
-        while not self._protocol.is_over:
+        while not self.protocol.is_over:
             self._turn()
-            if self._protocol.outcome is not None:
+            if self.protocol.outcome is not None:
                 ended()
 
     def _turn(self) -> None:
-        ready = dict(self._poller.poll(self._patience_ms()))
-        if self._queue.fileno() in ready:
-            for item in self._queue.drain():
+        due_s = self.protocol.due_s
+        ready = dict(self._poller.poll(None if due_s is None else max(0, int((due_s - self.clock()) * 1000) + 1)))
+        if self.queue.fileno() in ready:
+            for item in self.queue.drain():
                 if isinstance(item, Ping):
                     item.answered.set()
                 elif isinstance(item, ConnectionCut):
-                    self._protocol.on_connection_cut(item.route)
+                    self.protocol.on_connection_cut(item.route)
                 else:
-                    self._protocol.on_result(item)
-        if self._socket in ready:
-            self._limiter.at_rest = False
+                    self.protocol.on_result(item)
+        if self.socket in ready:
+            self.limiter.at_rest = False
             self._receive_some()
-        self._protocol.flush(more_waits=self._more_waits)
-        self._limiter.at_rest = not self._more_waits
+        self.protocol.flush(more_waits=self._more_waits)
+        self.limiter.at_rest = not self._more_waits
 
     def _receive_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
-            received = sockets.receive_routed(self._socket, payload_bytes_max=self._protocol.payload_bytes_max)
+            received = sockets.receive_routed(self.socket, payload_bytes_max=self.protocol.payload_bytes_max)
             if received is None:
                 self._more_waits = False
-                self._limiter.drained()
+                self.limiter.drained()
                 break
             route, header, payload, dropped = received
-            connection = self._limiter.heard(route)
+            connection = self.limiter.heard(route)
             frames = [frame.buffer for frame in payload]
-            self._protocol.on_message(route.bytes, header, frames, key=self._key_of(route))
+            self.protocol.on_message(route.bytes, header, frames, key=self.key_of(route))
             if dropped > FRAMES_MAX:
-                self._limiter.cut(connection, connections.TOO_MANY_FRAMES)
-
-    def _patience_ms(self) -> int | None:
-        """Time to wait for a message or result; None for no limit."""
-        due_s = self._protocol.due_s
-        return None if due_s is None else max(0, int((due_s - self._clock()) * 1000) + 1)
+                self.limiter.cut(connection, connections.TOO_MANY_FRAMES)

@@ -2,7 +2,7 @@
 
 import logging
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ from unstale.server import admission
 from unstale.server.admission import Admission
 from unstale.server.background_writer import BackgroundWriter
 from unstale.server.commands import CheckpointCommand
-from unstale.server.compute import Keep, Save, frames_of
+from unstale.server.compute import Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
@@ -49,8 +49,7 @@ class Run:
     """The parts of a run.
 
     journal: None for one that leaves nothing behind. recovered: where it was taken up, None for a new one. clock: of
-    the run. dimension: d. admission: judges what updates claim. save_model: writes a version to the file that the
-    settings name.
+    the run. dimension: d. save_model: writes a version to the file that the settings name.
     """
 
     coordinator: Coordinator
@@ -68,7 +67,10 @@ class Run:
     @property
     def state(self) -> RunState:
         """The parts that the server protocol needs, at the version that the run has reached."""
-        sent = self._sent
+        now, encoding = self.learner.version, self.encoding
+        first = max(0, now - self.coordinator.settings.stale_rounds_max)
+        sent = {version: self.learner.base(version) for version in range(first, now)} | {now: self.learner.sent}
+        encoded = {} if encoding is None else {number: frames_of(version, encoding) for number, version in sent.items()}
         return RunState(
             coordinator=self.coordinator,
             staging=self.staging,
@@ -77,17 +79,11 @@ class Run:
             learning_rate=self.learner.learning_rate,
             sent=self.learner.sent,
             frames={number: frames_of(version) for number, version in sent.items()},
-            encoded=self._encoded(sent),
+            encoded=encoded,
             dimension=self.dimension,
             journal=self.journal,
             partial_files=PartialFiles(None if self.journal is None else self.journal.directory.transfers),
         )
-
-    def _encoded(self, sent: Mapping[int, Version]) -> dict[int, Sequence[memoryview]]:
-        encoding = self.encoding
-        if encoding is None:
-            return {}
-        return {number: frames_of(version, encoding) for number, version in sent.items()}
 
     @property
     def encoding(self) -> Encoding | None:
@@ -98,44 +94,20 @@ class Run:
         return encodings.of_models(plan, self.dimension, self.learner.row_numbers - self.dimension)
 
     @property
-    def _sent(self) -> dict[int, Version]:
-        """Versions that tasks may carry: the current one, and those before it that a stale client may be given."""
-        now = self.learner.version
-        late = max(self.coordinator.settings.stale_rounds.values(), default=0)
-        past = {version: self.learner.base(version) for version in range(max(0, now - late), now)}
-        return {**past, now: self.learner.sent}
-
-    @property
     def save(self) -> Save | None:
         """Writes a checkpoint; None without a journal."""
         return None if self.journal is None else partial(_write_checkpoint, self.journal)
-
-    @property
-    def keep(self) -> Keep | None:
-        """Stores the results of the compensator for a version; None without a journal."""
-        return None if self.journal is None else self.journal.keep_made
-
-    def close(self) -> None:
-        """Close the journal."""
-        if self.journal is not None:
-            self.journal.close()
 
 
 def prepare(settings: Settings) -> Run:
     """Make a new run, or resume one. Raises UserError where the settings or the directory do not allow it."""
     limit_retained_memory()
     parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
-    device, dataset, model, coordinator_settings, learner = (
-        parts.device,
-        parts.dataset,
-        parts.model,
-        parts.coordinator,
-        parts.learner,
-    )
+    model, dataset, learner, coordinator_settings = parts.model, parts.dataset, parts.learner, parts.coordinator
     save_model = build.saver(settings, model)
     model.let_go()
     admits = admission.configured(settings, learner, _examples_of(settings, dataset))
-    evaluate = build.evaluation(settings, model, dataset, device)
+    evaluate = build.evaluation(settings, model, dataset, parts.device)
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=dataset.labels_digest)
     with ExitStack() as stack:
         journal = open_journal(settings)
@@ -145,7 +117,7 @@ def prepare(settings: Settings) -> Run:
             check_not_given_up(journal.database, journal.directory.path)
             coordinator_settings = replace(coordinator_settings, excluded=excluded(journal.database))
         coordinator = Coordinator(coordinator_settings)
-        staging = _staging(settings, coordinator_settings, learner, journal, device)
+        staging = _staging(settings, coordinator_settings, learner, journal, parts.device)
         if journal is not None:
             welcome_message = welcome_message.model_copy(update={"run_id": journal.run_id(welcome_message.run_id)})
             if not journal.directory.is_new:
@@ -154,7 +126,7 @@ def prepare(settings: Settings) -> Run:
                 )
                 recovered = recovery.run()
                 _resume_admission(admits, recovered, journal, coordinator.version)
-                _mention(recovered, journal, coordinator)
+                _log_recovery(recovered, journal, coordinator)
         stack.pop_all()
     return Run(
         coordinator=coordinator,
@@ -175,8 +147,7 @@ def _examples_of(settings: Settings, data: Dataset) -> Callable[[int], int]:
     """How many training examples each client holds."""
     if settings.server.num_examples_max != "partition":
         return lambda _: 0  # nobody asks
-    counts = array("q", map(len, build.client_partitions(settings, data)))
-    return counts.__getitem__
+    return array("q", map(len, build.client_partitions(settings, data))).__getitem__
 
 
 def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:
@@ -194,18 +165,12 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
 
 
 def _staging(
-    settings: Settings,
-    coordinator_settings: CoordinatorSettings,
-    learner: Learner,
-    journal: Journal | None,
-    device: torch.device,
+    settings: Settings, told: CoordinatorSettings, learner: Learner, journal: Journal | None, device: torch.device
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
-    most_bytes = (
-        4 * learner.row_numbers * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
-    )
+    most_bytes = 4 * learner.row_numbers * (told.unaggregated_max + 2 * told.round_size_max)
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
-        return build.staging(coordinator_settings, learner.row_numbers, device)
+        return build.staging(told, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 
 
@@ -225,15 +190,13 @@ def _write_checkpoint(journal: Journal, command: CheckpointCommand, learner: Map
     return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator, command.admission)
 
 
-def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
-    where = journal.directory.path
-    if coordinator.phase is Phase.FINISHED:
-        return
-    log.info(
-        "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",
-        where,
-        coordinator.version,
-        len(coordinator.pending),
-        recovered.events,
-        recovered.rounds,
-    )
+def _log_recovery(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
+    if coordinator.phase is not Phase.FINISHED:
+        log.info(
+            "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",
+            journal.directory.path,
+            coordinator.version,
+            len(coordinator.pending),
+            recovered.events,
+            recovered.rounds,
+        )
