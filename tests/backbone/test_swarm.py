@@ -23,8 +23,8 @@ from unstale.client.session import ClientSession
 from unstale.coordinator.actions import Action
 from unstale.coordinator.admission import TaskHistory
 from unstale.coordinator.events import Event, Resumed
-from unstale.coordinator.leases import Leases
 from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.membership import Leases
 from unstale.injector.core import Core
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import IncomingUpdate, Recorder

@@ -119,7 +119,7 @@ class RunningServer:
             "pending": len(coordinator.pending),
             "outstanding": coordinator.membership.outstanding,
             "clients": coordinator.clients_by_state,
-            "tasks_given": coordinator.tasks_given,
+            "tasks_given": coordinator.tasks.count,
             "staged": sum(len(block.handles) for block in self.server._run.staging._waiting),
         }
 

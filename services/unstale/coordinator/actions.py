@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from unstale.coordinator.events import Event
-from unstale.coordinator.values import value
+from unstale.coordinator.events import Event, value
 
 
 class Outcome(StrEnum):

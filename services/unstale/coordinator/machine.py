@@ -55,11 +55,6 @@ class Coordinator(CoordinatorState):
     """The state machine. Only `handle` changes its state; every attribute may be read at any time."""
 
     @property
-    def tasks_given(self) -> int:
-        """Number of tasks given."""
-        return self.tasks.count
-
-    @property
     def clients_by_state(self) -> dict[str, int]:
         """Number of clients in each state, by its name in lower case."""
         return {state.name.lower(): self.membership.counts[state] for state in State}
@@ -154,26 +149,19 @@ class Coordinator(CoordinatorState):
     def _round_applied_after_end(self, event: RoundApplied, _: list[Action]) -> None:
         self._count_round(event)
 
-    def _joins_gathering(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+    def _client_joined(self, event: ClientJoined, actions: list[Action]) -> None:
+        if self._is_rejoining(event, actions) or self.phase is Phase.FINISHED:
+            return
+        if self.phase is Phase.GATHERING:
             if len(self.membership.active) >= self.settings.clients_to_start:
                 actions.append(Evaluate(version=self.version))
                 self._open_round(actions)
-            self._watch_leases(actions)
-
-    def _joins_idle(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+        elif self.phase is Phase.IDLE:
             self._open_round(actions)
-            self._watch_leases(actions)
-
-    def _joins_round(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+        else:
             self._give_tasks(actions)
             self._check_round(actions)
-            self._watch_leases(actions)
-
-    def _joins_finished(self, event: ClientJoined, actions: list[Action]) -> None:
-        self._is_rejoining(event, actions)
+        self._watch_leases(actions)
 
     def _is_rejoining(self, event: ClientJoined, actions: list[Action]) -> bool:
         """Whether the client was active already. Replaces a task that it has lost; otherwise makes it active."""
@@ -271,23 +259,23 @@ class Coordinator(CoordinatorState):
 
     TRANSITIONS: ClassVar[Mapping[Phase, Mapping[type[Event], Transition]]] = {
         Phase.GATHERING: {
-            **_row({ClientJoined: _joins_gathering}, Phase.GATHERING, Phase.OPEN, Phase.MAKING),
+            **_row({ClientJoined: _client_joined}, Phase.GATHERING, Phase.OPEN, Phase.MAKING),
             **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.GATHERING),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.IDLE: {
-            **_row({ClientJoined: _joins_idle}, Phase.OPEN, Phase.MAKING),
+            **_row({ClientJoined: _client_joined}, Phase.OPEN, Phase.MAKING),
             **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.IDLE),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.OPEN: {
-            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING),
+            **_row({**_ENDS_TASK, ClientJoined: _client_joined, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING),
             **_row(_RUNNING, Phase.OPEN),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.MAKING: {
             **_row({RoundApplied: _round_applied}, Phase.OPEN, Phase.MAKING, Phase.IDLE, Phase.FINISHED),
-            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.MAKING),
+            **_row({**_ENDS_TASK, ClientJoined: _client_joined, TimerFired: _timer_fired}, Phase.MAKING),
             **_row(_RUNNING, Phase.MAKING),
             **_row(_STOP, Phase.FINISHED),
         },
@@ -295,7 +283,7 @@ class Coordinator(CoordinatorState):
             {
                 **_ENDS_TASK,
                 **_NEUTRAL,
-                ClientJoined: _joins_finished,
+                ClientJoined: _client_joined,
                 RoundApplied: _round_applied_after_end,
                 Resumed: _resumed_finished,
                 StopRequested: _ignore,

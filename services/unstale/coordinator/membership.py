@@ -1,7 +1,10 @@
-"""Clients and their states. Only `Membership` changes the state of a client."""
+"""Clients, their states and leases. Only `Membership` changes the state of a client."""
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from unstale.coordinator.admission import TaskHistory
@@ -46,26 +49,17 @@ TRANSITIONS: Mapping[State, Mapping[State, str]] = {
 """Reason of each transition of a client, by state and next state; others are not allowed."""
 
 
+@dataclass(slots=True, eq=False)
 class Client:
-    """One client.
+    """One client."""
 
-    Attributes:
-        base_version: Of the open task; meaningless without one.
-        unaggregated: Accepted updates that are in no applied round yet.
-        consecutive_failures: Tasks in a row that failed or whose update was rejected.
-        expired: Tasks in a row that expired.
-    """
-
-    __slots__ = ("base_version", "client_id", "consecutive_failures", "expired", "state", "tasks", "unaggregated")
-
-    def __init__(self, client_id: int, clients: int) -> None:
-        self.client_id = client_id
-        self.state = State.ABSENT
-        self.tasks = TaskHistory(client_id, clients)
-        self.base_version = 0
-        self.unaggregated = 0
-        self.consecutive_failures = 0
-        self.expired = 0
+    client_id: int
+    tasks: TaskHistory
+    state: State = State.ABSENT
+    base_version: int = 0  # of the open task; meaningless without one
+    unaggregated: int = 0  # accepted updates that are in no applied round yet
+    consecutive_failures: int = 0  # tasks in a row that failed or whose update was rejected
+    expired: int = 0  # tasks in a row that expired
 
 
 class Membership:
@@ -81,7 +75,7 @@ class Membership:
     """
 
     def __init__(self, clients: int) -> None:
-        self.clients = [Client(client_id, clients) for client_id in range(clients)]
+        self.clients = [Client(client_id, TaskHistory(client_id, clients)) for client_id in range(clients)]
         self.counts = [0] * len(State)
         self.counts[State.ABSENT] = clients
         self.active: list[int] = []
@@ -178,3 +172,37 @@ class Membership:
         if left and entered:  # stays active
             left, entered = left[1:], entered[1:]
         return left, entered
+
+
+@dataclass(slots=True, eq=False)
+class Leases:
+    """When each active client was last heard from, oldest first; the cost of an event does not grow with their number.
+
+    Any event of a client renews its lease.
+    """
+
+    lease_s: float  # silence after which a client counts as lost; infinity for never
+    last_seen_s: OrderedDict[int, float] = field(default_factory=OrderedDict)  # time of the last event by client
+
+    def renew(self, client_id: int, at_s: float) -> None:
+        """Start or renew the lease of a client."""
+        self.last_seen_s[client_id] = at_s
+        self.last_seen_s.move_to_end(client_id)
+
+    def settle(self, expired: Container[int], at_s: float) -> None:
+        """Expire the leases of exactly these clients; the others count as renewed now: a replay has no heartbeats."""
+        seen = [(client_id, -math.inf if client_id in expired else at_s) for client_id in self.last_seen_s]
+        self.last_seen_s = OrderedDict(sorted(seen, key=lambda item: item[1]))
+
+    def next_expiry_s(self) -> float:
+        """When the oldest lease expires; infinity for never."""
+        return next(iter(self.last_seen_s.values()), math.inf) + self.lease_s
+
+    def expired(self, at_s: float) -> list[int]:
+        """Clients whose lease has expired, longest silent first."""
+        expired: list[int] = []
+        for client_id, seen_s in self.last_seen_s.items():
+            if seen_s + self.lease_s > at_s:
+                break
+            expired.append(client_id)
+        return expired
