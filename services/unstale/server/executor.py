@@ -116,21 +116,25 @@ class ActionExecutor:
 
     def on_hello(self, hello: Hello, at_s: float, *, same_connection: bool) -> None:
         """Pass a hello to the coordinator, with its consequences for the last task of the client."""
+        awaits = self._coordinator.awaits
         if not same_connection:
-            expired = self.delivery.expired_by_hello(hello, self._coordinator.awaits, at_s)
+            expired = self.delivery.expired_by_hello(hello, awaits, at_s)
             if expired is not None:
                 self.handle(expired)
             self.delivery.forget(hello.client_id)
         self.handle(translate.to_client_joined(hello, at_s, same_connection=same_connection))
-        if not same_connection:
-            self.delivery.on_hello(hello, self._coordinator.awaits)
+        for task_id in () if same_connection else hello.holding:
+            if awaits(hello.client_id, task_id):  # it arrived; its update may be lost
+                self.delivery.sent(hello.client_id, task_id)
 
     def on_heartbeat_answered(self, client_id: int, heartbeat: Heartbeat) -> bool:
         """Whether the heartbeat proves that the client's open task was lost; the coordinator is informed."""
-        task_id = self.delivery.on_heartbeat(client_id, heartbeat, self._coordinator.awaits)
-        if task_id is not None:
-            self.handle(self.delivery.event_of_loss(client_id, task_id, self.clock()))
-        return task_id is not None
+        task_id = self.delivery.lost(client_id, heartbeat)
+        self.delivery.on_heartbeat_answered(client_id, heartbeat.number)
+        if task_id is None or not self._coordinator.awaits(client_id, task_id):
+            return False
+        self.handle(self.delivery.event_of_loss(client_id, task_id, self.clock()))
+        return True
 
     def execute(
         self, event: events.Event, following: Sequence[actions.Action], incoming: IncomingUpdate | None = None
