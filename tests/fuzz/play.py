@@ -36,9 +36,8 @@ from unstale.journal.recorder import IncomingUpdate
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.client_limits import ClientLimits
-from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
+from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, StopNow
 from unstale.server.executor import ActionExecutor
-from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.state import TransferBounds
 from unstale.server.transport import Delivery

@@ -24,9 +24,9 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.server.admission import Admission
 from unstale.server.client_limits import REASONS, STRANGER_MESSAGES_PER_S, ClientLimits
-from unstale.server.commands import CheckpointCommand
+from unstale.server.commands import CheckpointCommand, QueueItem, StopNow
 from unstale.server.compute import Save, frames_of
-from unstale.server.protocol import QueueItem, ServerProtocol, StopNow
+from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery

@@ -20,19 +20,7 @@ from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
-from unstale.server.commands import (
-    Applied,
-    ApplyCommand,
-    CheckpointCommand,
-    Command,
-    ComputeResult,
-    Crashed,
-    EvaluateCommand,
-    Evaluated,
-    NotSaved,
-    PrecomputeCommand,
-    Saved,
-)
+from unstale.server import commands
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
@@ -40,7 +28,7 @@ from unstale_proto.encodings import Encoding
 Keep = Callable[[int, Made], None]
 """Stores the results of the compensator for a version."""
 
-Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
+Save = Callable[[commands.CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 """Writes a checkpoint of a learner's state; name and size of the file."""
 
 
@@ -57,20 +45,20 @@ class Compute:
 
     learner: Learner
     evaluate: Callable[[Version], Evaluation]
-    post: Callable[[ComputeResult], None]
+    post: Callable[[commands.ComputeResult], None]
     save: Save | None = None
     keep: Keep | None = None
     encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
         self._device_memory_bytes = _device_memory_of(self.learner.model_d.device)
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[commands.Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: commands.Command) -> None:
         """Queue a command. Any thread; order is kept."""
         self._commands.put(command)
 
@@ -91,9 +79,9 @@ class Compute:
             while (command := self._next()) is not None:
                 self._perform(command)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
-            self.post(Crashed(error=error))
+            self.post(commands.Crashed(error=error))
 
-    def _next(self) -> Command | None:
+    def _next(self) -> commands.Command | None:
         """The next command. Until then the learner continues the work that it has begun, a little at a time."""
         while True:
             try:
@@ -102,9 +90,9 @@ class Compute:
                 if not self.learner.work():
                     return self._commands.get()
 
-    def _perform(self, command: Command) -> None:
+    def _perform(self, command: commands.Command) -> None:
         started_s = now_s()
-        if isinstance(command, ApplyCommand):
+        if isinstance(command, commands.ApplyCommand):
             rows = self.learner.here(command.round.rows)
             begun_s = now_s()
             made = self.learner.make(rows, command.updates)
@@ -117,7 +105,7 @@ class Compute:
             encoded = () if self.encoding is None else frames_of(result.sent, self.encoding)
             frames = frames_of(result.sent)
             self.post(
-                Applied(
+                commands.Applied(
                     result=result,
                     frames=frames,
                     encoded=encoded,
@@ -128,25 +116,27 @@ class Compute:
                     digest="" if self.save is None else flat.digest_of_frames(frames),
                 )
             )
-        elif isinstance(command, PrecomputeCommand):
+        elif isinstance(command, commands.PrecomputeCommand):
             self.learner.precompute(command.row_D, command.update)
-        elif isinstance(command, EvaluateCommand):
+        elif isinstance(command, commands.EvaluateCommand):
             assert command.version == self.learner.version, (command.version, self.learner.version)
             evaluation = self.evaluate(self.learner.sent)
-            self.post(Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s))
-        elif isinstance(command, CheckpointCommand):
+            self.post(
+                commands.Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
+            )
+        elif isinstance(command, commands.CheckpointCommand):
             self.post(self._checkpoint(command, started_s))
         else:
             self.learner.forget(command.version)
 
-    def _checkpoint(self, command: CheckpointCommand, started_s: float) -> Saved | NotSaved:
+    def _checkpoint(self, command: commands.CheckpointCommand, started_s: float) -> commands.Saved | commands.NotSaved:
         assert self.save is not None
         assert command.version == self.learner.version, (command.version, self.learner.version)
         try:
             file, size_bytes = self.save(command, self.learner.state_dict())
         except NoRoomError as error:
-            return NotSaved(version=command.version, error=error)
-        return Saved(
+            return commands.NotSaved(version=command.version, error=error)
+        return commands.Saved(
             version=command.version, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=now_s() - started_s
         )
 

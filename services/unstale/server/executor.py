@@ -12,18 +12,9 @@ from unstale import translate
 from unstale.coordinator import actions, divergence, events
 from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.learner.updates import StagedUpdate, Staging
+from unstale.server import commands
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
-from unstale.server.commands import (
-    Applied,
-    ApplyCommand,
-    CheckpointCommand,
-    Command,
-    EvaluateCommand,
-    Evaluated,
-    ForgetCommand,
-    PrecomputeCommand,
-)
 from unstale.server.delivery import DeliveryTracker
 from unstale.server.stats import RunStats
 from unstale.server.timers import Timers
@@ -75,7 +66,7 @@ class ActionExecutor:
     clock: Callable[[], float]
     recorder: Recorder
     outbox: Outbox
-    compute: Callable[[Command], object]
+    compute: Callable[[commands.Command], object]
     stats: RunStats
     staging: Staging
     admission: Admission
@@ -97,7 +88,7 @@ class ActionExecutor:
             actions.SendTask: self._schedule_task,
             actions.DiscardUpdate: lambda action: self.staging.discard(action.handle),
             actions.ApplyRound: self._apply_round,
-            actions.ForgetVersion: lambda action: self.compute(ForgetCommand(version=action.version)),
+            actions.ForgetVersion: lambda action: self.compute(commands.ForgetCommand(version=action.version)),
             actions.SetTimer: lambda action: self.timers.set(action.timer, action.due_s),
             actions.CancelTimer: lambda action: self.timers.cancel(action.timer),
             actions.Evaluate: self._evaluate,
@@ -153,12 +144,12 @@ class ActionExecutor:
 
     # --- results ---
 
-    def submit(self, command: ApplyCommand | EvaluateCommand | CheckpointCommand) -> None:
+    def submit(self, command: commands.ApplyCommand | commands.EvaluateCommand | commands.CheckpointCommand) -> None:
         """Submit a command that is answered by a result."""
         self.commands_open += 1
         self.compute(command)
 
-    def record_round(self, applied: Applied) -> tuple[events.RoundApplied, Sequence[actions.Action]]:
+    def record_round(self, applied: commands.Applied) -> tuple[events.RoundApplied, Sequence[actions.Action]]:
         """Publish a new version and pass it to the coordinator. Returns the event and its actions, for `execute`; the
         caller may submit a checkpoint before that.
         """
@@ -179,7 +170,7 @@ class ActionExecutor:
         )
         return event, following
 
-    def on_evaluated(self, evaluated: Evaluated) -> None:
+    def on_evaluated(self, evaluated: commands.Evaluated) -> None:
         """Record the evaluation of a version."""
         self.commands_open -= 1
         at_s = self.clock()
@@ -256,18 +247,18 @@ class ActionExecutor:
         staleness = self._coordinator.version - event.base_version
         if staleness > 0:
             update = staged.in_round(task_id=event.task_id, base_version=event.base_version, staleness=staleness)
-            self.compute(PrecomputeCommand(row_D=self.staging.newest_D, update=update))
+            self.compute(commands.PrecomputeCommand(row_D=self.staging.newest_D, update=update))
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
         assert self._coordinator.round_started_s is not None
         self._wait_s = self.clock() - self._coordinator.round_started_s
         taken = self.staging.take([contribution.handle for contribution in action.contributions])
         updates = translate.to_round(action.contributions, taken.updates)
-        self.submit(ApplyCommand(round=taken, updates=updates))
+        self.submit(commands.ApplyCommand(round=taken, updates=updates))
 
     def _evaluate(self, action: actions.Evaluate) -> None:
         self.stats.on_evaluation_started(action.version, self._coordinator.clients_by_state)
-        self.submit(EvaluateCommand(version=action.version))
+        self.submit(commands.EvaluateCommand(version=action.version))
 
     def _finish(self, action: actions.Finish) -> None:
         self.finish = action

@@ -15,18 +15,8 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.log_rate_limit import about_peer, logger
 from unstale.metrics.progress import Outcome
+from unstale.server import commands
 from unstale.server.client_limits import check_participant, not_owner_error
-from unstale.server.commands import (
-    Applied,
-    CheckpointCommand,
-    Command,
-    Crashed,
-    Evaluated,
-    NotSaved,
-    QueueItem,
-    Saved,
-    StopNow,
-)
 from unstale.server.downloads import Downloads
 from unstale.server.executor import ActionExecutor
 from unstale.server.sender import Sender
@@ -64,7 +54,7 @@ class ServerProtocol:
         transport: Transport,
         *,
         clock: Callable[[], float],
-        compute: Callable[[Command], None],
+        compute: Callable[[commands.Command], None],
         stats: ServerStats,
         observe: actions.Observer | None = None,
     ) -> None:
@@ -219,23 +209,23 @@ class ServerProtocol:
 
     # --- results, and the operator ---
 
-    def on_result(self, item: QueueItem) -> None:
+    def on_result(self, item: commands.QueueItem) -> None:
         """Handle a result. Re-raises the exception that ended the compute thread."""
-        if isinstance(item, Applied):
+        if isinstance(item, commands.Applied):
             self._applied(item)
-        elif isinstance(item, Evaluated):
+        elif isinstance(item, commands.Evaluated):
             self._executor.on_evaluated(item)
-        elif isinstance(item, Saved | NotSaved):
+        elif isinstance(item, commands.Saved | commands.NotSaved):
             self._checkpointed(item)
-        elif isinstance(item, StopNow):
+        elif isinstance(item, commands.StopNow):
             self._stop()
         else:
-            assert isinstance(item, Crashed)
+            assert isinstance(item, commands.Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server
                 self._executor.announce_failure("the server has crashed")
             raise item.error
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: commands.Applied) -> None:
         self._sent = applied.result.sent
         event, following = self._executor.record_round(applied)
         # A run that was stopped meanwhile is resumed later: no state may be stored in which it is over.
@@ -264,7 +254,7 @@ class ServerProtocol:
         """
         journal.commit(durable=True)
         self._executor.submit(
-            CheckpointCommand(
+            commands.CheckpointCommand(
                 version=self._coordinator.version,
                 seq=journal.begin_checkpoint(),
                 coordinator=snapshot.taken(self._coordinator),
@@ -272,10 +262,10 @@ class ServerProtocol:
             )
         )
 
-    def _checkpointed(self, item: Saved | NotSaved) -> None:
+    def _checkpointed(self, item: commands.Saved | commands.NotSaved) -> None:
         assert self._journal is not None
         self._executor.commands_open -= 1
-        if isinstance(item, Saved):
+        if isinstance(item, commands.Saved):
             self._journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
             self._stats.saved(item)
         else:
