@@ -57,20 +57,14 @@ class HeartbeatReceived:
 
 @value
 class UpdateArrived:
-    """An update arrived.
-
-    Attributes:
-        base_version: Version that the update was computed from, according to the client.
-        handle: The shell's number of the staged tensor; -1 when nothing was staged.
-        defect: Why the payload cannot be used (a reason of the wire contract), or None.
-    """
+    """An update arrived."""
 
     client_id: int
     task_id: int
-    base_version: int
-    handle: int
+    base_version: int  # version that the update was computed from, according to the client
+    handle: int  # the shell's number of the staged tensor; -1 when nothing was staged
     at_s: float
-    defect: str | None = None
+    defect: str | None = None  # why the payload cannot be used (a reason of the wire contract), or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,10 +113,11 @@ class ModelHealth:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Token bucket. left: messages allowed at once, as of at_s."""
+    """Token bucket of a connection or a client."""
 
-    left: float
+    left: float  # messages allowed at once, as of at_s
     at_s: float
+    told_s: float = -inf  # time of the last error for too many messages
 
     def take(self, per_s_max: float, at_s: float) -> bool:
         """Take a token, if there is one. The bucket holds the tokens of two seconds at this rate."""
@@ -129,21 +130,12 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _Client:
-    """State of a client."""
+class _Client(_Bucket):
+    """State of a client, and the bucket of its messages."""
 
-    bucket: _Bucket
     wrong: int = 0  # blamed refusals since its last accepted update
     unreadable: int = 0  # messages in a row that could not be read
     free_s: float = -inf  # end of its quarantine
-
-
-@dataclass(slots=True)
-class _Route:
-    """State of a connection. told_s: time of its last error for too many messages."""
-
-    bucket: _Bucket
-    told_s: float = -inf
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -163,7 +155,7 @@ class ClientLimits:
     suspects: dict[int, _Client] = field(init=False, default_factory=dict)
     model_health: ModelHealth = field(init=False, default_factory=ModelHealth)
     _clients: dict[int, _Client] = field(init=False, default_factory=dict)
-    _routes: dict[bytes, _Route] = field(init=False, default_factory=dict)  # whose bucket was used last is last
+    _routes: dict[bytes, _Bucket] = field(init=False, default_factory=dict)  # whose bucket was used last is last
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
         """Count a message of a connection that speaks for this client. Raises RemoteContractError if it is one too
@@ -174,7 +166,7 @@ class ClientLimits:
             self._charge_route(route, at_s)
         elif per_s_max is not None:
             client = self._clients.get(client_id) or self._client(client_id, at_s)
-            if not client.bucket.take(per_s_max, at_s):
+            if not client.take(per_s_max, at_s):
                 why = f"more than {per_s_max:g} messages a second: those over are dropped"
                 raise RemoteContractError(Reason.RATE_LIMITED, why)
 
@@ -197,7 +189,7 @@ class ClientLimits:
     def refund(self, client_id: int, at_s: float) -> None:
         """Return the token of a message that the server requested."""
         if self.client_messages_per_s_max is not None:
-            self._client(client_id, at_s).bucket.left += 1
+            self._client(client_id, at_s).left += 1
 
     def on_verdict(self, verdict: Acknowledge, at_s: float) -> None:
         """Count the verdict on an update; a duplicate is counted already."""
@@ -255,18 +247,18 @@ class ClientLimits:
 
     def _charge_route(self, route: bytes, at_s: float) -> None:
         per_s_max = self.stranger_messages_per_s_max
-        if per_s_max is not None and not self._route(route, at_s).bucket.take(per_s_max, at_s):
+        if per_s_max is not None and not self._route(route, at_s).take(per_s_max, at_s):
             why = f"more than {per_s_max:g} messages a second without a hello, or hellos: those over are dropped"
             raise RemoteContractError(Reason.RATE_LIMITED, why)
 
     def _client(self, client_id: int, at_s: float) -> _Client:
         client = self._clients.get(client_id)
         if client is None:
-            client = self._clients[client_id] = _Client(_full(self.client_messages_per_s_max, at_s))
+            client = self._clients[client_id] = _Client(2 * (self.client_messages_per_s_max or 0.0), at_s)
         return client
 
-    def _route(self, route: bytes, at_s: float) -> _Route:
-        known = self._routes.pop(route, None) or _Route(_full(self.stranger_messages_per_s_max, at_s))
+    def _route(self, route: bytes, at_s: float) -> _Bucket:
+        known = self._routes.pop(route, None) or _Bucket(2 * (self.stranger_messages_per_s_max or 0.0), at_s)
         self._routes[route] = known
         if len(self._routes) > ROUTES_KEPT:
             del self._routes[next(iter(self._routes))]
@@ -281,10 +273,6 @@ def configured(settings: ServerSettings) -> ClientLimits:
         quarantine_after=settings.quarantine_after,
         quarantine_s=settings.quarantine_s,
     )
-
-
-def _full(per_s_max: float | None, at_s: float) -> _Bucket:
-    return _Bucket(2 * (per_s_max or 0.0), at_s)
 
 
 def _kept_out(client_id: int, left_s: float) -> str:

@@ -34,21 +34,14 @@ Save = Callable[[commands.CheckpointCommand, Mapping[str, Any]], tuple[str, int]
 
 @dataclass(kw_only=True, eq=False)
 class Compute:
-    """Owns the learner from `start` to `close`.
-
-    Attributes:
-        post: Takes results, from the compute thread.
-        save: Writes a checkpoint; None where the run is not stored, and then versions need no digest.
-        keep: Stores the results of a compensator that replay needs.
-        encoding: Of the models, None for float32.
-    """
+    """Owns the learner from `start` to `close`."""
 
     learner: Learner
     evaluate: Callable[[Version], Evaluation]
-    post: Callable[[commands.ComputeResult], None]
-    save: Save | None = None
-    keep: Keep | None = None
-    encoding: Encoding | None = None
+    post: Callable[[commands.ComputeResult], None]  # takes results, from the compute thread
+    save: Save | None = None  # writes a checkpoint; None where the run is not stored, and then versions need no digest
+    keep: Keep | None = None  # stores the results of a compensator that replay needs
+    encoding: Encoding | None = None  # of the models, None for float32
 
     def __post_init__(self) -> None:
         self._device_memory_bytes = _device_memory_of(self.learner.model_d.device)

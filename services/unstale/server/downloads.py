@@ -29,17 +29,12 @@ class _Download:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Downloads:
-    """At most one download for each client. One thread.
-
-    Attributes:
-        chunk_bytes: Size of a chunk.
-        scheduler: Assigns turns to clients, and slots to versions.
-        models: Frames of the versions that may be sent now; the sender adds and removes them.
-    """
+    """At most one download for each client. One thread."""
 
     chunk_bytes: int
     scheduler: SlotScheduler
     models: dict[Sent, Sequence[memoryview]] = field(init=False, default_factory=dict)
+    """Frames of the versions that may be sent now; the sender adds and removes them."""
     _of: dict[int, _Download] = field(init=False, default_factory=dict)  # by client, in order of request
     _chunk_bytes_of: dict[int, int] = field(init=False, default_factory=dict)  # of clients whose connection was cut
     _started: dict[int, None] = field(init=False, default_factory=dict)  # have a turn, were sent nothing

@@ -52,14 +52,7 @@ class ActionExecutor:
     """Passes events to the coordinator and executes its actions. Protocol thread only.
 
     Attributes:
-        clock: Seconds of the run, never decreasing.
-        compute: Takes commands; results come back in order, through the owner of the executor.
-        observe: Receives every event and its actions.
-        prefetches: Stale updates are worked on before their round closes.
-        delivery: Tasks that were sent, and what is known of their arrival.
         timers: Of the coordinator, and deadlines of open tasks.
-        after_commit: Calls with one argument each, made in this order once all events are durable.
-        commands_open: Commands that are not answered yet.
         finish, finished_s: End of the run, None before.
     """
 
@@ -67,16 +60,19 @@ class ActionExecutor:
     recorder: Recorder
     outbox: Outbox
     compute: Callable[[commands.Command], object]
+    """Takes commands; results come back in order, through the owner of the executor."""
     stats: RunStats
     staging: Staging
     admission: Admission
     client_limits: ClientLimits
-    observe: actions.Observer | None = None
+    observe: actions.Observer | None = None  # receives every event and its actions
     task_timeout_s: InitVar[float | None] = None
-    prefetches: bool = False
+    prefetches: bool = False  # stale updates are worked on before their round closes
     delivery: DeliveryTracker = field(init=False, default_factory=DeliveryTracker)
+    """Tasks that were sent, and what is known of their arrival."""
     after_commit: list[tuple[Callable[[Any], object], Any]] = field(init=False, default_factory=list)
-    commands_open: int = field(init=False, default=0)
+    """Calls with one argument each, made in this order once all events are durable."""
+    commands_open: int = field(init=False, default=0)  # commands that are not answered yet
     finish: actions.Finish | None = field(init=False, default=None)
     finished_s: float = field(init=False, default=0.0)
     _wait_s: float = field(init=False, default=0.0)  # time for which the last round was open

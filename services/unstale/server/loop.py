@@ -12,7 +12,7 @@ import zmq
 from unstale.net import connections, sockets
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.wakeable_queue import Ping, WakeableQueue
-from unstale.server.commands import QueueItem as ForProtocol
+from unstale.server.commands import QueueItem
 from unstale.server.protocol import ServerProtocol
 from unstale.server.transport import Delivery
 from unstale_proto.limits import FRAMES_MAX
@@ -21,16 +21,6 @@ TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 _MORE = int(zmq.SNDMORE)  # as numbers: putting two flags of an enumeration together takes longer than sending
 _MORE_AT_ONCE = int(zmq.SNDMORE) | int(zmq.NOBLOCK)
 FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionCut:
-    """A connection was cut for a message. route: its routing id."""
-
-    route: bytes
-
-
-QueueItem = ForProtocol | Ping | ConnectionCut
 
 
 class RouterTransport:
@@ -62,21 +52,13 @@ class RouterTransport:
 
 @dataclass(kw_only=True, eq=False)
 class Loop:
-    """Handles messages, results and timers until the run is over.
-
-    Attributes:
-        socket: Bound; the server protocol sends over it.
-        queue: Of results.
-        clock: Of the server protocol.
-        key_of: Public key of the sender of a frame, None in plain text.
-        limiter: Of the socket's connections.
-    """
+    """Handles messages, results and timers until the run is over."""
 
     socket: zmq.Socket[bytes]
-    queue: WakeableQueue[QueueItem]
+    queue: WakeableQueue[QueueItem | Ping]
     protocol: ServerProtocol
     clock: Callable[[], float]
-    key_of: Callable[[zmq.Frame], str | None]
+    key_of: Callable[[zmq.Frame], str | None]  # public key of the sender of a frame, None in plain text
     limiter: ConnectionLimiter
 
     def __post_init__(self) -> None:
@@ -102,8 +84,6 @@ class Loop:
             for item in self.queue.drain():
                 if isinstance(item, Ping):
                     item.answered.set()
-                elif isinstance(item, ConnectionCut):
-                    self.protocol.on_connection_cut(item.route)
                 else:
                     self.protocol.on_result(item)
         if self.socket in ready:

@@ -159,12 +159,6 @@ class ServerProtocol:
         client_id = self._sessions.client_of(route)
         return client_id is not None and self._coordinator.is_active(client_id)
 
-    def on_connection_cut(self, route: bytes) -> None:
-        """A connection was cut for a message that no correct client sends."""
-        client_id = self._sessions.client_of(route)
-        if client_id is not None:
-            self._quarantine(route, client_id)
-
     def resume(self) -> None:
         """Resume a run whose state was read from its journal. Called once, first."""
         self._executor.handle(events.Resumed(at_s=self._clock()))
@@ -210,7 +204,7 @@ class ServerProtocol:
     # --- results, and the operator ---
 
     def on_result(self, item: commands.QueueItem) -> None:
-        """Handle a result. Re-raises the exception that ended the compute thread."""
+        """Handle a result or an order. Re-raises the exception that ended the compute thread."""
         if isinstance(item, commands.Applied):
             self._applied(item)
         elif isinstance(item, commands.Evaluated):
@@ -219,6 +213,10 @@ class ServerProtocol:
             self._checkpointed(item)
         elif isinstance(item, commands.StopNow):
             self._stop()
+        elif isinstance(item, commands.ConnectionCut):
+            client_id = self._sessions.client_of(item.route)
+            if client_id is not None:
+                self._quarantine(item.route, client_id)
         else:
             assert isinstance(item, commands.Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server

@@ -36,29 +36,20 @@ class _Model:
 
 @dataclass(kw_only=True, eq=False)
 class Sender:
-    """Sends messages and models. Protocol thread only.
-
-    Attributes:
-        frames: float32 payload of each version that tasks may carry.
-        encoded: the same in the encoding of the run; empty where that is float32.
-        welcome: of the run: its id and the signature of its model.
-        learning_rate: eta_l of tasks.
-        is_evaluation_wanted: whether the task of a client, at a version, asks for an evaluation.
-        past_versions: age in rounds of the oldest model that tasks may carry.
-        downloads: sends models that are larger than a chunk.
-        clock: seconds of the run.
-    """
+    """Sends messages and models. Protocol thread only."""
 
     transport: Transport
     sessions: Sessions
     negotiation: EncodingNegotiation
-    frames: InitVar[Mapping[int, Sequence[memoryview]]]
+    frames: InitVar[Mapping[int, Sequence[memoryview]]]  # float32 payload of each version that tasks may carry
     encoded: InitVar[Mapping[int, Sequence[memoryview]]]
-    welcome: Welcome
-    learning_rate: float
+    """The same in the encoding of the run; empty where that is float32."""
+    welcome: Welcome  # of the run: its id and the signature of its model
+    learning_rate: float  # eta_l of tasks
     is_evaluation_wanted: Callable[[int, int], bool]
-    past_versions: int
-    downloads: Downloads
+    """Whether the task of a client, at a version, asks for an evaluation."""
+    past_versions: int  # age in rounds of the oldest model that tasks may carry
+    downloads: Downloads  # sends models that are larger than a chunk
     clock: Callable[[], float]
     _tasks: dict[tuple[Sent, bool], Prepared] = field(init=False, default_factory=dict)
     """Headers by model, and whether it is to be evaluated."""

@@ -32,9 +32,9 @@ from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.server import client_limits
-from unstale.server.commands import Crashed, StopNow
+from unstale.server.commands import ConnectionCut, Crashed, QueueItem, StopNow
 from unstale.server.compute import Compute
-from unstale.server.loop import ConnectionCut, Loop, QueueItem, RouterTransport
+from unstale.server.loop import Loop, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import prepare
@@ -82,7 +82,7 @@ class Server:
                 },
                 clock=run.clock,
             )
-            self._queue: WakeableQueue[QueueItem] = WakeableQueue()
+            self._queue: WakeableQueue[QueueItem | Ping] = WakeableQueue()
             stack.callback(self._queue.close)
             self._authenticator = ZapAuthenticator(
                 settings.server.keys,

@@ -30,7 +30,6 @@ class Sessions:
     """Returns the client of a connection, None before its hello. It is `dict.get` itself, the most frequent call."""
     _route_of: dict[int, bytes] = field(default_factory=dict)
     _client_of: dict[bytes, int] = field(default_factory=dict)
-    _token_of: dict[int, str] = field(default_factory=dict)
     _cut_off: set[int] = field(default_factory=set)
     _last_token_of: dict[int, str] = field(default_factory=dict)  # also of clients that are forgotten
     _superseded: dict[int, deque[str]] = field(default_factory=dict)
@@ -66,7 +65,6 @@ class Sessions:
         if spoke_for is not None and spoke_for != client_id:
             self._forget(spoke_for)
         before = self._route_of.get(client_id)
-        same_process = self._token_of.get(client_id) == token
         last = self._last_token_of.get(client_id, token)
         if last != token:
             self._superseded.setdefault(client_id, deque(maxlen=SUPERSEDED_KEPT)).append(last)
@@ -75,13 +73,12 @@ class Sessions:
             del self._client_of[before]
         self._route_of[client_id] = route
         self._client_of[route] = client_id
-        self._token_of[client_id] = token
         self._cut_off.discard(client_id)
-        return None if before is None or before == route or same_process else before
+        return None if before == route or last == token else before
 
     def is_said_again(self, client_id: int, token: str, route: bytes) -> bool:
         """Whether this hello comes from the process and connection that speak for the client already."""
-        return self.route_of(client_id) == route and self._token_of.get(client_id) == token
+        return self.route_of(client_id) == route and self._last_token_of[client_id] == token
 
     def owner_of(self, client_id: int) -> Owner:
         return self.owners.get(client_id, client_id)
@@ -110,7 +107,6 @@ class Sessions:
 
     def _forget(self, client_id: int) -> None:
         del self._client_of[self._route_of.pop(client_id)]
-        del self._token_of[client_id]
         self._cut_off.discard(client_id)
 
 

@@ -59,21 +59,16 @@ class SlotScheduler:
     """Assigns slots to clients that wait. One thread.
 
     Attributes:
-        owner_of: Returns the owner of a client.
-        slots: Transfers at a time.
-        grace_s: Longest pause of a transfer while others wait. The minimum rate is chunk_bytes / grace_s.
-        chunk_bytes: Bytes that a transfer must move in grace_s.
-        payload_bytes: Size of the longest transfer.
         slow_slots: Slots, of `slots`, for transfers behind the minimum rate. Each time that a transfer of an owner gets
             one, the minimum rate of the owner's slow transfers is halved.
     """
 
     owner_of: Callable[[int], Owner]
     _: KW_ONLY
-    slots: int
-    grace_s: float
-    chunk_bytes: int
-    payload_bytes: int
+    slots: int  # transfers at a time
+    grace_s: float  # longest pause of a transfer while others wait; the minimum rate is chunk_bytes / grace_s
+    chunk_bytes: int  # bytes that a transfer must move in grace_s
+    payload_bytes: int  # size of the longest transfer
     slow_slots: int = 0
     _s_per_byte: float = field(init=False)
     _memory_s: float = field(init=False)

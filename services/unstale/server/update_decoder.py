@@ -21,15 +21,13 @@ class UpdateDecoder:
     """Decodes and stages updates that fit the model. Protocol thread only.
 
     Attributes:
-        encodings: That an update may have.
-        layout: Of a row.
         row_bytes: Size of a decoded update.
     """
 
     staging: Staging
     _: KW_ONLY
     signature: str
-    encodings: InitVar[Sequence[Encoding]]
+    encodings: InitVar[Sequence[Encoding]]  # that an update may have
     layout: Layout
     admission: Admission
 

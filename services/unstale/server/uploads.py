@@ -28,23 +28,14 @@ class _Upload:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Uploads:
-    """At most one upload for each client. One thread.
+    """At most one upload for each client. One thread."""
 
-    Attributes:
-        open_part: Opens the file of a part by its name; raises OSError.
-        partial_names: Names of parts of an earlier server.
-        window_bytes: Most bytes that a client may send ahead.
-        scheduler: Assigns the places.
-        parts_max: Most parts without a place; those with the most bytes are kept.
-        resumed: Uploads that continued an earlier one.
-    """
-
-    open_part: Callable[[str], Part]
-    partial_names: set[str] = field(default_factory=set)
-    window_bytes: int
+    open_part: Callable[[str], Part]  # opens the file of a part by its name; raises OSError
+    partial_names: set[str] = field(default_factory=set)  # names of parts of an earlier server
+    window_bytes: int  # most bytes that a client may send ahead
     scheduler: SlotScheduler
-    parts_max: int
-    resumed: int = 0
+    parts_max: int  # most parts without a place; those with the most bytes are kept
+    resumed: int = 0  # uploads that continued an earlier one
     _of: dict[int, _Upload] = field(init=False, default_factory=dict)  # by client, in order of announcement
 
     def take_counts(self) -> Counts:
