@@ -65,10 +65,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRound:
-    """Apply these updates, in order of arrival, to `version`; there may be none.
-
-    `RoundApplied` follows before the next ApplyRound.
-    """
+    """Apply these updates, in order of arrival, to `version`; perhaps none. `RoundApplied` comes before the next."""
 
     version: int
     contributions: tuple[Contribution, ...]

@@ -11,8 +11,7 @@ Value = TypeVar("Value")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def value(cls: type[Value]) -> type[Value]:
-    """A dataclass with slots, keyword-only and hashable, frozen for the type checker alone: for values that are created
-    for every update.
+    """A dataclass for values that are created for every update: frozen for the type checker alone, and hashable.
 
     `frozen=True` writes each field through `object.__setattr__`, which takes three times as long.
     """
@@ -46,10 +45,7 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """A client is alive. Renews its lease, as every event of a client does.
-
-    The shell also reports it while a long transfer to or from a client makes progress.
-    """
+    """A client is alive, or a long transfer to or from it makes progress. Renews its lease, as its other events do."""
 
     client_id: int
     at_s: float
@@ -93,10 +89,7 @@ class TaskLost(TaskEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExpired(TaskEvent):
-    """A client did not answer its task in time, or repeatedly did not receive it; the shell decides when.
-
-    The client sits out some rounds, more each time in a row.
-    """
+    """A client did not answer its task in time, or repeatedly did not receive it. It sits out some rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,12 +66,9 @@ class Coordinator(CoordinatorState):
     def handle(self, event: events.Event) -> list[Action]:
         """Handle an event.
 
-        Returns:
-            Actions in this order: Acknowledge, DiscardUpdate; ForgetVersion, ascending; Evaluate; SendTask and
-            ApplyRound; among these, timers. The end of the run is CancelTimer, then Finish.
-
-        Raises:
-            AssertionError: `TRANSITIONS` does not allow the event in this phase, or the event contradicts the state.
+        Returns actions in this order: Acknowledge, DiscardUpdate; ForgetVersion, ascending; Evaluate; SendTask and
+        ApplyRound; among these, timers. The end of the run is CancelTimer, then Finish. Raises AssertionError where
+        `TRANSITIONS` does not allow the event in this phase, or the event contradicts the state.
         """
         assert event.at_s >= self.now_s, f"time went back from {self.now_s} to {event.at_s}"
         transition = self.TRANSITIONS[self.phase].get(type(event))

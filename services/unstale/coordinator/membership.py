@@ -67,21 +67,16 @@ class Membership:
 
     The groups are ascending lists, so that a draw depends on the members alone and not on the order in which they came.
     Insertion and removal move at most `clients` pointers: 2 us for 10,000.
-
-    Attributes:
-        counts: Number of clients by state.
-        active, waiting, unavailable: Ids, ascending.
-        sits_out: Version at which a client whose task expired gets tasks again, by id.
     """
 
     def __init__(self, clients: int) -> None:
         self.clients = [Client(client_id, TaskHistory(client_id, clients)) for client_id in range(clients)]
-        self.counts = [0] * len(State)
+        self.counts = [0] * len(State)  # clients by state
         self.counts[State.ABSENT] = clients
         self.active: list[int] = []
         self.waiting: list[int] = []
         self.unavailable: list[int] = []
-        self.sits_out: dict[int, int] = {}
+        self.sits_out: dict[int, int] = {}  # version at which a client whose task expired gets tasks again, by id
         groups = {State.WAITING: [self.waiting], State.UNAVAILABLE: [self.unavailable]}
         self._groups = {state: [self.active, *groups.get(state, [])] if state in ACTIVE else [] for state in State}
         self._changes = [[self._change(before, after) for after in State] for before in State]
@@ -128,10 +123,7 @@ class Membership:
             self.move(self.clients[client_id], State.WAITING)
 
     def sit_out(self, client: Client, version: int) -> None:
-        """Exclude a client whose task has expired for 2 versions, and for four times as many each time in a row.
-
-        So rounds soon wait for it for a small share of the time.
-        """
+        """Exclude a client whose task expired for 2 versions, then 4 times as many: rounds seldom wait for it."""
         rounds = min(SITS_OUT_FIRST * SITS_OUT_FACTOR ** min(client.expired, 16), SITS_OUT_MAX)
         client.expired += 1
         self.sits_out[client.client_id] = version + rounds
@@ -176,10 +168,7 @@ class Membership:
 
 @dataclass(slots=True, eq=False)
 class Leases:
-    """When each active client was last heard from, oldest first; the cost of an event does not grow with their number.
-
-    Any event of a client renews its lease.
-    """
+    """When each active client was last heard from, oldest first: the cost of an event is that of one client."""
 
     lease_s: float  # silence after which a client counts as lost; infinity for never
     last_seen_s: OrderedDict[int, float] = field(default_factory=OrderedDict)  # time of the last event by client

@@ -68,13 +68,9 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
 
 
 def without_clients(state: Plain, window: int) -> Plain:
-    """The state of the same version before clients join: no open tasks, no pending updates.
+    """The state of the same version before clients join: no open tasks, no pending updates, which count as rejected.
 
-    Pending updates count as rejected; task ids continue.
-
-    Args:
-        state: Result of `taken`.
-        window: Number of versions before the current one on which tasks may be given.
+    Task ids continue. window: number of versions before the current one on which tasks may be given.
     """
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())

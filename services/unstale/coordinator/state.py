@@ -175,10 +175,7 @@ class CoordinatorState:
             actions.append(self.tasks.give(client))
 
     def _give_tasks(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
-        """Give tasks to idle clients, unless the trigger chose participants when the round was opened.
-
-        first: contributions whose senders come before the other idle clients, in this order.
-        """
+        """Give tasks to idle clients, senders of `first` first, unless participants were chosen for the open round."""
         if self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
         if self.trigger.frees_sender:

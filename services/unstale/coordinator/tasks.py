@@ -88,20 +88,14 @@ class Tasks:
         return self._to(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
 
     def to_participants(self, *, again: bool = False) -> list[SendTask]:
-        """Choose the participants of a round; a straggler among them takes part with its open task.
-
-        again: the round has stalled, so another draw follows.
-        """
+        """Choose the participants of a round; stragglers take part with their open tasks. again: by another draw."""
         version, clients = self.references.current, self._membership.clients
         key = (version, self.count) if again else (version,)
         chosen = self._choose(self._membership.available, 0, *key)
         return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
 
     def to_another(self, excluded: Set[int]) -> list[SendTask]:
-        """Give the place of a participant that declined to a waiting client that is not excluded.
-
-        A selector without a size has chosen all clients already.
-        """
+        """Give the place of a participant that declined to a waiting client that is not excluded."""
         size = self._settings.selector_part.size
         if size is None:
             return []

@@ -38,9 +38,7 @@ class Trigger(ABC):
 
     @classmethod
     def keeps_sender(cls) -> bool:
-        """Whether a client waits for the round of its update, and rounds do not choose who takes part: the K-async
-        loop, in which clients can contribute once a cycle.
-        """
+        """Whether it is the K-async loop: a client waits for the round of its update, and rounds choose nobody."""
         return not (cls.in_rounds or cls.frees_sender)
 
     k: int | None = None
@@ -58,9 +56,7 @@ class Trigger(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(Trigger):
-    """When every participant has answered or is out, with whatever came; but not with none when one of them
-    failed or was refused.
-    """
+    """When every participant has answered or is out, with what came; not with none when one failed or was refused."""
 
     in_rounds: ClassVar[bool] = True
 
@@ -71,9 +67,7 @@ class Sync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KSync(Trigger):
-    """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for, and
-    with none as Sync.
-    """
+    """With the first k; the others have worked for nothing. With fewer when nobody is left, and with none as Sync."""
 
     k: int
 
@@ -87,9 +81,7 @@ class KSync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
-    """Closes a round with the first k updates; the other clients continue. Closes with fewer if no client can send
-    another one, so that a run continues with fewer than k live clients.
-    """
+    """With the first k updates; the other clients continue. With fewer if no client can send another one."""
 
     k: int
 
@@ -118,9 +110,7 @@ class Buffered(KAsync):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Trigger):
-    """After wait_s, with what has come; when nothing has, with the first that comes, or with none, as Sync, when
-    nobody is left to wait for. Stragglers work on and count in a later round.
-    """
+    """After wait_s, with what has come, or then with the first that comes; with none as Sync. Stragglers work on."""
 
     wait_s: float
 

@@ -1,7 +1,4 @@
-"""Validates updates: the header against its task, the vectors against the bounds.
-
-The coordinator decides the consequence of a refused update for its task.
-"""
+"""Validates updates: the header against its task, the vectors against the bounds. The coordinator decides the rest."""
 
 import logging
 from array import array
@@ -97,10 +94,7 @@ class Admission:
             self.bounds.replay(verdict.client_id, base_version, norms, verdict.reason)
 
     def _rates_of(self, base_version: int) -> Sequence[float]:
-        """Learning rates that a task of this version may have had; empty for any, and for a version that is not there.
-
-        A stale client's task has the rate of the version that was current when it was sent.
-        """
+        """Learning rates that a task of this version may have had: that of the time when it was sent. Empty for any."""
         if self._rates is None:
             return ()
         return self._rates[base_version : base_version + 1 + self.expected.late]

@@ -158,9 +158,7 @@ class ClientLimits:
     _routes: dict[bytes, _Bucket] = field(init=False, default_factory=dict)  # whose bucket was used last is last
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
-        """Count a message of a connection that speaks for this client. Raises RemoteContractError if it is one too
-        many, to be dropped unread.
-        """
+        """Count a message of a connection. Raises RemoteContractError if it is one too many, to be dropped unread."""
         per_s_max = self.client_messages_per_s_max
         if client_id is None:
             self._charge_route(route, at_s)
@@ -171,9 +169,7 @@ class ClientLimits:
                 raise RemoteContractError(Reason.RATE_LIMITED, why)
 
     def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
-        """Count a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is in
-        quarantine.
-        """
+        """Count a hello for `client_id`. Raises RemoteContractError if it is too many, or the client in quarantine."""
         if speaks_for is not None:  # else it is paid
             self._charge_route(route, at_s)
         client = self._clients.get(client_id)

@@ -22,11 +22,9 @@ class ApplyCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecomputeCommand:
-    """Begin work on a stale update before its round closes. row_D: [D] float32, in host memory, unchanged until its
-    round is released.
-    """
+    """Begin work on a stale update before its round closes."""
 
-    row_D: Tensor
+    row_D: Tensor  # [D] float32, in host memory, unchanged until its round is released
     update: RoundUpdate
 
 
@@ -46,14 +44,12 @@ class ForgetCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommand:
-    """Write the current version to disk, with all that continues it. coordinator, admission: their states, as of the
-    record `seq`.
-    """
+    """Write the current version to disk, with all that continues it."""
 
     version: int
     seq: int
-    coordinator: Mapping[str, Any]
-    admission: Mapping[str, Any]
+    coordinator: Mapping[str, Any]  # its state, as of the record `seq`
+    admission: Mapping[str, Any]  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,10 @@ LOST_MAX = 32  # tasks in a row: where half of all messages are lost, no acciden
 
 @dataclass(slots=True)
 class _Sent:
-    """The last task of a client. beat: number of the first heartbeat answered after it was sent whose number is above
-    all that were answered before; None before that.
-    """
+    """The last task of a client."""
 
     task_id: int
-    beat: int | None = None
+    beat: int | None = None  # first answered heartbeat since, numbered above all that were answered before
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +79,6 @@ class DeliveryTracker:
         return event if isinstance(event, TaskExpired) else None
 
     def forget(self, client_id: int) -> None:
-        """Forget a client that said hello on another connection: the hello names its tasks, and its heartbeats may be
-        numbered from 0 again.
-        """
+        """Forget a client that said hello on another connection: the hello names its tasks; heartbeats start again."""
         self._sent.pop(client_id, None)
         self._answered.pop(client_id, None)

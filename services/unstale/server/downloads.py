@@ -92,11 +92,7 @@ class Downloads:
                 self._let_go(client_id, at_s)
 
     def start(self, at_s: float) -> tuple[list[tuple[int, Chunks]], list[tuple[int, int]]]:
-        """Start downloads that got a turn.
-
-        Returns:
-            Clients with chunks to send; and clients with tasks whose version cannot be sent any more.
-        """
+        """Start downloads that got a turn: clients with chunks to send, and clients with tasks that cannot be sent."""
         self._give(at_s)
         started = []
         for client_id in self._started:

@@ -49,12 +49,7 @@ class Outbox(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class ActionExecutor:
-    """Passes events to the coordinator and executes its actions. Protocol thread only.
-
-    Attributes:
-        timers: Of the coordinator, and deadlines of open tasks.
-        finish, finished_s: End of the run, None before.
-    """
+    """Passes events to the coordinator and executes its actions. Protocol thread only."""
 
     clock: Callable[[], float]
     recorder: Recorder
@@ -73,7 +68,7 @@ class ActionExecutor:
     after_commit: list[tuple[Callable[[Any], object], Any]] = field(init=False, default_factory=list)
     """Calls with one argument each, made in this order once all events are durable."""
     commands_open: int = field(init=False, default=0)  # commands that are not answered yet
-    finish: actions.Finish | None = field(init=False, default=None)
+    finish: actions.Finish | None = field(init=False, default=None)  # end of the run
     finished_s: float = field(init=False, default=0.0)
     _wait_s: float = field(init=False, default=0.0)  # time for which the last round was open
 
@@ -146,9 +141,7 @@ class ActionExecutor:
         self.compute(command)
 
     def record_round(self, applied: commands.Applied) -> tuple[events.RoundApplied, Sequence[actions.Action]]:
-        """Publish a new version and pass it to the coordinator. Returns the event and its actions, for `execute`; the
-        caller may submit a checkpoint before that.
-        """
+        """Publish a new version. Its event and actions, for `execute`; a checkpoint may be submitted before that."""
         self.commit_and_send()  # tasks that carry the version before
         self.commands_open -= 1
         result = applied.result
@@ -180,9 +173,7 @@ class ActionExecutor:
         self.after_commit.append((send, argument))
 
     def commit_and_send(self) -> None:
-        """Make all events durable, then send the messages that follow from them. Raises UserError where the events
-        cannot be stored; then no message was sent.
-        """
+        """Make all events durable, then send what follows from them. Raises UserError before anything is sent."""
         self.recorder.commit(durable=self.finish is not None)
         self.stats.flush()  # every message that is sent is counted already
         while self.after_commit:  # the answer to a heartbeat may prove that a task was lost, and so on

@@ -1,7 +1,4 @@
-"""The protocol thread: a ROUTER socket, a queue and the clock around the server protocol, and nothing slow.
-
-It waits in one poll on the two until the next timer is due.
-"""
+"""The protocol thread: one poll on a ROUTER socket and a queue until the next timer is due, and nothing slow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,10 +65,7 @@ class Loop:
         self._poller.register(self.queue.fileno(), zmq.POLLIN)
 
     def run(self, *, ended: Callable[[], None]) -> None:
-        """Run until the protocol is over. Re-raises the exception that ended the compute thread.
-
-        ended: called once the run has an outcome, perhaps again.
-        """
+        """Run until the protocol is over; call `ended` when it has an outcome. Re-raises the end of a thread."""
         while not self.protocol.is_over:
             self._turn()
             if self.protocol.outcome is not None:

@@ -61,10 +61,7 @@ class Samples:
 
 
 class Pages:
-    """The applications of `/`, `/events` and `/status.json`, until closed.
-
-    `live` returns the present counts; threads of the HTTP server call it.
-    """
+    """The applications of `/`, `/events` and `/status.json`, until closed. Threads of the HTTP server call `live`."""
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:
         self._samples = Samples(status, live)

@@ -1,7 +1,4 @@
-"""The protocol of the server, without sockets, threads and clocks, so that tests can drive it with faults.
-
-Messages of clients become events of the coordinator. `ActionExecutor` executes the actions that follow.
-"""
+"""The protocol of the server, without sockets, threads and clocks, so that tests can drive it with faults."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -40,11 +37,7 @@ class ServerProtocol:
     `is_over`. Then `outcome` is set.
 
     Messages that follow from an event are sent by `flush`, once the event is durable: one transaction for each turn.
-
-    Args:
-        clock: Seconds of the run, never decreasing.
-        compute: Takes commands. Each one but ForgetCommand and PrecomputeCommand is answered by a result, in order.
-        observe: Receives every event and its actions.
+    `compute` takes commands; each but ForgetCommand and PrecomputeCommand is answered by a result, in order.
     """
 
     def __init__(
@@ -167,8 +160,7 @@ class ServerProtocol:
             self._leaves_early, self._linger_s = False, max(self._linger_s, self._settings.return_s)
 
     def flush(self, *, more_waits: bool = False) -> None:
-        """Handle timers, make all events durable, and send the messages that follow from them. Raises UserError where
-        the events cannot be stored; then no message was sent.
+        """Handle timers, make all events durable, and send what follows from them. Raises UserError before it is sent.
 
         more_waits: messages have arrived that are not handled yet.
         """
@@ -246,10 +238,7 @@ class ServerProtocol:
         self._executor.handle(events.StopRequested(at_s=self._clock()))
 
     def _checkpoint(self, journal: Journal) -> None:
-        """Write the current state to disk: the coordinator's from here, the learner's before its next version.
-
-        The database covers it first: no checkpoint is newer than the database.
-        """
+        """Write the current state to disk, after the database: no checkpoint is newer than that."""
         journal.commit(durable=True)
         self._executor.submit(
             commands.CheckpointCommand(
@@ -275,12 +264,7 @@ class ServerProtocol:
     def on_message(
         self, route: bytes, header: bytes, frames: Sequence[memoryview] = (), *, key: str | None = None
     ) -> None:
-        """Handle a message of a connection.
-
-        Args:
-            frames: Payload, not needed after the call.
-            key: Public key that the peer's handshake proved; None in plain text.
-        """
+        """Handle a message, whose frames are not needed after the call. key: proved by the handshake, if any."""
         at_s = self._clock()  # once: the time of all events that follow
         speaker = self._sessions.client_of(route)
         try:

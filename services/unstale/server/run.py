@@ -46,11 +46,7 @@ log = logging.getLogger("unstale.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The parts of a run.
-
-    journal: None for one that leaves nothing behind. recovered: where it was taken up, None for a new one. clock: of
-    the run. dimension: d. save_model: writes a version to the file that the settings name.
-    """
+    """The parts of a run. journal: None for one that leaves nothing behind. recovered: None for a new one."""
 
     coordinator: Coordinator
     learner: Learner
@@ -61,8 +57,8 @@ class Run:
     clock: RunClock
     welcome: Welcome
     admission: Admission
-    dimension: int
-    save_model: Callable[[Version, int], None]
+    dimension: int  # d
+    save_model: Callable[[Version, int], None]  # writes a version to the file that the settings name
 
     @property
     def state(self) -> RunState:
@@ -151,10 +147,7 @@ def _examples_of(settings: Settings, data: Dataset) -> Callable[[int], int]:
 
 
 def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:
-    """Bring the admission to where it was, by its state in the checkpoint and the updates behind that.
-
-    The checkpoint of a rolled-back run has no such state: all updates that the run still has make it.
-    """
+    """Restore the admission: from the checkpoint and later updates, or all updates of a run that was rolled back."""
     if recovered.admission is not None:
         admits.bounds.load_state_dict(recovered.admission)
     for update in journal.database.updates_after(recovered.checkpoint_seq if recovered.admission is not None else 0):

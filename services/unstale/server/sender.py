@@ -2,8 +2,7 @@
 
 The model is wrapped into frames once per version, and every message that carries it refers to them; one that is too
 large for that is announced with the task, and goes in chunks (`Downloads`). A client that was sent a model is sent no
-other until something was heard of it, so that one that reads slowly, or not at all, holds one model in our memory and
-not one a round.
+other until something was heard of it, so that a slow one holds one model in our memory and not one a round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +24,11 @@ ACCEPTED = Prepared(Ack(task_id=1, outcome="accepted", first_outcome="accepted")
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What is sent of a version, in one encoding. wrapped: as the wire wants it, with the task; empty when it goes in
-    chunks, and then `checksum` is set.
-    """
+    """What is sent of a version, in one encoding."""
 
     payload_bytes: int
-    wrapped: Sequence[Any] = ()
-    checksum: str | None = None
+    wrapped: Sequence[Any] = ()  # frames that go with the task, none when they go in chunks
+    checksum: str | None = None  # when they go in chunks
 
 
 @dataclass(kw_only=True, eq=False)
@@ -168,10 +165,7 @@ class Sender:
         return route is not None and self.send(route, message, self.transport.wrap(frames) if frames else ())
 
     def send(self, route: bytes, message: Message, frames: Sequence[Any] = ()) -> bool:
-        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more.
-
-        frames: as the wire wrapped them.
-        """
+        """Send to a connection. When it is gone, or not read from, its client must say hello to be sent more."""
         return self._deliver(route, codec.encode(message), frames)
 
     def send_to_all(self, message: Message) -> None:

@@ -1,7 +1,6 @@
 """The server process: parts put together, threads started and ended.
 
-main thread: waits, and takes signals. protocol: sockets and coordinator. compute: learner and evaluation.
-http: scrapes.
+main thread: waits, and takes signals. protocol: sockets and coordinator. compute: learner. http: scrapes.
 """
 
 import logging
@@ -241,10 +240,7 @@ class Server:
         return f"going on at version {coordinator.version}"
 
     def run(self) -> Outcome:
-        """Serve until the run is over; its outcome. Re-raises the exception that ended a thread.
-
-        With the setting server.stay nothing is closed yet, and `stay` is to be called.
-        """
+        """Serve until the run is over; its outcome. Re-raises what ended a thread. `stay` follows with server.stay."""
         self._compute.start()
         self._thread.start()
         self._done.wait()
@@ -254,10 +250,7 @@ class Server:
         return self._protocol.outcome
 
     def stay(self) -> None:
-        """After `run`: tell clients that the run has ended, and serve the status page, until `stop`.
-
-        Raises as `run`.
-        """
+        """After `run`: serve the status page, and tell clients of the end, until `stop`. Raises as `run`."""
         self._thread.join()
         self._compute.close()
         self._closing.close()

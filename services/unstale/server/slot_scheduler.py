@@ -198,9 +198,7 @@ class SlotScheduler:
             turn.due_s = at_s + self.grace_s * self._factor(turn)
 
     def _free(self, transfer: Transfer, client_id: int, at_s: float) -> list[int]:
-        """Take a slot from its clients, for another client; their use becomes at least that of the other, or they would
-        be next again.
-        """
+        """Take a slot from its clients. Their use becomes at least that of the next client: they are not next again."""
         used_s = self._used_s(self.owner_of(client_id), at_s)
         lost = list(self._transfers[transfer])
         for one in lost:

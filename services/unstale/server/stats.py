@@ -26,11 +26,7 @@ log = logging.getLogger("unstale.server")
 
 
 class RunStats:
-    """Counts of a run, on a server and in a simulation. Protocol thread only.
-
-    rounds: Versions to make. on_progress: Receives the progress of every evaluation. evaluate_clients_every: Rounds
-    between evaluations by the clients; None for none.
-    """
+    """Counts of a run, on a server and in a simulation. Protocol thread only."""
 
     def __init__(
         self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None

@@ -74,9 +74,7 @@ class Live:
 
 
 class Status:
-    """The state and history of a run. Rejections are counted since the process started, everything else since the run
-    did.
-    """
+    """The state and history of a run. Rejections are counted since the process started."""
 
     def __init__(self, about: Mapping[str, str | int] | None = None, *, clock: Callable[[], float]) -> None:
         """about: Constant facts, which contain `rounds`. clock: Seconds of the run."""

@@ -61,8 +61,7 @@ class Timers:
     ) -> Iterator[TimerFired | TaskExpired]:
         """Events that are due, each to be handled before the next.
 
-        is_moving: whether a transfer excuses a client. extra_s: added to leases and deadlines, because messages of the
-        clients may lie unread.
+        extra_s: added to leases and deadlines, because messages of the clients may lie unread.
         """
         deferred: list[_Entry] = []
         while self._heap and self._heap[0][0] <= at_s:

@@ -1,7 +1,4 @@
-"""Updates that arrive, whole or in chunks, and models that are sent in chunks.
-
-Transfers are not recorded: one changes nothing in the run before it is complete.
-"""
+"""Updates that arrive, whole or in chunks, and models that are sent in chunks. Only a complete update is recorded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,9 +75,7 @@ class Transfers:
         return False
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> bool:
-        """Receive a chunk of an update. Whether it brings enough new bytes, so that it costs the client no message.
-        Raises RemoteContractError where it is refused.
-        """
+        """Receive a chunk. Whether it brings so much that it costs no message. Raises RemoteContractError."""
         update = self.uploads.update_of(client_id)
         if update is None or update.task_id != chunk.task_id:
             raise RemoteContractError(
@@ -128,10 +123,7 @@ class Transfers:
         at_s: float,
         known_defect: Reason | None = None,
     ) -> bool:
-        """Validate a complete update and pass it to the coordinator. False where the disk has no room for it now.
-
-        known_defect: of the payload.
-        """
+        """Validate a complete update and pass it to the coordinator. False where the disk has no room for it now."""
         size_bytes = max(sum(map(len, frames)), self.decoder.row_bytes) if frames else 0
         if not self._has_room(client_id, update, size_bytes):
             return False

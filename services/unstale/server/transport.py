@@ -45,10 +45,7 @@ class _Buffer:
 
 
 class BufferedTransport:
-    """A transport that buffers messages for a moment when the queue of a connection is full. One thread.
-
-    A burst of heartbeats is answered faster than ZeroMQ hands the answers on, and its queue for a connection is short.
-    """
+    """Buffers messages for a moment when the queue of a connection, which is short, is full. One thread."""
 
     def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self._transport = transport
@@ -63,9 +60,7 @@ class BufferedTransport:
         return min((kept.due_s for kept in self._buffers.values()), default=None)
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
-        """One message to one connection, now or in a moment. `FULL` when it is not read from, or too much is kept: then
-        all that was kept for it is dropped.
-        """
+        """Send now or in a moment. `FULL` when the route is not read from, or too much is kept, which is dropped."""
         kept = self._buffers.get(route)
         if kept is None:
             delivery = self._transport.send(route, header, frames)

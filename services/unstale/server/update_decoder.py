@@ -18,11 +18,7 @@ _NO_ROW = memoryview(b"")
 
 @dataclass(eq=False)
 class UpdateDecoder:
-    """Decodes and stages updates that fit the model. Protocol thread only.
-
-    Attributes:
-        row_bytes: Size of a decoded update.
-    """
+    """Decodes and stages updates that fit the model. Protocol thread only."""
 
     staging: Staging
     _: KW_ONLY
@@ -43,10 +39,7 @@ class UpdateDecoder:
     def stage(
         self, client_id: int, update: Update, frames: Frames, at_s: float, defect: Reason | None = None
     ) -> IncomingUpdate:
-        """Decode the payload of an update that fits the model into the next free row.
-
-        defect: Of the payload, if it is known already.
-        """
+        """Decode an update into the next free row, if it fits. defect: of the payload, if it is known already."""
         encoding, header_defect = self._check_header(client_id, update)
         handle, row, norms = -1, _NO_ROW, None
         if defect is None:
