@@ -115,7 +115,7 @@ def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
 
     def take(self: Transfers, client_id: int, update: Any, *rest: Any) -> bool:
         ack = Ack(task_id=update.task_id, outcome="accepted", first_outcome="accepted")
-        self.sender.send_to_client(client_id, ack)
+        self._sender.send_to_client(client_id, ack)
         return judged(self, client_id, update, *rest)
 
     patch.setattr(Transfers, "receive", take)

@@ -192,7 +192,8 @@ def _has_stalled(coordinator: Coordinator) -> bool:
     if coordinator.pending or membership.outstanding or not membership.active:
         return False
     nobody_is_asked = not (coordinator.trigger.in_rounds or membership.unavailable)
-    return bool(coordinator.round.failed_clients) or membership.is_sitting_out or nobody_is_asked
+    is_sitting_out = any(client_id in membership.sits_out for client_id in membership.unavailable)
+    return bool(coordinator.round.failed_clients) or is_sitting_out or nobody_is_asked
 
 
 def _check_open_round(coordinator: Coordinator) -> None:

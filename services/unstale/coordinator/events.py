@@ -117,10 +117,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """The shell resumes with this state after a restart.
-
-    All connections, timers and the round in the making are gone. Clients have a whole lease to reconnect.
-    """
+    """The shell resumes after a restart. Clients have a whole lease to reconnect; timers and the round are gone."""
 
     at_s: float
 

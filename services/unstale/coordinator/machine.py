@@ -154,8 +154,11 @@ class Coordinator(CoordinatorState):
             if open_id is not None and open_id not in event.holding and not event.same_connection:
                 self._replace_task(client, actions)
             return True
-        awaits_round = client.unaggregated > 0 and not self.trigger.frees_sender
-        self.membership.move(client, State.CONTRIBUTED if awaits_round else self.membership.idle_state(client))
+        if client.unaggregated > 0 and not self.trigger.frees_sender:
+            state = State.CONTRIBUTED
+        else:
+            state = State.UNAVAILABLE if client.client_id in self.membership.sits_out else State.WAITING
+        self.membership.move(client, state)
         self.leases.renew(client.client_id, self.now_s)
         return False
 

@@ -103,11 +103,6 @@ class Membership:
             return self.active
         return [client_id for client_id in self.active if self.clients[client_id].state is not State.UNAVAILABLE]
 
-    @property
-    def is_sitting_out(self) -> bool:
-        """Whether an active client sits out."""
-        return bool(self.sits_out) and any(client_id in self.sits_out for client_id in self.unavailable)
-
     def on_version(self, version: int) -> None:
         """Make clients that declined, or have sat out long enough, available for a new version."""
         for client_id in [client_id for client_id, until in self.sits_out.items() if until <= version]:
@@ -127,10 +122,6 @@ class Membership:
         rounds = min(SITS_OUT_FIRST * SITS_OUT_FACTOR ** min(client.expired, 16), SITS_OUT_MAX)
         client.expired += 1
         self.sits_out[client.client_id] = version + rounds
-
-    def idle_state(self, client: Client) -> State:
-        """The state of a client without a task."""
-        return State.UNAVAILABLE if client.client_id in self.sits_out else State.WAITING
 
     def move(self, client: Client, state: State) -> None:
         """Change the state of a client. Raises AssertionError where `TRANSITIONS` does not allow it."""

@@ -107,7 +107,7 @@ class OpenRound:
             and bool(membership.active)
             and (
                 bool(self.failed_clients)
-                or membership.is_sitting_out
+                or not membership.sits_out.keys().isdisjoint(membership.unavailable)
                 or not (self._trigger.in_rounds or membership.unavailable)
             )
         )

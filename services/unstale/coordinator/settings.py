@@ -1,7 +1,4 @@
-"""What a coordinator is told before it starts. What exists is valid; what is not raises UserError.
-
-The sentences name the keys as the configuration spells them: `trigger.k`, `selector.size`, `min_clients`.
-"""
+"""What a coordinator is told before it starts. What exists is valid. Errors name the keys of the configuration."""
 
 import math
 from collections.abc import Mapping

@@ -72,6 +72,7 @@ def without_clients(state: Plain, window: int) -> Plain:
 
     Task ids continue. window: number of versions before the current one on which tasks may be given.
     """
+    idle = {"state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())
     is_finished = Phase(state["phase"]) is Phase.FINISHED
@@ -90,12 +91,8 @@ def without_clients(state: Plain, window: int) -> Plain:
         "pending": [],
         "parked": 0,
         "leases": [],
-        "clients": [_idle(client) for client in state["clients"]],
+        "clients": [{**client, **idle} for client in state["clients"]],
     }
-
-
-def _idle(client: Plain) -> Plain:
-    return {**client, "state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
 
 
 def _client(client: Client) -> Plain:

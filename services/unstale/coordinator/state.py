@@ -18,8 +18,7 @@ RETRY = "retry"  # the round has stalled: give tasks again
 class CoordinatorState:
     """Clients, tasks, rounds, versions and timers of a run.
 
-    Accepted updates are pending, then in the round that is being made, and aggregated after RoundApplied;
-    `settings.unaggregated_max` bounds those that are not aggregated.
+    Accepted updates are pending, then in the round that is being made, and aggregated after RoundApplied.
     """
 
     def __init__(self, settings: CoordinatorSettings) -> None:

@@ -12,9 +12,8 @@ from unstale.coordinator.settings import CoordinatorSettings
 class VersionReferences:
     """Number of open tasks and unaggregated updates by their base version.
 
-    A task takes a reference and passes it to its update. It is released when that round is applied, or the task ends
-    without an update. The current version and the `window` versions before it, on which tasks may still be given, are
-    needed without a reference too.
+    A task takes a reference and passes it to its update; it is released when that round is applied, or with a task
+    without an update. The current version and the `window` versions before it, on which tasks may be given, need none.
     """
 
     window: int = 0
@@ -108,7 +107,9 @@ class Tasks:
         """Open the next task of a waiting client."""
         client_id, number = client.client_id, client.tasks.count
         task_id = client.tasks.give()
-        version = self._version_for(client_id) if self._settings.stale_rounds else self.references.current
+        # t - T for a client that is T rounds stale, once there is such a version.
+        version, stale = self.references.current, self._settings.stale_rounds.get(client_id, 0)
+        version -= stale if version >= stale else 0
         client.base_version = version
         self.references.take(version)
         self.count += 1
@@ -124,11 +125,6 @@ class Tasks:
         """End the open task of a client with an update, which keeps the version reference."""
         client.tasks.open_id = None
         self._membership.move(client, state)
-
-    def _version_for(self, client_id: int) -> int:
-        """The current version t; t - T for a client that is T rounds stale, once there is such a version."""
-        version, rounds = self.references.current, self._settings.stale_rounds.get(client_id, 0)
-        return version - rounds if version >= rounds else version
 
     def _to(self, client_ids: Sequence[int]) -> list[SendTask]:
         clients = self._membership.clients

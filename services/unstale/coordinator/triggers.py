@@ -17,10 +17,10 @@ from unstale.settings.part import part
 
 
 class Trigger(ABC):
-    """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
-    has stalled: everyone at work in it has failed or been refused, so there is nothing to make a version of.
-    Then tasks are given again after a pause; or, where some have declined and only a new version asks them again, the
-    round closes without updates if it can.
+    """The interface. A trigger keeps no state: it is asked after every event of an open round that has not stalled.
+
+    A round has stalled when everyone at work in it has failed or been refused. Then tasks are given again after a
+    pause; or, where clients have declined and only a new version asks them again, it closes without updates if it can.
     """
 
     in_rounds: ClassVar[bool] = False

@@ -77,7 +77,7 @@ class Admission:
     def screen(
         self, client_id: int, update: Update, row_D: Vector, layout: Layout
     ) -> tuple[Norms | None, Reason | None]:
-        """Norms of an update's vectors, None when they are not numbers, and the reason of a refusal.
+        """Norms of an update's vectors, None for no numbers, and the reason of a refusal.
 
         row_D: [D] float32, decoded, and a delta over its learning rate.
         """

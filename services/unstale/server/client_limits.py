@@ -67,8 +67,7 @@ class ModelHealth:
     """Detects refused updates whose cause is the global model, not a client. One thread.
 
     After a large change of the model, or with too low a bound on norms, the updates of most clients are zero, not
-    finite, or too large at the same time. Then no client is quarantined. Stores for each client whether its last update
-    was refused for one of `REASONS`.
+    finite, or too large at the same time. Then no client is quarantined.
     """
 
     _accepted: set[int] = field(default_factory=set)
@@ -149,10 +148,11 @@ class ClientLimits:
     """
 
     client_messages_per_s_max: float | None = None
-    stranger_messages_per_s_max: float | None = None
-    quarantine_after: int | None = None
+    stranger_messages_per_s_max: float | None = None  # of a connection that speaks for no client, and hellos of any
+    quarantine_after: int | None = None  # refusals in a row that the client is to blame for
     quarantine_s: float = 60.0
     suspects: dict[int, _Client] = field(init=False, default_factory=dict)
+    """Clients that were refused since their last accepted update: only these may be due for a quarantine."""
     model_health: ModelHealth = field(init=False, default_factory=ModelHealth)
     _clients: dict[int, _Client] = field(init=False, default_factory=dict)
     _routes: dict[bytes, _Bucket] = field(init=False, default_factory=dict)  # whose bucket was used last is last

@@ -1,8 +1,4 @@
-"""The compute thread: applies rounds and evaluates versions while the server protocol receives.
-
-It is the only thread that touches the learner and the model. Commands come in order through a queue, results leave
-through the server protocol's mailbox.
-"""
+"""The compute thread, which alone touches the learner: it executes commands in order, and posts their results."""
 
 import queue
 import threading

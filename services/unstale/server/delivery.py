@@ -2,10 +2,8 @@
 
 On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
 heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
-this one was lost.
+this one was lost, and is given again as another one. A client that loses many in a row is given none for a while.
 Source: proto/PROTOCOL.md#42-tasks
-
-Each lost task is given again as another one. A client that loses one after the other is given no more for a while.
 """
 
 from collections import Counter
@@ -69,9 +67,7 @@ class DeliveryTracker:
         self._lost.pop(client_id, None)
 
     def expired_by_hello(self, hello: Hello, awaits: Callable[[int, int], bool], at_s: float) -> TaskExpired | None:
-        """The event before a hello on another connection: None, unless the client lacks the task that was sent to it,
-        once too often. awaits: `Coordinator.awaits`.
-        """
+        """The event before a hello on another connection, if the client lost the task sent to it once too often."""
         sent = self._sent.get(hello.client_id)
         if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
             return None

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from unstale import translate
 from unstale.coordinator import actions, divergence, events
 from unstale.journal.recorder import IncomingUpdate, Recorder
-from unstale.learner.updates import StagedUpdate, Staging
+from unstale.learner.updates import Staging
 from unstale.server import commands
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
@@ -219,8 +219,12 @@ class ActionExecutor:
         if action.outcome is actions.Outcome.ACCEPTED:
             self.staging.keep(event.handle, incoming.staged)
             self.delivery.accepted(action.client_id)
-            if self.prefetches:
-                self._precompute(event, incoming.staged)
+            staleness = self._coordinator.version - event.base_version
+            if self.prefetches and staleness > 0:
+                update = incoming.staged.in_round(
+                    task_id=event.task_id, base_version=event.base_version, staleness=staleness
+                )
+                self.compute(commands.PrecomputeCommand(row_D=self.staging.newest_D, update=update))
         self.stats.judged(action, incoming, self.admission.bounds)
         self.admission.judged(action, event.base_version, incoming.norms)
         self.client_limits.on_verdict(action, event.at_s)
@@ -228,13 +232,6 @@ class ActionExecutor:
         if warning is not None:
             log.warning("%s", warning)
         self.after_commit.append((self.outbox.acknowledge, action))
-
-    def _precompute(self, event: events.UpdateArrived, staged: StagedUpdate) -> None:
-        """Let work on an update that is stale already begin before its round closes."""
-        staleness = self._coordinator.version - event.base_version
-        if staleness > 0:
-            update = staged.in_round(task_id=event.task_id, base_version=event.base_version, staleness=staleness)
-            self.compute(commands.PrecomputeCommand(row_D=self.staging.newest_D, update=update))
 
     def _apply_round(self, action: actions.ApplyRound) -> None:
         assert self._coordinator.round_started_s is not None

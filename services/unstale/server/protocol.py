@@ -21,12 +21,11 @@ from unstale.server.sessions import EncodingNegotiation, Sessions
 from unstale.server.slot_scheduler import SlotScheduler
 from unstale.server.state import ProtocolSettings, RunState
 from unstale.server.stats import ServerStats
-from unstale.server.transfers import Transfers, defect_of_whole, parts_to_resume
+from unstale.server.transfers import Transfers, defect_of_whole
 from unstale.server.transport import BufferedTransport, Transport
-from unstale.server.update_decoder import UpdateDecoder
-from unstale.server.uploads import Uploads
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.limits import FLOAT_BYTES
 from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Stop, Update
 
 log = logger("unstale.server")
@@ -63,20 +62,13 @@ class ServerProtocol:
         self._sessions = Sessions(state.welcome.clients)
         self._negotiation = EncodingNegotiation(state.welcome, state.dimension, state.frames[max(state.frames)])
         self._transport = BufferedTransport(transport, clock)
-        decoder = UpdateDecoder(
-            state.staging,
-            signature=state.welcome.signature,
-            encodings=self._negotiation.updates,
-            layout=self._negotiation.layout,
-            admission=state.admission,
-        )
         bounds = settings.transfers
         scheduler = partial(
             SlotScheduler,
             self._sessions.owner_of,
             grace_s=coordinator.settings.lease_s,
             chunk_bytes=bounds.chunk_bytes,
-            payload_bytes=decoder.row_bytes,
+            payload_bytes=FLOAT_BYTES * sum(self._negotiation.layout),
         )
         self._sender = Sender(
             transport=self._transport,
@@ -108,19 +100,7 @@ class ServerProtocol:
             prefetches=settings.prefetches,
         )
         self._transfers = Transfers(
-            coordinator=coordinator,
-            recorder=self._recorder,
-            executor=self._executor,
-            sender=self._sender,
-            stats=stats,
-            decoder=decoder,
-            uploads=Uploads(
-                open_part=state.partial_files.open,
-                partial_names=parts_to_resume(state.partial_files, coordinator),
-                window_bytes=bounds.window_bytes,
-                scheduler=scheduler(slots=bounds.places),
-                parts_max=bounds.parts_max,
-            ),
+            state, bounds, scheduler(slots=bounds.places), sender=self._sender, executor=self._executor, stats=stats
         )
 
     @property

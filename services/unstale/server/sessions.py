@@ -16,11 +16,10 @@ SUPERSEDED_KEPT = 4  # processes that spoke for one client before; a hello of th
 
 @dataclass(slots=True)
 class Sessions:
-    """Connections by client, and clients by connection.
+    """Connections by client, and clients by connection: the newest hello of a client wins.
 
     The server's socket gives each connection a routing id, which acts as a client after its hello. A peer may choose
-    its own routing id, but none that starts with a zero byte as those of the socket do, so it cannot take over a
-    connection. A client has one connection at a time: the newest hello wins.
+    its own routing id, but none that starts with a zero byte as those of the socket do: it cannot take one over.
     """
 
     clients: int
@@ -111,25 +110,20 @@ class Sessions:
 
 
 class EncodingNegotiation:
-    """Protocol thread only. welcome: for any client, with the encodings that the configuration wants. dimension:
-    d. frames: a model as float32.
-
-    models: their encoding, for clients that can take it. updates: those that an update may have. Float32 is always one
-    of them, so that a client may go on with less than it could do before, or the other way round. update_bytes_max: of
-    an update's payload. layout: of its row.
-    """
+    """Protocol thread only. Float32 is always one of the encodings: a client may return with other abilities."""
 
     def __init__(self, welcome: Welcome, dimension: int, frames: Sequence[memoryview]) -> None:
+        """welcome: for any client. dimension: d. frames: a model as float32."""
         self._welcome = welcome
         behind = sum(map(len, frames)) // FLOAT_BYTES - dimension
         extra = dimension if welcome.extra else 0
         self.layout = Layout(dimension, behind - extra, extra)
-        self.models = encodings.of_models(welcome.encoding, dimension, behind)
+        self.models = encodings.of_models(welcome.encoding, dimension, behind)  # for clients that can take it
         mine = encodings.of_updates(welcome.encoding, dimension, behind)
         plain = encodings.of_updates(None, dimension, behind)
         self.updates: tuple[Encoding, ...] = (plain,) if mine.name == FLOAT32 else (plain, mine)
         self.update_bytes_max = max(encoding.payload_bytes for encoding in self.updates)
-        self._take_models: set[int] = set()  # clients
+        self._take_models: set[int] = set()  # ids of clients
 
     def welcome(self, hello: Hello, version: int) -> Welcome:
         """The welcome that answers a hello."""

@@ -7,9 +7,8 @@
 
 A slot holds one transfer: the upload of one client, or the download of one version, which any number of clients share.
 An owner is a public key with all of its clients, or one client in plain text. Its use is the time for which its
-transfers had slots, exponentially decayed, in seconds. The owner with the least use is next. So each owner gets an
-equal share of the slots while others wait, for any number of clients and any rate. While others wait, a transfer must
-keep a minimum rate, or it loses its slot.
+transfers had slots, exponentially decayed, in seconds. The owner with the least use is next, so each owner gets an
+equal share of the slots while others wait, for any number of clients and any rate.
 """
 
 from collections.abc import Callable, Hashable

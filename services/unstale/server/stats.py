@@ -168,16 +168,22 @@ class ServerStats(RunStats):
         super().applied(applied, wait_s)
         result = applied.result
         durations_s = {"wait_s": wait_s, "compensate_s": applied.compensate_s, "aggregate_s": applied.aggregate_s}
-        about = (result.version, result.staleness, result.weights_K)
-        self._status.applied(*about, **durations_s, overflowed=result.overflowed)
+        version, staleness, weights = result.version, result.staleness, result.weights_K
+        self._status.applied(version, staleness, weights, **durations_s, overflowed=result.overflowed)
         if result.overflowed:
-            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
-        memory_bytes = applied.device_memory_bytes
+            log.warning("version %d: its step left the range of float32 and was not taken", version)
         self._record(
-            observe.round_applied(*about, **durations_s, device_memory_bytes=memory_bytes, overflowed=result.overflowed)
+            observe.round_applied(
+                version,
+                staleness,
+                weights,
+                **durations_s,
+                device_memory_bytes=applied.device_memory_bytes,
+                overflowed=result.overflowed,
+            )
         )
         if result.compensation is not None:
-            self._compensated(result.version, result.compensation)
+            self._compensated(version, result.compensation)
 
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:

@@ -1,7 +1,7 @@
 """The content of the status page as plain values for JSON. Pure.
 
-One thread records facts, any other thread reads, and none waits: a value is replaced or copied in one step and never
-changed while a thread reads it. All sizes are bounded.
+One thread records facts, others read, and none waits: a value is replaced or copied in one step and never changed
+while a thread reads it. All sizes are bounded.
 """
 
 from collections import Counter
@@ -208,7 +208,7 @@ class Status:
         compensation = {"methods": dict(self._methods), "fallbacks": dict(self._fallbacks)}
         counts = self._staleness.copy()
         updates = sum(counts)
-        return _finite(
+        sections: Sections = _finite(
             {
                 "run": self._about,
                 "state": self._state(live),
@@ -232,6 +232,7 @@ class Status:
                 "compensation": compensation if self._compensates else None,
             }
         )
+        return sections
 
     def _state(self, live: Live) -> dict[str, Any]:
         rounds = int(self._about.get("rounds", 0))

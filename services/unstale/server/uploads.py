@@ -1,9 +1,7 @@
 """Updates that arrive in chunks: permission to send, and the received bytes. Pure, except for the files.
 
-    announced -> waits for a place (`SlotScheduler`) -> has a place -> complete -> verdict
-                        ^------------------------------|  loses its place
-
-Few updates have a place, so that the others wait at their clients: a part without a place does not grow.
+announced -> waits for a place (`SlotScheduler`) -> has a place -> complete -> verdict
+^------------------------------|  loses its place
 """
 
 from collections.abc import Callable, Sequence
