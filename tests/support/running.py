@@ -114,7 +114,7 @@ class RunningServer:
         coordinator = self.server._protocol._coordinator
         return {
             "version": coordinator.version,
-            "digest": flat.digest(self.server._compute._learner.model_d),
+            "digest": flat.digest(self.server._compute.learner.model_d),
             "accepted": coordinator.accepted,
             "pending": len(coordinator.pending),
             "outstanding": coordinator.membership.outstanding,
