@@ -1,7 +1,4 @@
-"""Validates updates against the tasks of their client.
-
-A task id encodes its client and number: id = number * clients + client id + 1. No list of given tasks is needed.
-"""
+"""Validates updates against the tasks of their client. Task id = number * clients + client id + 1: no list is kept."""
 
 from dataclasses import dataclass
 from operator import itemgetter

@@ -20,19 +20,14 @@ def value(cls: type[Value]) -> type[Value]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client sent hello, for the first time or again.
-
-    Attributes:
-        holding: Ids of tasks that it has received and that are not acknowledged. Another open task was lost,
-            and is replaced.
-        same_connection: Whether the client has sent hello on this connection before. Messages to it are still under way
-            then, so its task stays open.
-    """
+    """A client sent hello, for the first time or again."""
 
     client_id: int
     at_s: float
     holding: tuple[int, ...] = ()
+    """Ids of tasks that it has received and that are not acknowledged. Another open task was lost, and is replaced."""
     same_connection: bool = False
+    """It has sent hello on this connection before: messages to it are still under way, so its task stays open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

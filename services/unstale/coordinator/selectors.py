@@ -1,7 +1,4 @@
-"""Who gets a task: one class a selector.
-
-Source: docs/methods/rounds.md#selectors
-"""
+"""Who gets a task: one class a selector. Source: docs/methods/rounds.md#selectors"""
 
 import heapq
 from abc import ABC, abstractmethod
@@ -98,13 +95,9 @@ class RoundRobin(Selector):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastAvailable(_Places):
-    """Clients that are least often available first, drawn uniformly among equals.
+    """Clients that are least often available first; drawn uniformly among equals, or low ids would come first."""
 
-    availability: p_i of every client. Without the draw, clients of low id would always come first where many are
-    equally available.
-    """
-
-    availability: tuple[float, ...]
+    availability: tuple[float, ...]  # p_i of every client
 
     @override
     def _draw(self, candidates: Sequence[int], places: int, rng: Generator) -> Sequence[int]:

@@ -68,10 +68,7 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
 
 
 def without_clients(state: Plain, window: int) -> Plain:
-    """The state of the same version before clients join: no open tasks, no pending updates, which count as rejected.
-
-    Task ids continue. window: number of versions before the current one on which tasks may be given.
-    """
+    """The state of the same version before clients join: no open tasks; pending updates count as rejected."""
     idle = {"state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())

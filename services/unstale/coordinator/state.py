@@ -16,10 +16,7 @@ RETRY = "retry"  # the round has stalled: give tasks again
 
 
 class CoordinatorState:
-    """Clients, tasks, rounds, versions and timers of a run.
-
-    Accepted updates are pending, then in the round that is being made, and aggregated after RoundApplied.
-    """
+    """Clients, tasks, rounds, versions and timers of a run. Updates are pending, then in a round, then aggregated."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings

@@ -1,6 +1,4 @@
-"""When a round closes: one class a trigger.
-
-Source: docs/methods/rounds.md#triggers
+"""When a round closes: one class a trigger. Source: docs/methods/rounds.md#triggers
 
 Legend: pending, accepted updates that no round holds yet; outstanding, open tasks.
 """
@@ -48,10 +46,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        """How many pending updates, the first to arrive, make the round that closes now; None: it stays open.
-
-        due: whether `wait_s` has passed since the round started.
-        """
+        """Number of pending updates in the round that closes now; None: it stays open. due: `wait_s` has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,15 +33,13 @@ class Expected:
 
 @dataclass(eq=False)
 class Admission:
-    """Decides which updates are refused. One thread.
-
-    rates: Learning rate of the tasks of each version so far, from version 0; None to take any rate.
-    """
+    """Decides which updates are refused. One thread."""
 
     bounds: NormBounds
     expected: Expected = field(default_factory=Expected)
     _: KW_ONLY
     rates: InitVar[Iterable[float] | None] = None
+    """Learning rate of the tasks of each version so far, from version 0; None to take any rate."""
 
     def __post_init__(self, rates: Iterable[float] | None) -> None:
         self._rates = None if rates is None else array("d", rates)
@@ -77,10 +75,7 @@ class Admission:
     def screen(
         self, client_id: int, update: Update, row_D: Vector, layout: Layout
     ) -> tuple[Norms | None, Reason | None]:
-        """Norms of an update's vectors, None for no numbers, and the reason of a refusal.
-
-        row_D: [D] float32, decoded, and a delta over its learning rate.
-        """
+        """Norms of an update's vectors, if they are numbers, and the reason of a refusal. row_D: [D] float32."""
         norms = row_checks.norms(row_D, layout)
         defect = row_checks.defect(norms, update.kind)
         if defect is not None:

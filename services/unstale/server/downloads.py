@@ -1,7 +1,7 @@
 """Models that are sent in chunks: the versions that may be sent now, and the progress of each client. Pure.
 
-A version stays in memory from its announcement until the client has it. Few versions do, so that slow clients do not
-fill the memory: a client of another version waits for its turn (`SlotScheduler`), and may then receive a newer version.
+A version stays in memory from its announcement until the client has it. Few versions do: a client of another version
+waits for its turn (`SlotScheduler`), and may then receive a newer version.
 """
 
 from collections.abc import Callable, Sequence

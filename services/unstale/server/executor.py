@@ -1,7 +1,4 @@
-"""Executes the actions of the coordinator. The socket server and the simulator share this code.
-
-Commands go to the compute side at once. Messages to clients are held until the events before them are durable.
-"""
+"""Executes the actions of the coordinator, for the server and the simulator. Messages wait until events are durable."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,6 @@
 """The status page of the server, and the state of the run as a stream of events or as one JSON document.
 
-Twice a second each stream takes the newest sample and sends the sections that changed. A slow reader misses samples; it
-holds no lock and delays no other reader.
+Twice a second each stream takes the newest sample and sends the sections that changed. No reader delays another.
 """
 
 import json

@@ -49,11 +49,7 @@ class Sessions:
         return hello.session in self._superseded.get(hello.client_id, ())
 
     def admit(self, hello: Hello, route: bytes) -> bytes | None:
-        """Let `route` speak for the client from now on.
-
-        Returns the route of another process that spoke for it before and must receive a stop; None when there was none,
-        or when it is the same process (the same token) on a new connection.
-        """
+        """Let `route` speak for the client. The route of another process that did before and must receive a stop."""
         client_id, token = hello.client_id, hello.session
         assert 0 <= client_id < self.clients
         if hello.start is None:

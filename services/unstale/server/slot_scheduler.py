@@ -137,7 +137,7 @@ class SlotScheduler:
             return lost, got
         got += self._join(at_s)
         while self._waiting:
-            client_id = self._next(at_s)
+            client_id = min(self._waiting, key=lambda each: self._used_s(self.owner_of(each), at_s))
             if len(self._transfers) >= self.slots:
                 transfer = self._to_free(client_id, at_s)
                 if transfer is None:
@@ -157,9 +157,6 @@ class SlotScheduler:
         for client_id in joining:
             self._begin(client_id, at_s)
         return joining
-
-    def _next(self, at_s: float) -> int:
-        return min(self._waiting, key=lambda client_id: self._used_s(self.owner_of(client_id), at_s))
 
     def _to_free(self, client_id: int, at_s: float) -> Transfer | None:
         """The transfer that gives its slot to a client; None if all keep theirs."""

@@ -76,7 +76,7 @@ class RunStats:
 
 
 class ServerStats(RunStats):
-    """Also records metrics and the status. record: Receives observations. status: Of the status page, if any."""
+    """Also records metrics and the status. record: Receives observations."""
 
     def __init__(
         self,

@@ -17,10 +17,7 @@ _Entry = tuple[float, int, str | None, int, int]
 
 @dataclass(slots=True, eq=False)
 class Timers:
-    """Ordered by time; equal times in the order in which they were set.
-
-    A client whose transfer moves is not silent: its task gets a little more time.
-    """
+    """Ordered by time, then by when they were set. A client whose transfer moves gets a little more time."""
 
     coordinator: Coordinator
     task_timeout_s: float | None  # for an answer to a task; None for no deadline
@@ -59,10 +56,7 @@ class Timers:
     def due_events(
         self, at_s: float, is_moving: IsMoving, *, extra_s: float = 0.0
     ) -> Iterator[TimerFired | TaskExpired]:
-        """Events that are due, each to be handled before the next.
-
-        extra_s: added to leases and deadlines, because messages of the clients may lie unread.
-        """
+        """Events that are due, each to be handled before the next. extra_s: for messages that may lie unread."""
         deferred: list[_Entry] = []
         while self._heap and self._heap[0][0] <= at_s:
             entry = heappop(self._heap)

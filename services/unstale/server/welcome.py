@@ -27,12 +27,9 @@ P = TypeVar("P", bound=PartPlan)
 
 
 def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: str | None = None) -> Welcome:
-    """The welcome, with a fresh run id, for client 0 at version 0.
+    """The welcome, with a fresh run id, for client 0 at version 0. extra: payloads hold an extra vector.
 
-    model: the run's. extra: whether payloads hold an extra vector. labels: `Dataset.labels_digest`, for clients to
-    compare with theirs.
-
-    Raises UserError for a model with more tensors than a header can name.
+    labels: `Dataset.labels_digest`. Raises UserError for a model with more tensors than a header can name.
     """
     try:
         tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
