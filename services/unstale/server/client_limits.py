@@ -49,17 +49,16 @@ def not_owner_error(client_id: int) -> RemoteContractError:
 
 def check_participant(client_id: int, settings: CoordinatorSettings) -> None:
     """Raise RemoteContractError unless the run has a client of this id, and was not rolled back without it."""
+    why = None
     if client_id >= settings.clients:
-        raise RemoteContractError(
-            Reason.UNKNOWN_CLIENT,
-            f"client id {client_id} is not below {settings.clients}, the number of clients in this run",
-        )
-    if client_id in settings.excluded:
-        raise RemoteContractError(
-            Reason.UNKNOWN_CLIENT,
+        why = f"client id {client_id} is not below {settings.clients}, the number of clients in this run"
+    elif client_id in settings.excluded:
+        why = (
             f"client {client_id} is excluded: the run was rolled back without its updates; the operator admits it "
-            f"again with `unstale rollback --readmit {client_id}`",
+            f"again with `unstale rollback --readmit {client_id}`"
         )
+    if why is not None:
+        raise RemoteContractError(Reason.UNKNOWN_CLIENT, why)
 
 
 @dataclass(slots=True, eq=False)

@@ -25,8 +25,6 @@ RETRY_MS = 1000  # until a page tries to connect again
 
 SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
 
-Write = Callable[[bytes], object]
-
 
 class Sample(NamedTuple):
     """The state of the run at one time."""
@@ -36,8 +34,8 @@ class Sample(NamedTuple):
     parts: Mapping[str, str]  # JSON by section
 
 
-class Samples:
-    """Takes a sample on request, and shares it between requests that follow soon. Any thread."""
+class Pages:
+    """The applications of `/`, `/events` and `/status.json`, until closed. Threads of the HTTP server call `live`."""
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:
         self._status = status
@@ -45,25 +43,6 @@ class Samples:
         self._lock = threading.Lock()
         self._last = Sample(0, None, {})
         self._due_s = now_s()
-
-    def newest(self, *, at_once: bool = False) -> Sample:
-        """Return a recent sample. at_once: Take a new one."""
-        with self._lock:
-            if at_once or now_s() >= self._due_s:
-                live = self._live()
-                sections = self._status.sections(live)
-                parts = {name: _json(section) for name, section in sections.items()}
-                number = self._last.number + (parts != self._last.parts)
-                self._last = Sample(number, self._status.elapsed_s(live), parts)
-                self._due_s = now_s() + SAMPLE_S / 2
-            return self._last
-
-
-class Pages:
-    """The applications of `/`, `/events` and `/status.json`, until closed. Threads of the HTTP server call `live`."""
-
-    def __init__(self, status: Status, live: Callable[[], Live]) -> None:
-        self._samples = Samples(status, live)
         self._closing = threading.Event()
         self._streams = 0
         self._streams_changed = threading.Condition()
@@ -79,8 +58,20 @@ class Pages:
         with self._streams_changed:
             self._streams_changed.wait_for(lambda: self._streams == 0, CLOSE_S)
 
+    def _newest(self, *, at_once: bool = False) -> Sample:
+        """A recent sample, shared between requests that follow soon. at_once: a new one. Any thread."""
+        with self._lock:
+            if at_once or now_s() >= self._due_s:
+                live = self._live()
+                sections = self._status.sections(live)
+                parts = {name: _json(section) for name, section in sections.items()}
+                number = self._last.number + (parts != self._last.parts)
+                self._last = Sample(number, self._status.elapsed_s(live), parts)
+                self._due_s = now_s() + SAMPLE_S / 2
+            return self._last
+
     def _status_json(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        sample = self._samples.newest()
+        sample = self._newest()
         body = f"{_data(sample, sample.parts)}\n".encode()
         return _send(environ, start_response, body, kind="application/json")
 
@@ -97,15 +88,15 @@ class Pages:
                 raise ConnectionAbortedError("the reader of a stream is gone") from None
         return []
 
-    def _stream(self, write: Write) -> None:
+    def _stream(self, write: Callable[[bytes], object]) -> None:
         """Everything at once, then what changes, until the end."""
-        sent = self._samples.newest()
+        sent = self._newest()
         write(_event("snapshot", sent, sent.parts, f"retry: {RETRY_MS}\n"))
         said_s = now_s()
         over = False
         while not over:
             over = self._closing.wait(SAMPLE_S)
-            sample = self._samples.newest(at_once=over)
+            sample = self._newest(at_once=over)
             if sample.number != sent.number:
                 changed = {name: part for name, part in sample.parts.items() if part != sent.parts[name]}
                 write(_event("change", sample, changed))

@@ -171,12 +171,12 @@ def open_journal(settings: Settings) -> Journal | None:
     """The journal of a run that is stored; None for others."""
     if settings.run.durability == "off":
         return None
-    with ExitStack() as stack:
-        directory = RunDirectory.open(Path(settings.run.directory), settings)
-        stack.callback(directory.close)
-        journal = Journal(directory, settings.run, clock=now_s, writer=BackgroundWriter())
-        stack.pop_all()
-    return journal
+    directory = RunDirectory.open(Path(settings.run.directory), settings)
+    try:
+        return Journal(directory, settings.run, clock=now_s, writer=BackgroundWriter())
+    except BaseException:
+        directory.close()
+        raise
 
 
 def _write_checkpoint(journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]) -> tuple[str, int]:

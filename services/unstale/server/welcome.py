@@ -9,7 +9,6 @@ from unstale import flat
 from unstale.config import build
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.settings.learning import DataSettings
 from unstale.settings.values import Section
 from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
@@ -44,6 +43,9 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     )
     if max(len(tensors), len(buffers)) > limits.TENSORS_MAX:
         raise too_many
+    data, variant = settings.data, None
+    if data.variant.name is not None and data.variant.rate is not None:
+        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
     made = Welcome(
         client_id=0,
         run_id=secrets.token_hex(16),
@@ -51,7 +53,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         seed=settings.seed,
         version=0,
         model=settings.model.name,
-        data=settings.data.name,
+        data=data.name,
         partition=_plan(PartitionPlan, settings.partition, build.partition(settings)),
         training=_plan(TrainingPlan, settings.training, build.training(settings)),
         tensors=tensors,
@@ -59,7 +61,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=_data_plan(settings.data, labels),
+        data_plan=DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
         buffers=buffers or None,
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
@@ -69,13 +71,6 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     except ValueError:
         raise too_many from None
     return made
-
-
-def _data_plan(data: DataSettings, labels: str | None) -> DataPlan:
-    variant = None
-    if data.variant.name is not None and data.variant.rate is not None:
-        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
-    return DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant)
 
 
 def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:
