@@ -23,16 +23,14 @@ class Trigger(ABC):
 
     in_rounds: ClassVar[bool] = False
     """Participants are chosen once, when a round starts, and again only when it has stalled; the place of one that
-    declines goes to another. A round closes with no update at all when those at work in it have left, been lost or
-    declined, and none failed or was refused, or nobody is there any more. Otherwise whoever is idle is given a task as
-    soon as the selector has a place, and a round holds at least one update, or none when it could only wait for
-    clients that declined."""
+    declines goes to another. A round closes with no update when those at work in it have left, been lost or declined,
+    and none failed or was refused, or nobody is there. Otherwise an idle client gets a task as soon as the selector has
+    a place, and a round holds at least one update, or none when it could only wait for clients that declined."""
     cuts_off: ClassVar[bool] = False
     """Closing a round takes back the tasks that are still open."""
     frees_sender: ClassVar[bool] = False
-    """A client is idle once its update is accepted, instead of waiting for the round to be applied. Tasks are
-    held back while a whole round waits behind the one that is in the making, or is about to be, so that
-    updates do not pile up."""
+    """A client is idle once its update is accepted, before the round is applied. Tasks are held back while a whole
+    round waits behind the one that is in the making, or is about to be, so that updates do not pile up."""
 
     @classmethod
     def keeps_sender(cls) -> bool:

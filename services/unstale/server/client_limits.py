@@ -138,13 +138,7 @@ class _Client(_Bucket):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClientLimits:
-    """One thread. State of the clients that sent a message, and of the last ROUTES_KEPT connections.
-
-    client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
-    hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
-    kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
-    nothing is to be forgiven (`on_valid_message`) or feared (`is_quarantine_due`).
-    """
+    """State of the clients that sent a message, and of the last ROUTES_KEPT connections. None: no bound. One thread."""
 
     client_messages_per_s_max: float | None = None
     stranger_messages_per_s_max: float | None = None  # of a connection that speaks for no client, and hellos of any

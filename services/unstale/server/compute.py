@@ -21,9 +21,6 @@ from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
 
-Keep = Callable[[int, Made], None]
-"""Stores the results of the compensator for a version."""
-
 Save = Callable[[commands.CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 """Writes a checkpoint of a learner's state; name and size of the file."""
 
@@ -36,7 +33,7 @@ class Compute:
     evaluate: Callable[[Version], Evaluation]
     post: Callable[[commands.ComputeResult], None]  # takes results, from the compute thread
     save: Save | None = None  # writes a checkpoint; None where the run is not stored, and then versions need no digest
-    keep: Keep | None = None  # stores the results of a compensator that replay needs
+    keep: Callable[[int, Made], None] | None = None  # stores results of the compensator for a version, for replay
     encoding: Encoding | None = None  # of the models, None for float32
 
     def __post_init__(self) -> None:

@@ -234,10 +234,9 @@ class ServerProtocol:
         self._executor.commands_open -= 1
         if isinstance(item, commands.Saved):
             self._journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
-            self._stats.saved(item)
         else:
             self._journal.not_saved(item.version, item.error)
-            self._stats.not_saved()
+        self._stats.checkpointed(item)
 
     # --- messages ---
 

@@ -17,7 +17,7 @@ from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.server.commands import Applied, Evaluated, Saved
+from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
 from unstale_proto.errors import Reason
@@ -192,14 +192,13 @@ class ServerStats(RunStats):
         self._status.evaluated(evaluated.version, done.accuracy, done.loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
-    def saved(self, saved: Saved) -> None:
-        """A checkpoint is on disk."""
-        self._status.saved(saved.version, saved.checkpoint_s)
-        self._record([observe.phase("checkpoint", saved.checkpoint_s)])
-
-    def not_saved(self) -> None:
-        """A checkpoint was left out."""
-        self._record([observe.checkpoint_left_out()])
+    def checkpointed(self, item: Saved | NotSaved) -> None:
+        """A checkpoint is on disk, or was left out."""
+        if isinstance(item, Saved):
+            self._status.saved(item.version, item.checkpoint_s)
+            self._record([observe.phase("checkpoint", item.checkpoint_s)])
+        else:
+            self._record([observe.checkpoint_left_out()])
 
     @override
     def ended(

@@ -60,21 +60,21 @@ class UpdateDecoder:
         self, client_id: int, update: Update, frames: Frames, encoding: Encoding
     ) -> tuple[int, memoryview, Reason | None, Norms | None]:
         """Handle and bytes of the row, defect and norms; the handle is -1 with a defect."""
-        try:
-            payload.check([len(frame) for frame in frames], encoding.payload_bytes)
-        except RemoteContractError as error:
-            return -1, _NO_ROW, error.reason, None
-        handle, row = self.staging.row()
+        handle, row_bytes = -1, _NO_ROW
         norms: Norms | None = None
         try:
+            payload.check([len(frame) for frame in frames], encoding.payload_bytes)
+            handle, row = self.staging.row()
             write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self.layout.dimension)
             norms, defect = self.admission.screen(client_id, update, row.array_D, self.layout)
+            row_bytes = row.data
         except RemoteContractError as error:
             defect = error.reason
-        if defect is not None:
+        if defect is None:
+            return handle, row_bytes, None, norms
+        if handle >= 0:
             self.staging.discard(handle)
-            return -1, _NO_ROW, defect, norms
-        return handle, row.data, None, norms
+        return -1, _NO_ROW, defect, norms
 
     def _check_header(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
         """Encoding of an update, None where this run does not use it, and the defect of its header."""

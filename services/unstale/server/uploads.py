@@ -54,7 +54,7 @@ class Uploads:
             self.drop(client_id, at_s)
             upload = self._of[client_id] = _Upload(update)
             if _name(client_id, update) in self.partial_names:
-                self._begin(client_id, upload)
+                self._receiving(client_id, upload)
         if not upload.has_place:
             self.scheduler.wait(client_id, client_id, at_s)
 
@@ -115,7 +115,7 @@ class Uploads:
                 self._take_place(client_id)
             for client_id in got:
                 try:
-                    self._give_place(client_id)
+                    self._receiving(client_id, self._of[client_id]).has_place = True
                 except OSError as error:
                     failed[client_id] = error
                     self.scheduler.leave(client_id, at_s)
@@ -125,28 +125,21 @@ class Uploads:
         self._bound()
         return [client_id for client_id in credited if client_id not in failed], failed
 
-    def _give_place(self, client_id: int) -> None:
-        upload = self._of[client_id]
-        if upload.receiving is None:
-            self._begin(client_id, upload)
-        assert upload.receiving is not None
-        upload.receiving.has_place = True
-
     def _take_place(self, client_id: int) -> None:
         upload = self._of.get(client_id)
         if upload is not None and upload.receiving is not None:
             upload.receiving.has_place = False
 
-    def _begin(self, client_id: int, upload: _Upload) -> None:
+    def _receiving(self, client_id: int, upload: _Upload) -> Receiving:
+        """What receives an upload; opens its part if it has none. Raises OSError."""
         update = upload.update
-        assert update.checksum is not None
-        upload.receiving = Receiving(
-            update.task_id,
-            update.payload_bytes,
-            update.checksum,
-            self.open_part(_name(client_id, update)),
-            window_bytes=self.window_bytes,
-        )
+        if upload.receiving is None:
+            assert update.checksum is not None
+            part = self.open_part(_name(client_id, update))
+            upload.receiving = Receiving(
+                update.task_id, update.payload_bytes, update.checksum, part, window_bytes=self.window_bytes
+            )
+        return upload.receiving
 
     def _empty(self, upload: _Upload) -> None:
         if upload.receiving is not None:
