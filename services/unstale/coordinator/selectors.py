@@ -1,4 +1,7 @@
-"""Who gets a task: one class a selector. Source: docs/methods/rounds.md#selectors"""
+"""Who gets a task: one class a selector.
+
+Source: docs/methods/rounds.md#selectors
+"""
 
 import heapq
 from abc import ABC, abstractmethod

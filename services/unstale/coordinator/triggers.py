@@ -1,4 +1,6 @@
-"""When a round closes: one class a trigger. Source: docs/methods/rounds.md#triggers
+"""When a round closes: one class a trigger.
+
+Source: docs/methods/rounds.md#triggers
 
 Legend: pending, accepted updates that no round holds yet; outstanding, open tasks.
 """

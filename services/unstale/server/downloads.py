@@ -129,8 +129,8 @@ class Downloads:
     def _begin(self, client_id: int, at_s: float) -> None:
         """Hold the version of a download, if that is possible."""
         one = self._of[client_id]
-        held = (other.sending.frames for other in self._of.values() if other.sending and other.version == one.version)
-        frames = next(held, None) or self.models.get(one.version)
+        stored = (other.sending.frames for other in self._of.values() if other.sending and other.version == one.version)
+        frames = next(stored, None) or self.models.get(one.version)
         if frames is None:
             self._gone.append((client_id, one.task_id))
             self._let_go(client_id, at_s)
