@@ -158,16 +158,12 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
 
 
 def _staging(
-    settings: Settings,
-    coordination: CoordinatorSettings,
-    learner: Learner,
-    journal: Journal | None,
-    device: torch.device,
+    settings: Settings, needs: CoordinatorSettings, learner: Learner, journal: Journal | None, device: torch.device
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
-    most_bytes = 4 * learner.row_numbers * (coordination.unaggregated_max + 2 * coordination.round_size_max)
+    most_bytes = 4 * learner.row_numbers * (needs.unaggregated_max + 2 * needs.round_size_max)
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
-        return build.staging(coordination, learner.row_numbers, device)
+        return build.staging(needs, learner.row_numbers, device)
     return journal.spill(learner.row_numbers)
 
 
