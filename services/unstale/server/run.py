@@ -62,7 +62,7 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """The parts that the server protocol coordinator_settings, at the version that the run has reached."""
+        """The parts that the server protocol needs, at the version that the run has reached."""
         now, encoding = self.learner.version, self.encoding
         first = max(0, now - self.coordinator.settings.stale_rounds_max)
         sent = {version: self.learner.base(version) for version in range(first, now)} | {now: self.learner.sent}
@@ -158,18 +158,12 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
 
 
 def _staging(
-    settings: Settings,
-    coordinator_settings: CoordinatorSettings,
-    learner: Learner,
-    journal: Journal | None,
-    device: torch.device,
+    settings: Settings, coordinator: CoordinatorSettings, learner: Learner, journal: Journal | None, where: torch.device
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
-    most_bytes = (
-        4 * learner.row_numbers * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
-    )
+    most_bytes = 4 * learner.row_numbers * (coordinator.unaggregated_max + 2 * coordinator.round_size_max)
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
-        return build.staging(coordinator_settings, learner.row_numbers, device)
+        return build.staging(coordinator, learner.row_numbers, where)
     return journal.spill(learner.row_numbers)
 
 
