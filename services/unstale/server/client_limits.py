@@ -138,7 +138,7 @@ class _Client(_Bucket):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClientLimits:
-    """State of the clients that sent a message, and of the last ROUTES_KEPT connections. None: no bound. One thread."""
+    """State of the clients that sent a message, and of the last ROUTES_KEPT connections. None is unbounded."""
 
     client_messages_per_s_max: float | None = None
     stranger_messages_per_s_max: float | None = None  # of a connection that speaks for no client, and hellos of any

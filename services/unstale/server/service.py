@@ -46,10 +46,9 @@ log = logging.getLogger("unstale.server")
 
 
 class Server:
-    """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
+    """One run. Made: everything is checked, loaded and bound, or raises UserError. `run`: it goes on until it is over.
 
-    on_progress: receives every evaluation, in the protocol thread, which it must not keep. observe: receives every
-    event of the coordinator and its actions, there too. Raises UserError for what the user can mend.
+    on_progress, observe: called in the protocol thread, which they must not keep.
     """
 
     def __init__(

@@ -55,12 +55,7 @@ class _Turn:
 
 @dataclass(slots=True, eq=False)
 class SlotScheduler:
-    """Assigns slots to clients that wait. One thread.
-
-    Attributes:
-        slow_slots: Slots, of `slots`, for transfers behind the minimum rate. Each time that a transfer of an owner gets
-            one, the minimum rate of the owner's slow transfers is halved.
-    """
+    """Assigns slots to clients that wait. One thread."""
 
     owner_of: Callable[[int], Owner]
     _: KW_ONLY
@@ -69,6 +64,7 @@ class SlotScheduler:
     chunk_bytes: int  # bytes that a transfer must move in grace_s
     payload_bytes: int  # size of the longest transfer
     slow_slots: int = 0
+    """Slots, of `slots`, for transfers behind the minimum rate. Each halves the rate of its owner's slow transfers."""
     _s_per_byte: float = field(init=False)
     _memory_s: float = field(init=False)
     _waiting: dict[int, Transfer] = field(init=False, default_factory=dict)  # by client, first come is first
