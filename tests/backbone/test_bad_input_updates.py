@@ -120,7 +120,7 @@ def test_after_the_end_nobody_is_let_in_and_nothing_counts() -> None:
         assert last.leave_after_stop().version == 1
         late.say(Bye())
         assert server.end().updates == {"accepted": 1, "duplicate": 0, "rejected": 1}
-        assert np.array_equal(server.server._compute._learner.model_d.numpy(), model_d - np.float32(0.5))
+        assert np.array_equal(server.server._compute.learner.model_d.numpy(), model_d - np.float32(0.5))
 
 
 def test_a_task_given_back_is_nobodys_update() -> None:

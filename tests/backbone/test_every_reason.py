@@ -5,7 +5,7 @@ Source: proto/PROTOCOL.md#6-reasons
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ def say_too_much(scene: Scene) -> Message:
 
 def own_only_client_0(scene: Scene) -> None:
     protocol = scene.server.server._protocol
-    protocol._may_speak = protocol._hello_handler._may_speak = lambda _, client_id: client_id == 0
+    protocol._settings = replace(protocol._settings, may_speak=lambda _, client_id: client_id == 0)
 
 
 def encoded(

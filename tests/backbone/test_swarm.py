@@ -23,8 +23,8 @@ from unstale.client.session import ClientSession
 from unstale.coordinator.actions import Action
 from unstale.coordinator.admission import TaskHistory
 from unstale.coordinator.events import Event, Resumed
-from unstale.coordinator.leases import Leases
 from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.membership import Leases
 from unstale.injector.core import Core
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import IncomingUpdate, Recorder
@@ -34,7 +34,7 @@ from unstale.server.delivery import DeliveryTracker
 from unstale.server.executor import ActionExecutor
 from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
-from unstale.server.update_receiver import UpdateReceiver
+from unstale.server.transfers import Transfers
 from unstale.toxics.link import ToxicLink
 from unstale_proto.messages import Ack
 from unstale_proto.transfer import Receiving
@@ -111,14 +111,14 @@ def _no_order_on_a_line(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
-    judged = UpdateReceiver.receive
+    judged = Transfers.receive
 
-    def take(self: UpdateReceiver, client_id: int, update: Any, *rest: Any) -> bool:
+    def take(self: Transfers, client_id: int, update: Any, *rest: Any) -> bool:
         ack = Ack(task_id=update.task_id, outcome="accepted", first_outcome="accepted")
         self._sender.send_to_client(client_id, ack)
         return judged(self, client_id, update, *rest)
 
-    patch.setattr(UpdateReceiver, "receive", take)
+    patch.setattr(Transfers, "receive", take)
 
 
 def _nobody_is_superseded(patch: pytest.MonkeyPatch) -> None:

@@ -191,10 +191,10 @@ class Shells(RuleBasedStateMachine):
     def lose_a_task(self, data: st.DataObject) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         awaited = self.coordinator.awaits(client, task_id) and not self.finished
-        number = self.coordinator.tasks_given
+        number = self.coordinator.tasks.count
         self.tell(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
         # Exactly then another takes its place, and the client is at work as before.
-        assert self.coordinator.tasks_given == number + awaited
+        assert self.coordinator.tasks.count == number + awaited
         assert not awaited or self.newest[client] > task_id
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 11.0]))

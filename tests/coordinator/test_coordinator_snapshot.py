@@ -70,7 +70,7 @@ def test_a_version_without_clients_is_where_clients_gather_again(trigger: Trigge
         copy = Coordinator(coordinator.settings)
         snapshot.restore(copy, json.loads(json.dumps(state)))
         check(copy)
-        assert (copy.version, copy.tasks_given) == (coordinator.version, coordinator.tasks_given)
+        assert (copy.version, copy.tasks.count) == (coordinator.version, coordinator.tasks.count)
         assert (copy.phase, copy.membership.active, len(copy.pending)) == (Phase.GATHERING, [], 0)
         assert copy.accepted + copy.rejected == coordinator.accepted + coordinator.rejected
         seen.append(copy.version)

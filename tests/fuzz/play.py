@@ -36,13 +36,12 @@ from unstale.journal.recorder import IncomingUpdate
 from unstale.metrics import catalogue
 from unstale.net import sockets
 from unstale.server.client_limits import ClientLimits
-from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved
+from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, StopNow
 from unstale.server.executor import ActionExecutor
-from unstale.server.protocol import StopNow
 from unstale.server.sessions import Sessions
 from unstale.server.state import TransferBounds
 from unstale.server.transport import Delivery
-from unstale.server.update_receiver import UpdateReceiver
+from unstale.server.update_decoder import UpdateDecoder
 from unstale_proto import encodings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Update, Welcome
@@ -79,9 +78,9 @@ class Play:
             **configured,
         )
         self.protocol = self.server.protocol
-        self.executor, self.sessions, receiver = parts(self.protocol, ActionExecutor, Sessions, UpdateReceiver)
-        self._stage = receiver._stage
-        receiver._stage = self.stage
+        self.executor, self.sessions, decoder = parts(self.protocol, ActionExecutor, Sessions, UpdateDecoder)
+        self._stage = decoder.stage
+        decoder.stage = self.stage
         self.coordinator = self.server.coordinator
         self.clients = self.coordinator.settings.clients
         self.given: dict[int, actions.SendTask] = {}
@@ -176,7 +175,7 @@ class Play:
             assert checksum([row]) == said.checksum, f"{said} is not what was announced"
 
     def stage(self, client_id: int, update: Update, *rest: Any) -> IncomingUpdate:
-        """As the receiver does, with a look at the header."""
+        """As the decoder does, with a look at the header."""
         self.staged_last = update
         return self._stage(client_id, update, *rest)
 

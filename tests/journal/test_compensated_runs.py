@@ -54,7 +54,8 @@ def test_a_server_takes_up_what_was_recorded(name: str, tmp_path: Path) -> None:
     again = prepare(settings)  # which compares every digest
     assert again.learner.sent.digest == outcome.model_digest
     assert again.recovered is not None and again.recovered.rounds == 12
-    again.close()
+    assert again.journal is not None
+    again.journal.close()
 
 
 @pytest.mark.network

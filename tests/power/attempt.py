@@ -363,9 +363,8 @@ class _Server:
             guarded=lambda act: act(),
         )
         self.protocol = ServerProtocol(
-            self.wire,
-            lambda: max(begins_s, world.now_s + self._ahead_s),
-            state=RunState(
+            ProtocolSettings(linger_s=1.0),
+            RunState(
                 coordinator=self.coordinator,
                 staging=staging,
                 admission=Admission(NormBounds(None, clients=settings.clients)),
@@ -376,7 +375,8 @@ class _Server:
                 dimension=NUMBERS,
                 journal=journal,
             ),
-            settings=ProtocolSettings(linger_s=1.0),
+            self.wire,
+            clock=lambda: max(begins_s, world.now_s + self._ahead_s),
             compute=compute.submit,
             stats=stats,
         )

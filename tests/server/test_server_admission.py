@@ -74,9 +74,9 @@ def test_each_vector_of_a_payload_is_bounded(place: int) -> None:
         judge.bounds.judged(client_id, 0, Norms(1.0, 1.0, 1.0), accepted=True)
     row_D = np.ones(3, dtype=np.float32)
     layout = Layout(1, buffers=1, extra=1)
-    assert judge.screen(0, claimed(), row_D, layout).reason is None
+    assert judge.screen(0, claimed(), row_D, layout)[1] is None
     row_D[place] = 1e15
-    assert judge.screen(0, claimed(), row_D, layout).reason is Reason.NORM_TOO_LARGE
+    assert judge.screen(0, claimed(), row_D, layout)[1] is Reason.NORM_TOO_LARGE
 
 
 # --- over sockets, with a run directory ---

@@ -37,7 +37,9 @@ def made(dimension: int, buffers: int, save: Save | None) -> Applied:
         buffers_b=torch.ones(buffers),
     )
     letters: list[ComputeResult] = []
-    compute = Compute(learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save)
+    compute = Compute(
+        learner=learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=save
+    )
     rows = torch.arange(dimension + buffers, dtype=torch.float32)[None]
     compute.submit(ApplyCommand(round=Round(rows, ()), updates=(of(0),)))
     compute.start()
@@ -68,7 +70,7 @@ class Far(Learner):
 
 def test_the_rows_of_a_round_go_to_the_device_once() -> None:
     learner, letters = Far(), list[ComputeResult]()
-    compute = Compute(learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append)
+    compute = Compute(learner=learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append)
     rounds = [torch.full((2, 3), 2.0), torch.full((2, 3), 4.0)]
     for version, rows in enumerate(rounds):
         stale, fresh = of(0, base_version=0, staleness=version), of(1, base_version=version)

@@ -6,8 +6,7 @@ from support.played import PlayedServer
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.learner.bounds import NormBounds
 from unstale.learner.row_checks import Norms
-from unstale.server.client_limits import ClientLimits
-from unstale.server.model_health import REASONS, ModelHealth
+from unstale.server.client_limits import REASONS, ClientLimits, ModelHealth
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task
 

@@ -7,9 +7,10 @@ import pytest
 
 from support.wire import RUN, welcome
 from unstale.coordinator.actions import Acknowledge, Outcome, SendTask
-from unstale.server.negotiation import EncodingNegotiation
+from unstale.server.downloads import Downloads
 from unstale.server.sender import Sender
-from unstale.server.sessions import Sessions
+from unstale.server.sessions import EncodingNegotiation, Sessions
+from unstale.server.slot_scheduler import SlotScheduler
 from unstale.server.transport import Delivery
 from unstale_proto.codec import encode
 from unstale_proto.errors import Reason
@@ -50,9 +51,10 @@ def sessions() -> Sessions:
 @pytest.fixture
 def sender(wire: KeptWire, sessions: Sessions) -> Sender:
     """A task asks client 1 for an evaluation. Models of the last round may be given."""
+    scheduler = SlotScheduler(sessions.owner_of, slots=1, grace_s=1.0, chunk_bytes=8, payload_bytes=8)
     return Sender(
-        wire,
-        sessions,
+        transport=wire,
+        sessions=sessions,
         frames={0: FRAMES},
         encoded={},
         negotiation=EncodingNegotiation(welcome(), 2, FRAMES),
@@ -60,6 +62,8 @@ def sender(wire: KeptWire, sessions: Sessions) -> Sender:
         learning_rate=0.5,
         is_evaluation_wanted=lambda client_id, version: client_id == 1,
         past_versions=1,
+        downloads=Downloads(chunk_bytes=8, scheduler=scheduler),
+        clock=float,
     )
 
 

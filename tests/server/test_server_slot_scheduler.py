@@ -53,20 +53,23 @@ class Link:
     ) -> None:
         self.scheduler, self.clients, self.now_s = scheduler, clients, 0.0
         self.room_of, self.keeps = room_of, keeps
+        self.busy: set[int] = set()  # wait or have a slot
+        self.have_slots: set[int] = set()
 
     def run(self, until_s: float) -> None:
         while self.now_s < until_s:
             for client_id, client in self.clients.items():
-                is_busy = self.scheduler.has_slot(client_id) or self.scheduler.waits(client_id)
-                if not is_busy and self.now_s >= client.again_s:
+                if client_id not in self.busy and self.now_s >= client.again_s:
                     room = self.room_of(client_id, len(client.finished_s))
                     self.scheduler.wait(client_id, room, self.now_s)
-            lost, _ = self.scheduler.assign(self.now_s)
+                    self.busy.add(client_id)
+            lost, got = self.scheduler.assign(self.now_s)
             for client_id in lost:
                 self.clients[client_id].moved *= self.keeps
+            self.have_slots = (self.have_slots - set(lost)) | set(got)
             self.now_s += STEP_S
             for client_id, client in self.clients.items():
-                if self.scheduler.has_slot(client_id):
+                if client_id in self.have_slots:
                     self._move(client_id, client)
 
     def _move(self, client_id: int, client: Client) -> None:
@@ -74,6 +77,8 @@ class Link:
         client.moved += client.per_s * STEP_S
         if client.moved >= PAYLOAD:
             self.scheduler.leave(client_id, self.now_s, finished=True)
+            self.busy.remove(client_id)
+            self.have_slots.remove(client_id)
             client.moved, client.again_s = 0.0, self.now_s + client.rest_s
             client.finished_s.append(self.now_s)
         elif int(client.moved) > before:
@@ -145,7 +150,9 @@ def test_who_has_a_turn_keeps_it_while_nobody_waits() -> None:
     scheduler.assign(0.0)
     assert scheduler.due_s() is None
     assert scheduler.assign(1000.0) == ([], [])
-    assert scheduler.has_slot(0) and not scheduler.keeps_pace(0, 1000.0)
+    assert not scheduler.goes_on(0, 1000.0)
+    scheduler.wait(1, 1, 1000.0)
+    assert scheduler.assign(1000.0) == ([0], [1])
 
 
 def test_who_used_places_less_takes_the_place_of_who_used_them_long() -> None:

@@ -327,7 +327,7 @@ def test_another_server_goes_on_with_the_parts_of_the_former(tmp_path: Path) -> 
     server, client, task = start()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "0-1.part").write_bytes(content)
-    server.protocol._transfers._uploads._partial_names.add("0-1")
+    server.protocol._transfers._uploads.partial_names.add("0-1")
     client.say(announced(task))
     assert client.hear(Credit) == credit(task, 2, 6, again=True)
     for start_at in (2, 4, 6):

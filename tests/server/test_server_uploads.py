@@ -27,7 +27,7 @@ class Opened:
 
 def uploads_of(opened: Opened, *, parts_max: int, places: int = 1) -> Uploads:
     scheduler = SlotScheduler(lambda client: client, slots=places, grace_s=1.0, chunk_bytes=BYTES, payload_bytes=BYTES)
-    return Uploads(opened, window_bytes=BYTES, scheduler=scheduler, parts_max=parts_max)
+    return Uploads(open_part=opened, window_bytes=BYTES, scheduler=scheduler, parts_max=parts_max)
 
 
 def update(task_id: int) -> Update:

@@ -48,7 +48,7 @@ def _check_sitting_out(coordinator: Coordinator) -> None:
 
 def _check_tasks(coordinator: Coordinator) -> None:
     clients = coordinator.membership.clients
-    assert coordinator.tasks_given == sum(client.tasks.count for client in clients)
+    assert coordinator.tasks.count == sum(client.tasks.count for client in clients)
     open_ids = [client.tasks.open_id for client in clients if client.tasks.open_id is not None]
     assert len(set(open_ids)) == len(open_ids), "a task is open with two clients"
     for client in clients:
@@ -64,7 +64,7 @@ def _check_tasks(coordinator: Coordinator) -> None:
 
 def _check_failures(coordinator: Coordinator) -> None:
     assert 0 <= coordinator.consecutive_failures <= coordinator.rejected + coordinator.failed
-    ended = coordinator.tasks_given - coordinator.membership.outstanding
+    ended = coordinator.tasks.count - coordinator.membership.outstanding
     in_vain = coordinator.consecutive_failures + coordinator.declined
     assert coordinator.accepted + in_vain <= ended, "a task ended twice"
 
@@ -192,7 +192,8 @@ def _has_stalled(coordinator: Coordinator) -> bool:
     if coordinator.pending or membership.outstanding or not membership.active:
         return False
     nobody_is_asked = not (coordinator.trigger.in_rounds or membership.unavailable)
-    return bool(coordinator.round.failed_clients) or membership.is_sitting_out or nobody_is_asked
+    is_sitting_out = any(client_id in membership.sits_out for client_id in membership.unavailable)
+    return bool(coordinator.round.failed_clients) or is_sitting_out or nobody_is_asked
 
 
 def _check_open_round(coordinator: Coordinator) -> None:

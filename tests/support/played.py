@@ -24,7 +24,7 @@ from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
 from unstale.server.commands import Applied, ApplyCommand, Command, ComputeResult, EvaluateCommand, Evaluated
 from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
-from unstale.server.state import Access, ProtocolSettings, RunState, TransferBounds
+from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
@@ -136,9 +136,15 @@ class PlayedServer:
         rows_per_block = 1 if settings.once_a_cycle else settings.round_size_max
         self.staging = WatchedStaging(2, rows_per_block, blocks_max=rows // rows_per_block + 2)
         self.protocol = ServerProtocol(
-            self.wire,
-            lambda: self.now_s,
-            state=RunState(
+            ProtocolSettings(
+                linger_s=3.0,
+                transfers=transfers or TransferBounds(),
+                stays=stays,
+                task_timeout_s=task_timeout_s,
+                client_limits=client_limits or ClientLimits(),
+                may_speak=may_speak,
+            ),
+            RunState(
                 coordinator=self.coordinator,
                 staging=self.staging,
                 admission=admission or Admission(NormBounds(norm_max, clients=clients)),
@@ -150,10 +156,8 @@ class PlayedServer:
                 journal=journal,
                 partial_files=partial_files or PartialFiles(),
             ),
-            settings=ProtocolSettings(
-                linger_s=3.0, transfers=transfers or TransferBounds(), stays=stays, task_timeout_s=task_timeout_s
-            ),
-            access=Access(client_limits=client_limits or ClientLimits(), may_speak=may_speak),
+            self.wire,
+            clock=lambda: self.now_s,
             compute=self.commands.append,
             stats=ServerStats(
                 rounds=rounds, record=self.observed.extend, on_progress=lambda _: None, evaluate_clients_every=None

@@ -114,12 +114,12 @@ class RunningServer:
         coordinator = self.server._protocol._coordinator
         return {
             "version": coordinator.version,
-            "digest": flat.digest(self.server._compute._learner.model_d),
+            "digest": flat.digest(self.server._compute.learner.model_d),
             "accepted": coordinator.accepted,
             "pending": len(coordinator.pending),
             "outstanding": coordinator.membership.outstanding,
             "clients": coordinator.clients_by_state,
-            "tasks_given": coordinator.tasks_given,
+            "tasks_given": coordinator.tasks.count,
             "staged": sum(len(block.handles) for block in self.server._run.staging._waiting),
         }
 

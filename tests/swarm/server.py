@@ -23,12 +23,11 @@ from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.server.admission import Admission
-from unstale.server.client_limits import STRANGER_MESSAGES_PER_S, ClientLimits
-from unstale.server.commands import CheckpointCommand
+from unstale.server.client_limits import REASONS, STRANGER_MESSAGES_PER_S, ClientLimits
+from unstale.server.commands import CheckpointCommand, QueueItem, StopNow
 from unstale.server.compute import Save, frames_of
-from unstale.server.model_health import REASONS
-from unstale.server.protocol import QueueItem, ServerProtocol, StopNow
-from unstale.server.state import Access, ProtocolSettings, RunState, TransferBounds
+from unstale.server.protocol import ServerProtocol
+from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale_proto import signature
@@ -153,9 +152,19 @@ class Server:
         )
         late = max(settings.stale_rounds.values(), default=0)
         return ServerProtocol(
-            self.wire,
-            self._clock,
-            state=RunState(
+            ProtocolSettings(
+                linger_s=options.linger_s,
+                return_s=options.return_s,
+                transfers=options.transfers or TransferBounds(),
+                client_limits=WatchedGuard(
+                    self._ledger,
+                    client_messages_per_s_max=options.bounds.messages_per_s_max,
+                    stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
+                    quarantine_after=options.bounds.quarantine_after,
+                    quarantine_s=options.bounds.quarantine_s,
+                ),
+            ),
+            RunState(
                 coordinator=coordinator,
                 staging=staging,
                 admission=Admission(NormBounds(NORM_MAX, clients=settings.clients)),
@@ -170,18 +179,8 @@ class Server:
                 journal=journal,
                 partial_files=PartialFiles(None if journal is None else journal.directory.transfers),
             ),
-            settings=ProtocolSettings(
-                linger_s=options.linger_s, return_s=options.return_s, transfers=options.transfers or TransferBounds()
-            ),
-            access=Access(
-                client_limits=WatchedGuard(
-                    self._ledger,
-                    client_messages_per_s_max=options.bounds.messages_per_s_max,
-                    stranger_messages_per_s_max=STRANGER_MESSAGES_PER_S,
-                    quarantine_after=options.bounds.quarantine_after,
-                    quarantine_s=options.bounds.quarantine_s,
-                )
-            ),
+            self.wire,
+            clock=self._clock,
             compute=compute.submit,
             stats=stats,
         )

@@ -69,7 +69,9 @@ def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
         compensator=inversion(where=replace(context(network()), executor=elsewhere)),
     )
     letters: list[ComputeResult] = []
-    compute = Compute(learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=None)
+    compute = Compute(
+        learner=learner, evaluate=lambda version: pytest.fail("not asked for"), post=letters.append, save=None
+    )
     compute.start()
     for staleness in (0, 1):
         rows = numbers(1, 123, seed=staleness)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from unstale.coordinator.events import Event
-from unstale.coordinator.values import value
+from unstale.coordinator.events import Event, value
 
 
 class Outcome(StrEnum):
@@ -27,34 +26,23 @@ class Reason(StrEnum):
 
 @value
 class SendTask:
-    """Send a task to a client.
-
-    Attributes:
-        task_id: > 0, unique in the run, ascending for each client.
-        version: To train from: the current one; older for a stale client (`CoordinatorSettings.stale_rounds`).
-        number: Number of earlier tasks of this client; with the client id it keys the random draws of the task.
-    """
+    """Send a task to a client."""
 
     client_id: int
-    task_id: int
-    version: int
-    number: int
+    task_id: int  # > 0, unique in the run, ascending for each client
+    version: int  # to train from: the current one; older for a stale client (`CoordinatorSettings.stale_rounds`)
+    number: int  # number of earlier tasks of this client; with the client id it keys the random draws of the task
 
 
 @value
 class Acknowledge:
-    """Acknowledge an update.
-
-    Attributes:
-        first_outcome: For a duplicate, the outcome of the first copy; otherwise equal to `outcome`.
-        reason: None exactly when `first_outcome` is `accepted`.
-    """
+    """Acknowledge an update."""
 
     client_id: int
     task_id: int
     outcome: Outcome
-    first_outcome: Outcome
-    reason: str | None = None
+    first_outcome: Outcome  # for a duplicate, the outcome of the first copy; otherwise equal to `outcome`
+    reason: str | None = None  # None exactly when `first_outcome` is `accepted`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +65,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRound:
-    """Apply these updates, in order of arrival, to `version`; there may be none.
-
-    `RoundApplied` follows before the next ApplyRound.
-    """
+    """Apply these updates, in order of arrival, to `version`; perhaps none. `RoundApplied` comes before the next."""
 
     version: int
     contributions: tuple[Contribution, ...]

@@ -1,10 +1,7 @@
-"""Validates updates against the tasks of their client.
-
-A task id encodes its client and number: id = number * clients + client id + 1. No list of given
-tasks is needed.
-"""
+"""Validates updates against the tasks of their client. Task id = number * clients + client id + 1: no list is kept."""
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
@@ -30,22 +27,15 @@ UNKNOWN_VERSION = Verdict(Outcome.REJECTED, Reason.UNKNOWN_VERSION)
 RUN_FINISHED = Verdict(Outcome.REJECTED, Reason.RUN_FINISHED)
 
 
+@dataclass(slots=True, eq=False)
 class TaskHistory:
-    """The tasks of one client, and the verdicts on the last ones.
+    """The tasks of one client, and the verdicts on the last ones."""
 
-    Attributes:
-        count: Number of tasks given; the next task has this number.
-        open_id: Id of the open task, which is the last given, or None.
-    """
-
-    __slots__ = ("_client_id", "_clients", "_verdicts", "count", "open_id")
-
-    def __init__(self, client_id: int, clients: int) -> None:
-        self._client_id = client_id
-        self._clients = clients
-        self._verdicts: dict[int, Verdict] | None = None  # by number; made with the first
-        self.count = 0
-        self.open_id: int | None = None
+    _client_id: int
+    _clients: int
+    _verdicts: dict[int, Verdict] | None = None  # by number; made with the first
+    count: int = 0  # of tasks given; the next task has this number
+    open_id: int | None = None  # of the open task, which is the last given
 
     def give(self) -> int:
         """Open the next task and return its id."""
@@ -66,7 +56,7 @@ class TaskHistory:
     @property
     def verdicts(self) -> list[tuple[int, Verdict]]:
         """Remembered verdicts by task number, oldest first."""
-        return sorted((self._verdicts or {}).items(), key=lambda item: item[0])
+        return sorted((self._verdicts or {}).items(), key=itemgetter(0))
 
     def record(self, number: int, verdict: Verdict) -> None:
         """Store the first verdict on a task; only the last `REMEMBERED_VERDICTS` are kept."""
@@ -84,10 +74,7 @@ def validate(tasks: TaskHistory, base_version: int, update: UpdateArrived, *, fi
     An update for a task that the client was never given stores nothing. Any update for the open task closes it, because
     a client sends one update for a task and then waits.
 
-    Args:
-        tasks: Of the sender.
-        base_version: Of the sender's open task.
-        finished: Whether the run is over.
+    base_version: Of the sender's open task. finished: Whether the run is over.
     """
     answers_open_task = update.task_id == tasks.open_id
     if answers_open_task:

@@ -13,10 +13,7 @@ class DivergedError(UserError):
 def reason(coordinator: Coordinator, cause: str | None = None) -> str | None:
     """Error message where every active client has failed `CONSECUTIVE_FAILURES_MAX` times in a row, else None.
 
-    A single client that sends bad updates on purpose cannot end a run: the others do not fail.
-
-    Args:
-        cause: Cause and remedy if the shell knows them.
+    A single client that sends bad updates on purpose cannot end a run. cause: with the remedy, if the shell knows it.
     """
     clients, active = coordinator.membership.clients, coordinator.membership.active
     if coordinator.consecutive_failures < CONSECUTIVE_FAILURES_MAX * max(1, len(active)):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from unstale.coordinator import events
 from unstale.coordinator.actions import (
     Acknowledge,
     Action,
@@ -14,21 +15,6 @@ from unstale.coordinator.actions import (
     SetTimer,
 )
 from unstale.coordinator.admission import validate
-from unstale.coordinator.events import (
-    ClientJoined,
-    ClientLeft,
-    Event,
-    HeartbeatReceived,
-    Resumed,
-    RoundApplied,
-    StopRequested,
-    TaskDeclined,
-    TaskExpired,
-    TaskFailed,
-    TaskLost,
-    TimerFired,
-    UpdateArrived,
-)
 from unstale.coordinator.membership import ACTIVE, Client, State
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.state import DEADLINE as DEADLINE
@@ -38,6 +24,7 @@ from unstale.coordinator.state import CoordinatorState
 
 Handler = Callable[[Any, Any, list[Action]], None]
 """Takes the coordinator, an event, and a list to which it adds actions."""
+Handlers = dict[type[events.Event], Handler]
 
 
 class Transition(NamedTuple):
@@ -47,17 +34,12 @@ class Transition(NamedTuple):
     next_phases: tuple[Phase, ...]
 
 
-def _row(handlers: Mapping[type[Event], Handler], *next_phases: Phase) -> dict[type[Event], Transition]:
+def _row(handlers: Handlers, *next_phases: Phase) -> dict[type[events.Event], Transition]:
     return {kind: Transition(handler, next_phases) for kind, handler in handlers.items()}
 
 
 class Coordinator(CoordinatorState):
     """The state machine. Only `handle` changes its state; every attribute may be read at any time."""
-
-    @property
-    def tasks_given(self) -> int:
-        """Number of tasks given."""
-        return self.tasks.count
 
     @property
     def clients_by_state(self) -> dict[str, int]:
@@ -81,15 +63,12 @@ class Coordinator(CoordinatorState):
         """Whether the task of a client is open."""
         return self.membership.client(client_id).tasks.open_id == task_id
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: events.Event) -> list[Action]:
         """Handle an event.
 
-        Returns:
-            Actions in this order: Acknowledge, DiscardUpdate; ForgetVersion, ascending; Evaluate; SendTask and
-            ApplyRound; among these, timers. The end of the run is CancelTimer, then Finish.
-
-        Raises:
-            AssertionError: `TRANSITIONS` does not allow the event in this phase, or the event contradicts the state.
+        Returns actions in this order: Acknowledge, DiscardUpdate; ForgetVersion, ascending; Evaluate; SendTask and
+        ApplyRound; among these, timers. The end of the run is CancelTimer, then Finish. Raises AssertionError where
+        `TRANSITIONS` does not allow the event in this phase, or the event contradicts the state.
         """
         assert event.at_s >= self.now_s, f"time went back from {self.now_s} to {event.at_s}"
         transition = self.TRANSITIONS[self.phase].get(type(event))
@@ -101,7 +80,7 @@ class Coordinator(CoordinatorState):
         assert self.phase in next_phases, f"phase {self.phase} may not follow {event}"
         return actions
 
-    def _update_arrived(self, update: UpdateArrived, actions: list[Action]) -> None:
+    def _update_arrived(self, update: events.UpdateArrived, actions: list[Action]) -> None:
         client = self._renew_lease(update.client_id)
         answers_open_task = update.task_id == client.tasks.open_id
         verdict, repeated = validate(client.tasks, client.base_version, update, finished=self.phase is Phase.FINISHED)
@@ -127,7 +106,7 @@ class Coordinator(CoordinatorState):
         if answers_open_task:
             self._end_without_update(client, actions)
 
-    def _accept(self, client: Client, update: UpdateArrived, actions: list[Action]) -> None:
+    def _accept(self, client: Client, update: events.UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect is staged under a handle"
         self.accepted += 1
         self.consecutive_failures = client.consecutive_failures = client.expired = 0
@@ -140,8 +119,10 @@ class Coordinator(CoordinatorState):
             self.tasks.answer(client, State.CONTRIBUTED)
         self._check_round(actions)
 
-    def _round_applied(self, event: RoundApplied, actions: list[Action]) -> None:
+    def _round_applied(self, event: events.RoundApplied, actions: list[Action]) -> None:
         contributions = self._count_round(event)
+        if self.phase is Phase.FINISHED:  # the run was stopped meanwhile
+            return
         self._forget_versions(actions)
         is_last = self.version == self.settings.rounds
         if is_last or self.version % self.settings.evaluate_every == 0:
@@ -151,31 +132,21 @@ class Coordinator(CoordinatorState):
         else:
             self._open_round(actions, first=contributions)
 
-    def _round_applied_after_end(self, event: RoundApplied, _: list[Action]) -> None:
-        self._count_round(event)
-
-    def _joins_gathering(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+    def _client_joined(self, event: events.ClientJoined, actions: list[Action]) -> None:
+        if self._is_rejoining(event, actions) or self.phase is Phase.FINISHED:
+            return
+        if self.phase is Phase.GATHERING:
             if len(self.membership.active) >= self.settings.clients_to_start:
                 actions.append(Evaluate(version=self.version))
                 self._open_round(actions)
-            self._watch_leases(actions)
-
-    def _joins_idle(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+        elif self.phase is Phase.IDLE:
             self._open_round(actions)
-            self._watch_leases(actions)
-
-    def _joins_round(self, event: ClientJoined, actions: list[Action]) -> None:
-        if not self._is_rejoining(event, actions):
+        else:
             self._give_tasks(actions)
             self._check_round(actions)
-            self._watch_leases(actions)
+        self._watch_leases(actions)
 
-    def _joins_finished(self, event: ClientJoined, actions: list[Action]) -> None:
-        self._is_rejoining(event, actions)
-
-    def _is_rejoining(self, event: ClientJoined, actions: list[Action]) -> bool:
+    def _is_rejoining(self, event: events.ClientJoined, actions: list[Action]) -> bool:
         """Whether the client was active already. Replaces a task that it has lost; otherwise makes it active."""
         client = self._renew_lease(event.client_id)
         if client.state in ACTIVE:
@@ -183,12 +154,15 @@ class Coordinator(CoordinatorState):
             if open_id is not None and open_id not in event.holding and not event.same_connection:
                 self._replace_task(client, actions)
             return True
-        awaits_round = client.unaggregated > 0 and not self.trigger.frees_sender
-        self.membership.move(client, State.CONTRIBUTED if awaits_round else self.membership.idle_state(client))
+        if client.unaggregated > 0 and not self.trigger.frees_sender:
+            state = State.CONTRIBUTED
+        else:
+            state = State.UNAVAILABLE if client.client_id in self.membership.sits_out else State.WAITING
+        self.membership.move(client, state)
         self.leases.renew(client.client_id, self.now_s)
         return False
 
-    def _client_left(self, event: ClientLeft, actions: list[Action]) -> None:
+    def _client_left(self, event: events.ClientLeft, actions: list[Action]) -> None:
         client = self.membership.client(event.client_id)
         if client.state in ACTIVE:
             self._deactivate(client, State.LEFT)
@@ -198,34 +172,34 @@ class Coordinator(CoordinatorState):
         elif client.state is State.LOST:
             self.membership.move(client, State.LEFT)
 
-    def _heartbeat_received(self, event: HeartbeatReceived, _: list[Action]) -> None:
+    def _heartbeat_received(self, event: events.HeartbeatReceived, _: list[Action]) -> None:
         self._renew_lease(event.client_id)
 
-    def _task_failed(self, event: TaskFailed, actions: list[Action]) -> None:
+    def _task_failed(self, event: events.TaskFailed, actions: list[Action]) -> None:
         client = self._renew_lease(event.client_id)
         if event.task_id == client.tasks.open_id:
             self.failed += 1
             self._end_without_update(client, actions)
 
-    def _task_declined(self, event: TaskDeclined, actions: list[Action]) -> None:
+    def _task_declined(self, event: events.TaskDeclined, actions: list[Action]) -> None:
         client = self._renew_lease(event.client_id)
         if event.task_id == client.tasks.open_id:
             self.declined += 1
             self._take_back(client, actions)
 
-    def _task_expired(self, event: TaskExpired, actions: list[Action]) -> None:
+    def _task_expired(self, event: events.TaskExpired, actions: list[Action]) -> None:
         client = self.membership.client(event.client_id)
         if event.task_id == client.tasks.open_id:
             self.failed += 1
             self.membership.sit_out(client, self.version)
             self._take_back(client, actions)
 
-    def _task_lost(self, event: TaskLost, actions: list[Action]) -> None:
+    def _task_lost(self, event: events.TaskLost, actions: list[Action]) -> None:
         client = self._renew_lease(event.client_id)
         if event.task_id == client.tasks.open_id:
             self._replace_task(client, actions)
 
-    def _timer_fired(self, event: TimerFired, actions: list[Action]) -> None:
+    def _timer_fired(self, event: events.TimerFired, actions: list[Action]) -> None:
         assert event.timer in self.timers, f"timer {event.timer!r} fired, and it is not set"
         del self.timers[event.timer]
         if event.timer == LEASE:
@@ -237,70 +211,61 @@ class Coordinator(CoordinatorState):
         self._check_round(actions)
         self._watch_leases(actions)
 
-    def _resumed(self, _: Resumed, actions: list[Action]) -> None:
+    def _resumed(self, _: events.Resumed, actions: list[Action]) -> None:
         """Renew all leases; repeat timers and the round in the making. Clients ask for their tasks themselves."""
         self._renew_leases()
+        if self.phase is Phase.FINISHED:
+            actions.append(Finish(version=self.version, reason="finished"))
+            return
         self.timers.pop(LEASE, None)
         actions.extend(SetTimer(timer=timer, due_s=due_s) for timer, due_s in self.timers.items())
         self._watch_leases(actions)
         if self.making is not None:
             actions.append(ApplyRound(version=self.version, contributions=self.making))
 
-    def _resumed_finished(self, _: Resumed, actions: list[Action]) -> None:
-        self._renew_leases()
-        actions.append(Finish(version=self.version, reason="finished"))
+    def _stop_requested(self, _: events.StopRequested, actions: list[Action]) -> None:
+        if self.phase is not Phase.FINISHED:
+            self._finish("shutdown", actions)
 
-    def _stop_requested(self, _: StopRequested, actions: list[Action]) -> None:
-        self._finish("shutdown", actions)
-
-    def _ignore(self, event: Event, actions: list[Action]) -> None:
-        pass
-
-    # These may complete the open round.
-    _ENDS_TASK: ClassVar[dict[type[Event], Handler]] = {
-        UpdateArrived: _update_arrived,
-        TaskFailed: _task_failed,
-        TaskDeclined: _task_declined,
-        TaskExpired: _task_expired,
-        ClientLeft: _client_left,
+    _ENDS_TASK: ClassVar[Handlers] = {
+        events.UpdateArrived: _update_arrived,
+        events.TaskFailed: _task_failed,
+        events.TaskDeclined: _task_declined,
+        events.TaskExpired: _task_expired,
+        events.ClientLeft: _client_left,
     }
+    _MAY_COMPLETE: ClassVar[Handlers] = {**_ENDS_TASK, events.TimerFired: _timer_fired}
     # These never change the phase.
-    _NEUTRAL: ClassVar[dict[type[Event], Handler]] = {HeartbeatReceived: _heartbeat_received, TaskLost: _task_lost}
-    _RUNNING: ClassVar[dict[type[Event], Handler]] = {Resumed: _resumed, **_NEUTRAL}
-    _STOP: ClassVar[dict[type[Event], Handler]] = {StopRequested: _stop_requested}
+    _NEUTRAL: ClassVar[Handlers] = {
+        events.HeartbeatReceived: _heartbeat_received,
+        events.TaskLost: _task_lost,
+        events.Resumed: _resumed,
+    }
+    _JOIN: ClassVar[Handlers] = {events.ClientJoined: _client_joined}
+    _STOP: ClassVar[Handlers] = {events.StopRequested: _stop_requested}
+    _APPLIED: ClassVar[Handlers] = {events.RoundApplied: _round_applied}
 
-    TRANSITIONS: ClassVar[Mapping[Phase, Mapping[type[Event], Transition]]] = {
+    TRANSITIONS: ClassVar[Mapping[Phase, Mapping[type[events.Event], Transition]]] = {
         Phase.GATHERING: {
-            **_row({ClientJoined: _joins_gathering}, Phase.GATHERING, Phase.OPEN, Phase.MAKING),
-            **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.GATHERING),
+            **_row(_JOIN, Phase.GATHERING, Phase.OPEN, Phase.MAKING),
+            **_row({**_MAY_COMPLETE, **_NEUTRAL}, Phase.GATHERING),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.IDLE: {
-            **_row({ClientJoined: _joins_idle}, Phase.OPEN, Phase.MAKING),
-            **_row({**_ENDS_TASK, **_RUNNING, TimerFired: _timer_fired}, Phase.IDLE),
+            **_row(_JOIN, Phase.OPEN, Phase.MAKING),
+            **_row({**_MAY_COMPLETE, **_NEUTRAL}, Phase.IDLE),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.OPEN: {
-            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.OPEN, Phase.MAKING),
-            **_row(_RUNNING, Phase.OPEN),
+            **_row({**_MAY_COMPLETE, **_JOIN}, Phase.OPEN, Phase.MAKING),
+            **_row(_NEUTRAL, Phase.OPEN),
             **_row(_STOP, Phase.FINISHED),
         },
         Phase.MAKING: {
-            **_row({RoundApplied: _round_applied}, Phase.OPEN, Phase.MAKING, Phase.IDLE, Phase.FINISHED),
-            **_row({**_ENDS_TASK, ClientJoined: _joins_round, TimerFired: _timer_fired}, Phase.MAKING),
-            **_row(_RUNNING, Phase.MAKING),
+            **_row(_APPLIED, Phase.OPEN, Phase.MAKING, Phase.IDLE, Phase.FINISHED),
+            **_row({**_MAY_COMPLETE, **_JOIN, **_NEUTRAL}, Phase.MAKING),
             **_row(_STOP, Phase.FINISHED),
         },
-        Phase.FINISHED: _row(
-            {
-                **_ENDS_TASK,
-                **_NEUTRAL,
-                ClientJoined: _joins_finished,
-                RoundApplied: _round_applied_after_end,
-                Resumed: _resumed_finished,
-                StopRequested: _ignore,
-            },
-            Phase.FINISHED,
-        ),
+        Phase.FINISHED: _row({**_ENDS_TASK, **_JOIN, **_NEUTRAL, **_APPLIED, **_STOP}, Phase.FINISHED),
     }
     """Handler of each event by phase; an event that is missing is not allowed in that phase."""

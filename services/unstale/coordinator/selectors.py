@@ -13,7 +13,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from unstale.errors import UserError
-from unstale.seeds import Stream, stream
+from unstale.seeds import Generator, Stream, stream
 from unstale.settings.learning import SelectorSettings
 from unstale.settings.part import part, takes
 
@@ -46,8 +46,8 @@ class All(Selector):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Random(Selector):
-    """At most `size` busy clients, drawn uniformly without replacement. size: S of the papers, >= 1."""
+class _Places(Selector):
+    """At most `size` busy clients. size: S of the papers, >= 1."""
 
     size: int
 
@@ -56,9 +56,19 @@ class Random(Selector):
         places = max(0, self.size - busy)
         if places >= len(candidates):
             return candidates
-        if places == 0:
-            return ()
-        rng = stream(seed, Stream.SELECTION, *key)
+        return self._draw(candidates, places, stream(seed, Stream.SELECTION, *key)) if places else ()
+
+    @abstractmethod
+    def _draw(self, candidates: Sequence[int], places: int, rng: Generator) -> Sequence[int]:
+        """Fill 1 or more places, fewer than there are candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Random(_Places):
+    """Drawn uniformly without replacement."""
+
+    @override
+    def _draw(self, candidates: Sequence[int], places: int, rng: Generator) -> Sequence[int]:
         if places == 1:  # what a buffered trigger asks for after each update; five times as fast
             return [candidates[int(rng.integers(len(candidates)))]]
         drawn = rng.choice(len(candidates), size=places, replace=False)
@@ -87,24 +97,14 @@ class RoundRobin(Selector):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastAvailable(Selector):
-    """At most `size` busy clients, those who are least often available first, drawn uniformly among equals.
+class LeastAvailable(_Places):
+    """Clients that are least often available first; drawn uniformly among equals, or low ids would come first."""
 
-    size: S of the papers, >= 1. availability: p_i of every client. Without the draw, clients of low id would always
-    come first where many are equally available.
-    """
-
-    size: int
-    availability: tuple[float, ...]
+    availability: tuple[float, ...]  # p_i of every client
 
     @override
-    def choose(self, candidates: Sequence[int], *, busy: int, seed: int, key: tuple[int, ...]) -> Sequence[int]:
-        places = max(0, self.size - busy)
-        if places >= len(candidates):
-            return candidates
-        if places == 0:
-            return ()
-        ranks = stream(seed, Stream.SELECTION, *key).permutation(len(candidates)).tolist()
+    def _draw(self, candidates: Sequence[int], places: int, rng: Generator) -> Sequence[int]:
+        ranks = rng.permutation(len(candidates)).tolist()
         ranked = (
             (self.availability[client_id], rank, client_id) for client_id, rank in zip(candidates, ranks, strict=True)
         )

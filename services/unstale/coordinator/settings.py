@@ -1,7 +1,4 @@
-"""What a coordinator is told before it starts. What exists is valid; what is not raises UserError.
-
-The sentences name the keys as the configuration spells them: `trigger.k`, `selector.size`, `min_clients`.
-"""
+"""What a coordinator is told before it starts. What exists is valid. Errors name the keys of the configuration."""
 
 import math
 from collections.abc import Mapping
@@ -19,33 +16,23 @@ _TRIGGERS_IN_ROUNDS = " or ".join(name for name, trigger in TRIGGERS.items() if 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """All that a coordinator is told.
+    """All that a coordinator is told. Raises UserError when a value is out of range or two do not fit."""
 
-    clients: N, ids are 0 <= id < N. rounds: versions to make. seed: of the run. lease_s: silence, in seconds,
-    after which a client counts as lost; infinity for never. evaluate_every: rounds between evaluations.
-    min_clients: how many must have joined before the first task is given; None means all. retry_s: pause, in
-    seconds, before tasks are given again when everyone who was at work has failed or been refused. once_a_cycle: a
-    client's update waits until every other client has contributed since its last one (GSGM's blocking loop).
-    stale_rounds: T >= 1 of each stale client, whose task in round t is on version t - T, once there is one;
-    kept as a copy that cannot be written to. excluded: ids of clients that may not take part. availability: of each
-    client, the probability that it takes part in a round; None without a scenario that has one.
-
-    Raises UserError when a value is out of range or two do not fit.
-    """
-
-    clients: int
-    rounds: int
+    clients: int  # N; ids are 0 <= id < N
+    rounds: int  # versions to make
     trigger: TriggerSettings
     selector: SelectorSettings
     seed: int
-    lease_s: float
-    evaluate_every: int
-    retry_s: float
-    min_clients: int | None
-    once_a_cycle: bool = False
+    lease_s: float  # silence after which a client counts as lost; infinity for never
+    evaluate_every: int  # rounds
+    retry_s: float  # pause before tasks are given again when everyone at work has failed or been refused
+    min_clients: int | None  # must have joined before the first task is given; None means all
+    once_a_cycle: bool = False  # an update waits until every other client has contributed (GSGM's blocking loop)
     stale_rounds: Mapping[int, int] = field(default_factory=dict)
-    excluded: frozenset[int] = frozenset()
+    """T >= 1 of each stale client, whose task in round t is on version t - T, once there is one; kept as a copy."""
+    excluded: frozenset[int] = frozenset()  # ids of clients that may not take part
     availability: tuple[float, ...] | None = None
+    """Of each client, the probability that it takes part in a round; None without a scenario that has one."""
     trigger_part: Trigger = field(init=False, repr=False, compare=False)
     selector_part: Selector = field(init=False, repr=False, compare=False)
 

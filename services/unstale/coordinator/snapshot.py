@@ -68,14 +68,8 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
 
 
 def without_clients(state: Plain, window: int) -> Plain:
-    """The state of the same version before clients join: no open tasks, no pending updates.
-
-    Pending updates count as rejected; task ids continue.
-
-    Args:
-        state: Result of `taken`.
-        window: Number of versions before the current one on which tasks may be given.
-    """
+    """The state of the same version before clients join: no open tasks; pending updates count as rejected."""
+    idle = {"state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())
     is_finished = Phase(state["phase"]) is Phase.FINISHED
@@ -94,12 +88,8 @@ def without_clients(state: Plain, window: int) -> Plain:
         "pending": [],
         "parked": 0,
         "leases": [],
-        "clients": [_idle(client) for client in state["clients"]],
+        "clients": [{**client, **idle} for client in state["clients"]],
     }
-
-
-def _idle(client: Plain) -> Plain:
-    return {**client, "state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
 
 
 def _client(client: Client) -> Plain:

@@ -4,11 +4,9 @@ import math
 
 from unstale.coordinator.actions import Action, ApplyRound, CancelTimer, Contribution, Finish, ForgetVersion, SetTimer
 from unstale.coordinator.events import RoundApplied
-from unstale.coordinator.leases import Leases
-from unstale.coordinator.membership import ACTIVE, Client, Membership, State
-from unstale.coordinator.pending import Pending
+from unstale.coordinator.membership import ACTIVE, Client, Leases, Membership, State
 from unstale.coordinator.phase import Phase
-from unstale.coordinator.rounds import OpenRound
+from unstale.coordinator.rounds import OpenRound, Pending
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.tasks import Tasks
 
@@ -18,43 +16,28 @@ RETRY = "retry"  # the round has stalled: give tasks again
 
 
 class CoordinatorState:
-    """Clients, tasks, rounds, versions and timers of a run.
-
-    Accepted updates are pending, then in the round that is being made, and aggregated after RoundApplied;
-    `settings.unaggregated_max` bounds those that are not aggregated.
-
-    Attributes:
-        pending: Accepted updates that are in no round yet, in order of arrival.
-        making: Round that the learner is applying, None without one.
-        round_started_s: When the last round was opened, in seconds of the shell's clock.
-        accepted, aggregated, rejected, duplicates: Numbers of updates.
-        failed, declined: Numbers of tasks that failed or expired, and that clients declined.
-        consecutive_failures: Tasks that failed, or whose update was rejected, since the last accepted update.
-        timers: Due time of each timer that is set, in seconds.
-    """
+    """Clients, tasks, rounds, versions and timers of a run. Updates are pending, then in a round, then aggregated."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
-        self._round_size = settings.round_size_max
         self.trigger = settings.trigger_part
         self.membership = Membership(settings.clients)
         self.leases = Leases(settings.lease_s)
         self.tasks = Tasks(settings, self.membership)
         self.references = self.tasks.references
-        self.pending = Pending(settings.clients, once_a_cycle=settings.once_a_cycle)
+        self.pending = Pending(settings.clients, settings.once_a_cycle)
         self.round = OpenRound(self.trigger, self.membership, self.pending)
-        self.making: tuple[Contribution, ...] | None = None
-        self.timers: dict[str, float] = {}
+        self.making: tuple[Contribution, ...] | None = None  # round that the learner is applying
+        self.timers: dict[str, float] = {}  # due time of each timer that is set
         self.phase = Phase.GATHERING
-        self.round_started_s: float | None = None
+        self.round_started_s: float | None = None  # when the last round was opened
         self.now_s = 0.0
-        self.accepted = 0
-        self.aggregated = 0
-        self.rejected = 0
-        self.duplicates = 0
-        self.failed = 0
-        self.declined = 0
-        self.consecutive_failures = 0
+        # Numbers of updates.
+        self.accepted = self.aggregated = self.rejected = self.duplicates = 0
+        # Numbers of tasks that failed or expired, and that clients declined.
+        self.failed = self.declined = 0
+        self.consecutive_failures = 0  # tasks that failed, or whose update was rejected, since the last accepted update
+        self._round_size = settings.round_size_max
 
     @property
     def version(self) -> int:
@@ -157,7 +140,7 @@ class CoordinatorState:
             self.tasks.close(client, state)
         else:
             self.membership.move(client, state)
-        self.leases.end(client.client_id)
+        del self.leases.last_seen_s[client.client_id]
 
     # Tasks.
 
@@ -188,10 +171,7 @@ class CoordinatorState:
             actions.append(self.tasks.give(client))
 
     def _give_tasks(self, actions: list[Action], first: tuple[Contribution, ...] = ()) -> None:
-        """Give tasks to idle clients, unless the trigger chose participants when the round was opened.
-
-        first: contributions whose senders come before the other idle clients, in this order.
-        """
+        """Give tasks to idle clients, senders of `first` first, unless participants were chosen for the open round."""
         if self.trigger.in_rounds or self.phase not in (Phase.OPEN, Phase.MAKING):
             return
         if self.trigger.frees_sender:

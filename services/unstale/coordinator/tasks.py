@@ -1,74 +1,115 @@
-"""Opens and closes tasks."""
+"""Opens and closes tasks, and counts the versions of the model that they need."""
 
-from collections.abc import Set
+from collections.abc import Container, Sequence, Set
+from dataclasses import dataclass, field
 
 from unstale.coordinator.actions import Contribution, SendTask
 from unstale.coordinator.membership import Client, Membership, State
-from unstale.coordinator.references import VersionReferences
 from unstale.coordinator.settings import CoordinatorSettings
 
 
-class Tasks:
-    """The tasks of all clients. The client's state, the version reference and the count change together.
+@dataclass(slots=True, eq=False)
+class VersionReferences:
+    """Number of open tasks and unaggregated updates by their base version.
 
-    Attributes:
-        count: Number of tasks given.
-        references: Version references; a task takes one and passes it to its update.
+    A task takes a reference and passes it to its update; it is released when that round is applied, or with a task
+    without an update. The current version and the `window` versions before it, on which tasks may be given, need none.
     """
 
-    def __init__(self, settings: CoordinatorSettings, membership: Membership) -> None:
-        self.count = 0
-        self.references = VersionReferences(window=settings.stale_rounds_max)
-        self._seed = settings.seed
-        self._size = settings.selector_part.size
-        self._stale_rounds = settings.stale_rounds
-        self._selector = settings.selector_part
-        self._membership = membership
+    window: int = 0
+    current: int = 0
+    counts: dict[int, int] = field(default_factory=lambda: {0: 0})
+    dropped: list[int] = field(default_factory=list)  # became unneeded since the last call of `unneeded`
+
+    @property
+    def needed(self) -> Container[int]:
+        """Versions that are needed."""
+        return self.counts
+
+    def take(self, version: int) -> None:
+        """Add a reference to the current version, or to one in the window before it."""
+        assert self.current - self.window <= version <= self.current, f"no task is given on version {version}"
+        self.counts[version] += 1
+
+    def release(self, version: int) -> None:
+        """Remove a reference."""
+        count = self.counts[version] = self.counts[version] - 1
+        if count == 0:
+            self._drop_if_unneeded(version)
+
+    def advance(self) -> None:
+        """Make the next version the current one."""
+        self.current += 1
+        self.counts[self.current] = 0
+        leaves_window = self.current - self.window - 1
+        if leaves_window >= 0:
+            self._drop_if_unneeded(leaves_window)
+
+    def unneeded(self) -> list[int]:
+        """Versions that became unneeded since the last call, ascending."""
+        versions, self.dropped = sorted(self.dropped), []
+        return versions
+
+    def _drop_if_unneeded(self, version: int) -> None:
+        # References are only taken in the window, so a version outside of it never gets new ones.
+        if self.counts[version] == 0 and version < self.current - self.window:
+            del self.counts[version]
+            self.dropped.append(version)
+
+
+@dataclass(slots=True, eq=False)
+class Tasks:
+    """The tasks of all clients. The client's state, the version reference and the count change together."""
+
+    _settings: CoordinatorSettings
+    _membership: Membership
+    references: VersionReferences = field(init=False)  # a task takes one and passes it to its update
+    count: int = 0  # of tasks given
+
+    def __post_init__(self) -> None:
+        self.references = VersionReferences(window=self._settings.stale_rounds_max)
+
+    def _choose(self, candidates: Sequence[int], busy: int, *key: int) -> Sequence[int]:
+        settings = self._settings
+        return settings.selector_part.choose(candidates, busy=busy, seed=settings.seed, key=key)
 
     def to_idle(self, first: tuple[Contribution, ...] = ()) -> list[SendTask]:
         """Fill the selector's places with waiting clients; senders of `first` come first, in this order."""
         membership = self._membership
         if not membership.waiting:
             return []
-        chosen = self._selector.choose(
-            membership.waiting, busy=membership.busy, seed=self._seed, key=(self.references.current, self.count)
-        )
+        chosen = self._choose(membership.waiting, membership.busy, self.references.current, self.count)
         if len(chosen) == 1:  # the usual case after an update: no order to keep
             return [self.give(membership.clients[chosen[0]])]
         if not first:
-            return self._to(list(chosen))
+            return self._to(chosen)
         rank = {contribution.client_id: index for index, contribution in enumerate(first)}
         return self._to(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
 
     def to_participants(self, *, again: bool = False) -> list[SendTask]:
-        """Choose the participants of a round; a straggler among them takes part with its open task.
-
-        again: the round has stalled, so another draw follows.
-        """
+        """Choose the participants of a round; stragglers take part with their open tasks. again: by another draw."""
         version, clients = self.references.current, self._membership.clients
         key = (version, self.count) if again else (version,)
-        chosen = self._selector.choose(self._membership.available, busy=0, seed=self._seed, key=key)
+        chosen = self._choose(self._membership.available, 0, *key)
         return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
 
     def to_another(self, excluded: Set[int]) -> list[SendTask]:
-        """Give the place of a participant that declined to a waiting client that is not excluded.
-
-        A selector without a size has chosen all clients already.
-        """
-        size = self._size
+        """Give the place of a participant that declined to a waiting client that is not excluded."""
+        size = self._settings.selector_part.size
         if size is None:
             return []
         candidates = self._membership.waiting
         if excluded:
             candidates = [client_id for client_id in candidates if client_id not in excluded]
-        key = (self.references.current, self.count)
-        return self._to(list(self._selector.choose(candidates, busy=size - 1, seed=self._seed, key=key)))
+        return self._to(self._choose(candidates, size - 1, self.references.current, self.count))
 
     def give(self, client: Client) -> SendTask:
         """Open the next task of a waiting client."""
         client_id, number = client.client_id, client.tasks.count
         task_id = client.tasks.give()
-        version = self._version_for(client_id) if self._stale_rounds else self.references.current
+        # t - T for a client that is T rounds stale, once there is such a version.
+        version, stale = self.references.current, self._settings.stale_rounds.get(client_id, 0)
+        version -= stale if version >= stale else 0
         client.base_version = version
         self.references.take(version)
         self.count += 1
@@ -85,12 +126,7 @@ class Tasks:
         client.tasks.open_id = None
         self._membership.move(client, state)
 
-    def _version_for(self, client_id: int) -> int:
-        """The current version t; t - T for a client that is T rounds stale, once there is such a version."""
-        version, rounds = self.references.current, self._stale_rounds.get(client_id, 0)
-        return version - rounds if version >= rounds else version
-
-    def _to(self, client_ids: list[int]) -> list[SendTask]:
+    def _to(self, client_ids: Sequence[int]) -> list[SendTask]:
         clients = self._membership.clients
         # In descending order: `waiting` is a list, and its last element is removed without moving the others.
         return [self.give(clients[client_id]) for client_id in reversed(client_ids)][::-1]

@@ -17,30 +17,26 @@ from unstale.settings.part import part
 
 
 class Trigger(ABC):
-    """The interface. A trigger keeps no state: it is asked after every event of an open round, unless the round
-    has stalled: everyone at work in it has failed or been refused, so there is nothing to make a version of.
-    Then tasks are given again after a pause; or, where some have declined and only a new version asks them again, the
-    round closes without updates if it can.
+    """The interface. A trigger keeps no state: it is asked after every event of an open round that has not stalled.
+
+    A round has stalled when everyone at work in it has failed or been refused. Then tasks are given again after a
+    pause; or, where clients have declined and only a new version asks them again, it closes without updates if it can.
     """
 
     in_rounds: ClassVar[bool] = False
     """Participants are chosen once, when a round starts, and again only when it has stalled; the place of one that
-    declines goes to another. A round closes with no update at all when those at work in it have left, been lost or
-    declined, and none failed or was refused, or nobody is there any more. Otherwise whoever is idle is given a task as
-    soon as the selector has a place, and a round holds at least one update, or none when it could only wait for
-    clients that declined."""
+    declines goes to another. A round closes with no update when those at work in it have left, been lost or declined,
+    and none failed or was refused, or nobody is there. Otherwise an idle client gets a task as soon as the selector has
+    a place, and a round holds at least one update, or none when it could only wait for clients that declined."""
     cuts_off: ClassVar[bool] = False
     """Closing a round takes back the tasks that are still open."""
     frees_sender: ClassVar[bool] = False
-    """A client is idle once its update is accepted, instead of waiting for the round to be applied. Tasks are
-    held back while a whole round waits behind the one that is in the making, or is about to be, so that
-    updates do not pile up."""
+    """A client is idle once its update is accepted, before the round is applied. Tasks are held back while a whole
+    round waits behind the one that is in the making, or is about to be, so that updates do not pile up."""
 
     @classmethod
     def keeps_sender(cls) -> bool:
-        """Whether a client waits for the round of its update, and rounds do not choose who takes part: the K-async
-        loop, in which clients can contribute once a cycle.
-        """
+        """Whether it is the K-async loop: a client waits for the round of its update, and rounds choose nobody."""
         return not (cls.in_rounds or cls.frees_sender)
 
     k: int | None = None
@@ -50,17 +46,12 @@ class Trigger(ABC):
 
     @abstractmethod
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        """How many pending updates, the first to arrive, make the round that closes now; None: it stays open.
-
-        due: whether `wait_s` has passed since the round started.
-        """
+        """Number of pending updates in the round that closes now; None: it stays open. due: `wait_s` has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(Trigger):
-    """When every participant has answered or is out, with whatever came; but not with none when one of them
-    failed or was refused.
-    """
+    """When every participant has answered or is out, with what came; not with none when one failed or was refused."""
 
     in_rounds: ClassVar[bool] = True
 
@@ -71,9 +62,7 @@ class Sync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KSync(Trigger):
-    """With the first k; the others have worked for nothing. With fewer when nobody is left to wait for, and
-    with none as Sync.
-    """
+    """With the first k; the others have worked for nothing. With fewer when nobody is left, and with none as Sync."""
 
     k: int
 
@@ -87,9 +76,7 @@ class KSync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
-    """Closes a round with the first k updates; the other clients continue. Closes with fewer if no client can send
-    another one, so that a run continues with fewer than k live clients.
-    """
+    """With the first k updates; the other clients continue. With fewer if no client can send another one."""
 
     k: int
 
@@ -118,9 +105,7 @@ class Buffered(KAsync):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Trigger):
-    """After wait_s, with what has come; when nothing has, with the first that comes, or with none, as Sync, when
-    nobody is left to wait for. Stragglers work on and count in a later round.
-    """
+    """After wait_s, with what has come, or then with the first that comes; with none as Sync. Stragglers work on."""
 
     wait_s: float
 

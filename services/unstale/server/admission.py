@@ -1,13 +1,9 @@
-"""Validates updates: the header against its task, the vectors against the bounds.
-
-The coordinator decides the consequence of a refused update for its task.
-"""
+"""Validates updates: the header against its task, the vectors against the bounds. The coordinator decides the rest."""
 
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Acknowledge, Outcome
@@ -27,45 +23,24 @@ log = logging.getLogger("unstale.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Header fields of an honest update.
+    """Header fields of an honest update."""
 
-    Attributes:
-        kind: Of every update; None for any.
-        examples_max: The most examples that a client may claim, by client id; None for any number.
-        late: Rounds that the version of a task can lie behind the current one when it is given.
-    """
-
-    kind: Kind | None = None
-    examples_max: Callable[[int], int | None] | None = None
-    late: int = 0
+    kind: Kind | None = None  # of every update; None for any
+    examples_max: Callable[[int], int | None] | None = None  # that a client may claim, by its id; None for any number
+    late: int = 0  # rounds that the version of a task can lie behind the current one when it is given
 
 
-class ScreeningResult(NamedTuple):
-    """Norms of an update's vectors, None when not measured, and the reason of a refusal, None without one."""
-
-    norms: Norms | None
-    reason: Reason | None
-
-
+@dataclass(eq=False)
 class Admission:
-    """Decides which updates are refused. One thread.
+    """Decides which updates are refused. One thread."""
 
-    Attributes:
-        bounds: On norms.
-    """
+    bounds: NormBounds
+    expected: Expected = field(default_factory=Expected)
+    _: KW_ONLY
+    rates: InitVar[Iterable[float] | None] = None
+    """Learning rate of the tasks of each version so far, from version 0; None to take any rate."""
 
-    def __init__(
-        self, bounds: NormBounds, expected: Expected | None = None, *, rates: Iterable[float] | None = None
-    ) -> None:
-        """Make one in its first state.
-
-        Args:
-            bounds: On norms.
-            expected: What else is compared; None for nothing.
-            rates: Learning rate of the tasks of each version so far, from version 0; None to take any rate.
-        """
-        self.bounds = bounds
-        self._expected = Expected() if expected is None else expected
+    def __post_init__(self, rates: Iterable[float] | None) -> None:
         self._rates = None if rates is None else array("d", rates)
 
     def published(self, made: RoundResult | RoundRow) -> None:
@@ -76,7 +51,7 @@ class Admission:
 
     def contradiction(self, client_id: int, update: Update) -> str | None:
         """Contradiction between an update and its task, as a message; None without one."""
-        expected = self._expected
+        expected = self.expected
         if expected.kind is not None and update.kind != expected.kind:
             return f"its kind is {update.kind!r}, expected {expected.kind!r}, as the run's training makes it"
         rates = self._rates_of(update.base_version)
@@ -96,15 +71,16 @@ class Admission:
             log.warning("client %d: the update of task %d is refused: %s", client_id, update.task_id, why)
         return why is not None
 
-    def screen(self, client_id: int, update: Update, row_D: Vector, layout: Layout) -> ScreeningResult:
-        """Measure the vectors of an update. row_D: [D] float32, decoded, and a delta over its learning rate."""
+    def screen(
+        self, client_id: int, update: Update, row_D: Vector, layout: Layout
+    ) -> tuple[Norms | None, Reason | None]:
+        """Norms of an update's vectors, if they are numbers, and the reason of a refusal. row_D: [D] float32."""
         norms = row_checks.norms(row_D, layout)
         defect = row_checks.defect(norms, update.kind)
         if defect is not None:
-            return ScreeningResult(None, Reason(defect))
-        if not self.bounds.allow(client_id, norms, update.learning_rate):
-            return ScreeningResult(norms, Reason.NORM_TOO_LARGE)
-        return ScreeningResult(norms, None)
+            return None, Reason(defect)
+        is_allowed = self.bounds.allow(client_id, norms, update.learning_rate)
+        return norms, None if is_allowed else Reason.NORM_TOO_LARGE
 
     def judged(self, verdict: Acknowledge, base_version: int, norms: Norms | None) -> None:
         """Count the verdict on an update. norms: as measured by `screen`."""
@@ -112,23 +88,16 @@ class Admission:
             self.bounds.replay(verdict.client_id, base_version, norms, verdict.reason)
 
     def _rates_of(self, base_version: int) -> Sequence[float]:
-        """Learning rates that a task of this version may have had; empty for any, and for a version that is not there.
-
-        A stale client's task has the rate of the version that was current when it was sent.
-        """
+        """Learning rates that a task of this version may have had: that of the time when it was sent. Empty for any."""
         if self._rates is None:
             return ()
-        return self._rates[base_version : base_version + 1 + self._expected.late]
+        return self._rates[base_version : base_version + 1 + self.expected.late]
 
 
 def configured(settings: Settings, learner: Learner, examples_of: Callable[[int], int], *, late: int) -> Admission:
     """The admission of a run that begins.
 
-    Args:
-        settings: Of the run.
-        learner: In its initial state.
-        examples_of: Examples of a client's share of the training set.
-        late: Most rounds by which a client is late.
+    examples_of: Examples of a client's share of the training set. late: Most rounds by which a client is late.
     """
     chosen = settings.server
     first = learner.sent

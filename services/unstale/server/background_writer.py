@@ -2,24 +2,17 @@
 
 import threading
 from queue import SimpleQueue
-from typing import NamedTuple
 
 from unstale.journal.disk import write_all
 
 LARGE_BYTES = 64 * 1024  # less is written at once: handing it over takes as long
 
 
-class _Piece(NamedTuple):
-    file: int
-    data: memoryview
-    offset: int
-
-
 class BackgroundWriter:
     """A `journal.segments.Writer`. The thread begins with the first large row, and ends with `close`."""
 
     def __init__(self) -> None:
-        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._pieces: SimpleQueue[tuple[int, memoryview, int] | None] = SimpleQueue()
         self._results: SimpleQueue[OSError | None] = SimpleQueue()
         self._pending = 0
         self._thread: threading.Thread | None = None
@@ -33,7 +26,7 @@ class BackgroundWriter:
             self._thread = threading.Thread(target=self._run, name="rows", daemon=True)
             self._thread.start()
         self._pending += 1
-        self._pieces.put(_Piece(file, data, offset))
+        self._pieces.put((file, data, offset))
 
     def wait(self) -> None:
         """Wait until all rows are written. Raises OSError when one could not be."""
@@ -53,9 +46,9 @@ class BackgroundWriter:
 
     def _run(self) -> None:
         while (piece := self._pieces.get()) is not None:
+            failed: OSError | None = None
             try:
                 write_all(*piece)
             except OSError as error:
-                self._results.put(error)
-            else:
-                self._results.put(None)
+                failed = error
+            self._results.put(failed)

@@ -4,38 +4,34 @@ Each message takes a token from the bucket of its client. A message of no client
 bucket of its connection: a hello costs the server most, a welcome and a record.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 
 from unstale.config.settings import ServerSettings
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.server.model_health import REASONS, ModelHealth
+from unstale.learner.bounds import NormBounds
 from unstale_proto.errors import Reason, RemoteContractError
 
 STRANGER_MESSAGES_PER_S = 10  # a client that joins says one hello, and another every few seconds
 ANSWER_S = 1.0  # least time between two errors for too many messages
 ROUTES_KEPT = 16_384  # connections that are remembered: 5 MB; whose is forgotten has a full bucket again
+CLIENTS_MIN = 2  # refused clients that blame the model; a single one proves nothing about it
+
+REASONS = frozenset({Reason.ZERO_UPDATE, Reason.NON_FINITE, Reason.NORM_TOO_LARGE})
+"""Reasons that the model can cause."""
 
 UNREADABLE = frozenset({Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL})
 """Reasons that damage in transit can cause, if the next message can be read."""
 
-BLAMED = UNREADABLE | {
-    Reason.WRONG_SIGNATURE,
-    Reason.WRONG_SIZE,
-    Reason.MALFORMED_PAYLOAD,
-    Reason.NON_FINITE,
-    Reason.ZERO_UPDATE,
-    Reason.NORM_TOO_LARGE,
-    Reason.UNKNOWN_TASK,
-    Reason.UNKNOWN_VERSION,
-    Reason.UNKNOWN_CLIENT,
-    Reason.UNEXPECTED_TYPE,
-    Reason.NOT_THE_OWNER,
-}
+BLAMED = UNREADABLE.union(
+    REASONS,
+    (Reason.WRONG_SIGNATURE, Reason.WRONG_SIZE, Reason.MALFORMED_PAYLOAD, Reason.UNKNOWN_TASK, Reason.UNKNOWN_VERSION),
+    (Reason.UNKNOWN_CLIENT, Reason.UNEXPECTED_TYPE, Reason.NOT_THE_OWNER),
+)
 """Reasons that only a defective or hostile client causes. The network causes the others."""
-
 
 MaySpeak = Callable[[str | None, int], bool]
 """Whether the owner of a public key may speak for a client."""
@@ -53,25 +49,73 @@ def not_owner_error(client_id: int) -> RemoteContractError:
 
 def check_participant(client_id: int, settings: CoordinatorSettings) -> None:
     """Raise RemoteContractError unless the run has a client of this id, and was not rolled back without it."""
+    why = None
     if client_id >= settings.clients:
-        raise RemoteContractError(
-            Reason.UNKNOWN_CLIENT,
-            f"client id {client_id} is not below {settings.clients}, the number of clients in this run",
-        )
-    if client_id in settings.excluded:
-        raise RemoteContractError(
-            Reason.UNKNOWN_CLIENT,
+        why = f"client id {client_id} is not below {settings.clients}, the number of clients in this run"
+    elif client_id in settings.excluded:
+        why = (
             f"client {client_id} is excluded: the run was rolled back without its updates; the operator admits it "
-            f"again with `unstale rollback --readmit {client_id}`",
+            f"again with `unstale rollback --readmit {client_id}`"
         )
+    if why is not None:
+        raise RemoteContractError(Reason.UNKNOWN_CLIENT, why)
+
+
+@dataclass(slots=True, eq=False)
+class ModelHealth:
+    """Detects refused updates whose cause is the global model, not a client. One thread.
+
+    After a large change of the model, or with too low a bound on norms, the updates of most clients are zero, not
+    finite, or too large at the same time. Then no client is quarantined.
+    """
+
+    _accepted: set[int] = field(default_factory=set)
+    _refused: dict[int, Reason] = field(default_factory=dict)
+    _was_unhealthy: bool = False
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether more last updates were refused for `REASONS` than accepted, of at least `CLIENTS_MIN` clients."""
+        return len(self._refused) >= CLIENTS_MIN and len(self._refused) > len(self._accepted)
+
+    def on_accepted(self, client_id: int) -> None:
+        self._refused.pop(client_id, None)
+        self._accepted.add(client_id)
+
+    def on_refused(self, client_id: int, reason: Reason) -> None:
+        """Record an update that was refused for one of `REASONS`."""
+        self._accepted.discard(client_id)
+        self._refused[client_id] = reason
+
+    def forget(self, client_id: int) -> None:
+        self._accepted.discard(client_id)
+        self._refused.pop(client_id, None)
+
+    def take_warning(self, bounds: NormBounds) -> str | None:
+        """Return a warning whenever `is_unhealthy` becomes true. bounds: Supply the advice or the cause."""
+        if not self._refused:
+            self._was_unhealthy = False
+            return None
+        was_unhealthy, self._was_unhealthy = self._was_unhealthy, self.is_unhealthy
+        if was_unhealthy or not self._was_unhealthy:
+            return None
+        by_reason = Counter(self._refused.values())
+        counted = ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
+        sentence = (
+            f"the last updates of {len(self._refused)} of {len(self._refused) + len(self._accepted)} clients were "
+            f"refused ({counted}); no client is kept out for that"
+        )
+        explanation = bounds.advice if by_reason[Reason.NORM_TOO_LARGE] else bounds.cause
+        return sentence if explanation is None else f"{sentence}: {explanation}"
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Token bucket. left: messages allowed at once, as of at_s."""
+    """Token bucket of a connection or a client."""
 
-    left: float
+    left: float  # messages allowed at once, as of at_s
     at_s: float
+    told_s: float = -inf  # time of the last error for too many messages
 
     def take(self, per_s_max: float, at_s: float) -> bool:
         """Take a token, if there is one. The bucket holds the tokens of two seconds at this rate."""
@@ -84,74 +128,41 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _Client:
-    """State of a client.
+class _Client(_Bucket):
+    """State of a client, and the bucket of its messages."""
 
-    Attributes:
-        bucket: Of its messages.
-        wrong: Blamed refusals since its last accepted update.
-        unreadable: Messages in a row that could not be read.
-        free_s: End of its quarantine.
-    """
-
-    bucket: _Bucket
-    wrong: int = 0
-    unreadable: int = 0
-    free_s: float = -inf
+    wrong: int = 0  # blamed refusals since its last accepted update
+    unreadable: int = 0  # messages in a row that could not be read
+    free_s: float = -inf  # end of its quarantine
 
 
-@dataclass(slots=True)
-class _Route:
-    """State of a connection. told_s: time of its last error for too many messages."""
-
-    bucket: _Bucket
-    told_s: float = -inf
-
-
+@dataclass(slots=True, kw_only=True, eq=False)
 class ClientLimits:
-    """One thread. State of the clients that sent a message, and of the last ROUTES_KEPT connections.
+    """State of the clients that sent a message, and of the last ROUTES_KEPT connections. None is unbounded."""
 
-    client_messages_per_s_max: of a client. stranger_messages_per_s_max: of a connection that speaks for no client, and
-    hellos of any. quarantine_after: refusals in a row that the client is to blame for. quarantine_s: how long it is
-    kept out then. None is no bound. suspects: clients that were refused since their last accepted update; of others
-    nothing is to be forgiven (`on_valid_message`) or feared (`is_quarantine_due`). model_health: of the model, for
-    which no client is kept out.
-    """
-
-    def __init__(
-        self,
-        *,
-        client_messages_per_s_max: float | None = None,
-        stranger_messages_per_s_max: float | None = None,
-        quarantine_after: int | None = None,
-        quarantine_s: float = 60.0,
-    ) -> None:
-        self._client_max = client_messages_per_s_max
-        self._stranger_max = stranger_messages_per_s_max
-        self._quarantine_after = inf if quarantine_after is None else quarantine_after
-        self.quarantine_s = quarantine_s
-        self.suspects: dict[int, _Client] = {}
-        self._clients: dict[int, _Client] = {}
-        self.model_health = ModelHealth()
-        self._routes: dict[bytes, _Route] = {}  # whose bucket was used last is last
+    client_messages_per_s_max: float | None = None
+    stranger_messages_per_s_max: float | None = None  # of a connection that speaks for no client, and hellos of any
+    quarantine_after: int | None = None  # refusals in a row that the client is to blame for
+    quarantine_s: float = 60.0
+    suspects: dict[int, _Client] = field(init=False, default_factory=dict)
+    """Clients that were refused since their last accepted update: only these may be due for a quarantine."""
+    model_health: ModelHealth = field(init=False, default_factory=ModelHealth)
+    _clients: dict[int, _Client] = field(init=False, default_factory=dict)
+    _routes: dict[bytes, _Bucket] = field(init=False, default_factory=dict)  # whose bucket was used last is last
 
     def check_rate(self, route: bytes, client_id: int | None, at_s: float) -> None:
-        """Count a message of a connection that speaks for this client. Raises RemoteContractError if it is one too
-        many, to be dropped unread.
-        """
+        """Count a message of a connection. Raises RemoteContractError if it is one too many, to be dropped unread."""
+        per_s_max = self.client_messages_per_s_max
         if client_id is None:
             self._charge_route(route, at_s)
-        elif self._client_max is not None:
+        elif per_s_max is not None:
             client = self._clients.get(client_id) or self._client(client_id, at_s)
-            if not client.bucket.take(self._client_max, at_s):
-                raise RemoteContractError(
-                    Reason.RATE_LIMITED, f"more than {self._client_max:g} messages a second: those over are dropped"
-                )
+            if not client.take(per_s_max, at_s):
+                why = f"more than {per_s_max:g} messages a second: those over are dropped"
+                raise RemoteContractError(Reason.RATE_LIMITED, why)
 
     def on_hello(self, route: bytes, speaks_for: int | None, client_id: int, at_s: float) -> None:
-        """Count a hello for `client_id`. Raises RemoteContractError if it is one too many, or the client is in
-        quarantine.
-        """
+        """Count a hello for `client_id`. Raises RemoteContractError if it is too many, or the client in quarantine."""
         if speaks_for is not None:  # else it is paid
             self._charge_route(route, at_s)
         client = self._clients.get(client_id)
@@ -166,8 +177,8 @@ class ClientLimits:
 
     def refund(self, client_id: int, at_s: float) -> None:
         """Return the token of a message that the server requested."""
-        if self._client_max is not None:
-            self._client(client_id, at_s).bucket.left += 1
+        if self.client_messages_per_s_max is not None:
+            self._client(client_id, at_s).left += 1
 
     def on_verdict(self, verdict: Acknowledge, at_s: float) -> None:
         """Count the verdict on an update; a duplicate is counted already."""
@@ -187,7 +198,7 @@ class ClientLimits:
 
     def on_refused(self, client_id: int | None, reason: Reason, at_s: float) -> None:
         """A message of a connection that speaks for this client was refused."""
-        if client_id is None or self._quarantine_after == inf or reason not in BLAMED:
+        if client_id is None or self.quarantine_after is None or reason not in BLAMED:
             return
         client = self.suspects[client_id] = self._client(client_id, at_s)
         if reason in REASONS and self.model_health.is_unhealthy:
@@ -200,7 +211,9 @@ class ClientLimits:
     def is_quarantine_due(self, client_id: int) -> bool:
         """Whether a client was refused so often in a row that it must be quarantined."""
         client = self.suspects.get(client_id)
-        return client is not None and max(client.wrong, client.unreadable) >= self._quarantine_after
+        if client is None or self.quarantine_after is None:
+            return False
+        return max(client.wrong, client.unreadable) >= self.quarantine_after
 
     def quarantine(self, client_id: int, at_s: float) -> RemoteContractError:
         """Begin the quarantine of a client; the error to send."""
@@ -222,21 +235,19 @@ class ClientLimits:
         return True
 
     def _charge_route(self, route: bytes, at_s: float) -> None:
-        if self._stranger_max is not None and not self._route(route, at_s).bucket.take(self._stranger_max, at_s):
-            raise RemoteContractError(
-                Reason.RATE_LIMITED,
-                f"more than {self._stranger_max:g} messages a second without a hello, or hellos: those over are "
-                "dropped",
-            )
+        per_s_max = self.stranger_messages_per_s_max
+        if per_s_max is not None and not self._route(route, at_s).take(per_s_max, at_s):
+            why = f"more than {per_s_max:g} messages a second without a hello, or hellos: those over are dropped"
+            raise RemoteContractError(Reason.RATE_LIMITED, why)
 
     def _client(self, client_id: int, at_s: float) -> _Client:
         client = self._clients.get(client_id)
         if client is None:
-            client = self._clients[client_id] = _Client(_full(self._client_max, at_s))
+            client = self._clients[client_id] = _Client(2 * (self.client_messages_per_s_max or 0.0), at_s)
         return client
 
-    def _route(self, route: bytes, at_s: float) -> _Route:
-        known = self._routes.pop(route, None) or _Route(_full(self._stranger_max, at_s))
+    def _route(self, route: bytes, at_s: float) -> _Bucket:
+        known = self._routes.pop(route, None) or _Bucket(2 * (self.stranger_messages_per_s_max or 0.0), at_s)
         self._routes[route] = known
         if len(self._routes) > ROUTES_KEPT:
             del self._routes[next(iter(self._routes))]
@@ -251,10 +262,6 @@ def configured(settings: ServerSettings) -> ClientLimits:
         quarantine_after=settings.quarantine_after,
         quarantine_s=settings.quarantine_s,
     )
-
-
-def _full(per_s_max: float | None, at_s: float) -> _Bucket:
-    return _Bucket(2 * (per_s_max or 0.0), at_s)
 
 
 def _kept_out(client_id: int, left_s: float) -> str:

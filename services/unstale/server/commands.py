@@ -22,11 +22,9 @@ class ApplyCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecomputeCommand:
-    """Begin work on a stale update before its round closes. row_D: [D] float32, in host memory, unchanged until its
-    round is released.
-    """
+    """Begin work on a stale update before its round closes."""
 
-    row_D: Tensor
+    row_D: Tensor  # [D] float32, in host memory, unchanged until its round is released
     update: RoundUpdate
 
 
@@ -46,34 +44,25 @@ class ForgetCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommand:
-    """Write the current version to disk, with all that continues it. coordinator, admission: their states, as of the
-    record `seq`.
-    """
+    """Write the current version to disk, with all that continues it."""
 
     version: int
     seq: int
-    coordinator: Mapping[str, Any]
-    admission: Mapping[str, Any]
+    coordinator: Mapping[str, Any]  # its state, as of the record `seq`
+    admission: Mapping[str, Any]  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A round was applied.
-
-    Attributes:
-        frames: Float32 payload of the version; shares its memory.
-        encoded: Payload in the encoding of the run, empty where that is float32.
-        digest: SHA-256 in hex, empty where it is not needed.
-        compensate_s: Time of the compensation, before aggregate_s.
-    """
+    """A round was applied."""
 
     result: RoundResult
-    frames: list[memoryview]
+    frames: list[memoryview]  # float32 payload of the version; shares its memory
     aggregate_s: float
     device_memory_bytes: int
-    compensate_s: float = 0.0
-    digest: str = ""
-    encoded: Sequence[memoryview] = ()
+    compensate_s: float = 0.0  # time of the compensation, before aggregate_s
+    digest: str = ""  # SHA-256 in hex, empty where it is not needed
+    encoded: Sequence[memoryview] = ()  # payload in the encoding of the run, empty where that is float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +105,13 @@ class StopNow:
     """The operator stops the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionCut:
+    """A connection was cut for a message that no correct client sends. route: its routing id."""
+
+    route: bytes
+
+
 Command = ApplyCommand | PrecomputeCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
 ComputeResult = Applied | Evaluated | Saved | NotSaved | Crashed
-QueueItem = ComputeResult | StopNow
+QueueItem = ComputeResult | StopNow | ConnectionCut

@@ -1,12 +1,9 @@
-"""The compute thread: applies rounds and evaluates versions while the server protocol receives.
-
-It is the only thread that touches the learner and the model. Commands come in order through a queue, results leave
-through the server protocol's mailbox.
-"""
+"""The compute thread, which alone touches the learner: it executes commands in order, and posts their results."""
 
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,66 +16,35 @@ from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
-from unstale.server.commands import (
-    Applied,
-    ApplyCommand,
-    CheckpointCommand,
-    Command,
-    ComputeResult,
-    Crashed,
-    EvaluateCommand,
-    Evaluated,
-    NotSaved,
-    PrecomputeCommand,
-    Saved,
-)
+from unstale.server import commands
 from unstale.training.evaluate import Evaluation
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
 
-Keep = Callable[[int, Made], None]
-"""Stores the results of the compensator for a version."""
-
-Save = Callable[[CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
+Save = Callable[[commands.CheckpointCommand, Mapping[str, Any]], tuple[str, int]]
 """Writes a checkpoint of a learner's state; name and size of the file."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Compute:
-    """Owns the learner from `start` to `close`.
+    """Owns the learner from `start` to `close`."""
 
-    Args:
-        learner: Of the run.
-        evaluate: Evaluates a version.
-        post: Takes results, from the compute thread.
-        save: Writes a checkpoint; None where the run is not stored, and then versions need no digest.
-        keep: Stores the results of a compensator that replay needs.
-        encoding: Of the models, None for float32.
-    """
+    learner: Learner
+    evaluate: Callable[[Version], Evaluation]
+    post: Callable[[commands.ComputeResult], None]  # takes results, from the compute thread
+    save: Save | None = None  # writes a checkpoint; None where the run is not stored, and then versions need no digest
+    keep: Callable[[int, Made], None] | None = None  # stores results of the compensator for a version, for replay
+    encoding: Encoding | None = None  # of the models, None for float32
 
-    def __init__(
-        self,
-        learner: Learner,
-        *,
-        evaluate: Callable[[Version], Evaluation],
-        post: Callable[[ComputeResult], None],
-        save: Save | None = None,
-        keep: Keep | None = None,
-        encoding: Encoding | None = None,
-    ) -> None:
-        self._learner = learner
-        self._save = save
-        self._keep = keep
-        self._encoding = encoding
-        self._evaluate = evaluate
-        self._post = post
-        self._device_memory_bytes = _device_memory_of(learner.model_d.device)
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    def __post_init__(self) -> None:
+        self._device_memory_bytes = _device_memory_of(self.learner.model_d.device)
+        self._commands: queue.SimpleQueue[commands.Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: commands.Command) -> None:
         """Queue a command. Any thread; order is kept."""
         self._commands.put(command)
 
@@ -87,7 +53,7 @@ class Compute:
 
     def close(self) -> None:
         """Execute the queued commands, except for unfinished work on other machines, then end the thread."""
-        compensator = self._learner.compensator
+        compensator = self.learner.compensator
         if compensator is not None and compensator.context.executor is not None:
             compensator.context.executor.stop()
         self._commands.put(None)
@@ -99,33 +65,33 @@ class Compute:
             while (command := self._next()) is not None:
                 self._perform(command)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
-            self._post(Crashed(error=error))
+            self.post(commands.Crashed(error=error))
 
-    def _next(self) -> Command | None:
+    def _next(self) -> commands.Command | None:
         """The next command. Until then the learner continues the work that it has begun, a little at a time."""
         while True:
             try:
                 return self._commands.get_nowait()
             except queue.Empty:
-                if not self._learner.work():
+                if not self.learner.work():
                     return self._commands.get()
 
-    def _perform(self, command: Command) -> None:
+    def _perform(self, command: commands.Command) -> None:
         started_s = now_s()
-        if isinstance(command, ApplyCommand):
-            rows = self._learner.here(command.round.rows)
+        if isinstance(command, commands.ApplyCommand):
+            rows = self.learner.here(command.round.rows)
             begun_s = now_s()
-            made = self._learner.make(rows, command.updates)
+            made = self.learner.make(rows, command.updates)
             compensate_s = now_s() - begun_s
-            result = self._learner.apply_round(rows, command.updates, made, may_write=rows is not command.round.rows)
+            result = self.learner.apply_round(rows, command.updates, made, may_write=rows is not command.round.rows)
             command.round.release()
             kept = None if result.compensation is None else result.compensation.made
-            if kept is not None and self._keep is not None:
-                self._keep(result.version, kept)
-            encoded = () if self._encoding is None else frames_of(result.sent, self._encoding)
+            if kept is not None and self.keep is not None:
+                self.keep(result.version, kept)
+            encoded = () if self.encoding is None else frames_of(result.sent, self.encoding)
             frames = frames_of(result.sent)
-            self._post(
-                Applied(
+            self.post(
+                commands.Applied(
                     result=result,
                     frames=frames,
                     encoded=encoded,
@@ -133,28 +99,30 @@ class Compute:
                     compensate_s=compensate_s,
                     device_memory_bytes=self._device_memory_bytes(),
                     # Of the frames, which are in host memory already: `result.sent.digest` would fetch them again.
-                    digest="" if self._save is None else flat.digest_of_frames(frames),
+                    digest="" if self.save is None else flat.digest_of_frames(frames),
                 )
             )
-        elif isinstance(command, PrecomputeCommand):
-            self._learner.precompute(command.row_D, command.update)
-        elif isinstance(command, EvaluateCommand):
-            assert command.version == self._learner.version, (command.version, self._learner.version)
-            evaluation = self._evaluate(self._learner.sent)
-            self._post(Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s))
-        elif isinstance(command, CheckpointCommand):
-            self._post(self._checkpoint(command, started_s))
+        elif isinstance(command, commands.PrecomputeCommand):
+            self.learner.precompute(command.row_D, command.update)
+        elif isinstance(command, commands.EvaluateCommand):
+            assert command.version == self.learner.version, (command.version, self.learner.version)
+            evaluation = self.evaluate(self.learner.sent)
+            self.post(
+                commands.Evaluated(version=command.version, evaluation=evaluation, evaluate_s=now_s() - started_s)
+            )
+        elif isinstance(command, commands.CheckpointCommand):
+            self.post(self._checkpoint(command, started_s))
         else:
-            self._learner.forget(command.version)
+            self.learner.forget(command.version)
 
-    def _checkpoint(self, command: CheckpointCommand, started_s: float) -> Saved | NotSaved:
-        assert self._save is not None
-        assert command.version == self._learner.version, (command.version, self._learner.version)
+    def _checkpoint(self, command: commands.CheckpointCommand, started_s: float) -> commands.Saved | commands.NotSaved:
+        assert self.save is not None
+        assert command.version == self.learner.version, (command.version, self.learner.version)
         try:
-            file, size_bytes = self._save(command, self._learner.state_dict())
+            file, size_bytes = self.save(command, self.learner.state_dict())
         except NoRoomError as error:
-            return NotSaved(version=command.version, error=error)
-        return Saved(
+            return commands.NotSaved(version=command.version, error=error)
+        return commands.Saved(
             version=command.version, seq=command.seq, file=file, size_bytes=size_bytes, checkpoint_s=now_s() - started_s
         )
 

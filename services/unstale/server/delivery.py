@@ -2,41 +2,35 @@
 
 On a connection messages keep their order, and every heartbeat is answered. So a client that has heard the answer to a
 heartbeat which was answered after its task had left has had the task, or never will: if its newest task is older then,
-this one was lost.
+this one was lost, and is given again as another one. A client that loses many in a row is given none for a while.
 Source: proto/PROTOCOL.md#42-tasks
-
-Each lost task is given again as another one. A client that loses one after the other is given no more for a while.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unstale.coordinator.events import TaskExpired, TaskLost
 from unstale_proto.messages import Heartbeat, Hello
 
 LOST_MAX = 32  # tasks in a row: where half of all messages are lost, no accident
 
-Awaits = Callable[[int, int], bool]
-"""Whether a task of a client is open: client and task id, as `coordinator.machine.Coordinator.awaits`."""
-
 
 @dataclass(slots=True)
 class _Sent:
-    """The last task of a client. beat: number of the first heartbeat answered after it was sent whose number is above
-    all that were answered before; None before that.
-    """
+    """The last task of a client."""
 
     task_id: int
-    beat: int | None = None
+    beat: int | None = None  # first answered heartbeat since, numbered above all that were answered before
 
 
+@dataclass(slots=True, eq=False)
 class DeliveryTracker:
     """Tasks sent to each client, and heartbeats answered since. A client without a record has no task to lose."""
 
-    def __init__(self) -> None:
-        self._sent: dict[int, _Sent] = {}
-        self._answered: dict[int, int] = {}  # the greatest number of a client's heartbeats so far
-        self._lost: dict[int, int] = {}  # tasks of a client in a row
+    _sent: dict[int, _Sent] = field(default_factory=dict)
+    _answered: dict[int, int] = field(default_factory=dict)  # the greatest number of a client's heartbeats so far
+    _lost: Counter[int] = field(default_factory=Counter)  # tasks of a client in a row
 
     def sent(self, client_id: int, task_id: int) -> None:
         """A task was sent to a client. It replaces the one before."""
@@ -62,15 +56,9 @@ class DeliveryTracker:
         del self._sent[client_id]
         return sent.task_id
 
-    def on_heartbeat(self, client_id: int, beat: Heartbeat, awaits: Awaits) -> int | None:
-        """Note a heartbeat and its answer; the open task that it proves lost, returned once."""
-        lost = self.lost(client_id, beat)
-        self.on_heartbeat_answered(client_id, beat.number)
-        return lost if lost is not None and awaits(client_id, lost) else None
-
     def event_of_loss(self, client_id: int, task_id: int, at_s: float) -> TaskLost | TaskExpired:
         """The event for a task that was proven lost."""
-        self._lost[client_id] = self._lost.get(client_id, 0) + 1
+        self._lost[client_id] += 1
         kind = TaskLost if self._lost[client_id] <= LOST_MAX else TaskExpired
         return kind(client_id=client_id, task_id=task_id, at_s=at_s)
 
@@ -78,25 +66,15 @@ class DeliveryTracker:
         """An update of a client was accepted: tasks reach it."""
         self._lost.pop(client_id, None)
 
-    def expired_by_hello(self, hello: Hello, awaits: Awaits, at_s: float) -> TaskExpired | None:
-        """The event before a hello on another connection: None, unless the client lacks the task that was sent to it,
-        once too often.
-        """
+    def expired_by_hello(self, hello: Hello, awaits: Callable[[int, int], bool], at_s: float) -> TaskExpired | None:
+        """The event before a hello on another connection, if the client lost the task sent to it once too often."""
         sent = self._sent.get(hello.client_id)
         if sent is None or sent.task_id in hello.holding or not awaits(hello.client_id, sent.task_id):
             return None
         event = self.event_of_loss(hello.client_id, sent.task_id, at_s)
         return event if isinstance(event, TaskExpired) else None
 
-    def on_hello(self, hello: Hello, awaits: Awaits) -> None:
-        """After a hello on another connection: the tasks that the client holds arrived. Their return may be lost."""
-        for task_id in hello.holding:
-            if awaits(hello.client_id, task_id):
-                self.sent(hello.client_id, task_id)
-
     def forget(self, client_id: int) -> None:
-        """Forget a client that said hello on another connection: the hello names its tasks, and its heartbeats may be
-        numbered from 0 again.
-        """
+        """Forget a client that said hello on another connection: the hello names its tasks; heartbeats start again."""
         self._sent.pop(client_id, None)
         self._answered.pop(client_id, None)

@@ -1,13 +1,13 @@
 """Models that are sent in chunks: the versions that may be sent now, and the progress of each client. Pure.
 
-A version stays in memory from its announcement until the client has it. Few versions do, so that slow clients do not
-fill the memory: a client of another version waits for its turn (`SlotScheduler`), and may then receive a newer version.
+A version stays in memory from its announcement until the client has it. Few versions do: a client of another version
+waits for its turn (`SlotScheduler`), and may then receive a newer version.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from unstale.server.slot_scheduler import SlotScheduler
+from unstale.server.slot_scheduler import Counts, SlotScheduler
 from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import Sending
 
@@ -27,45 +27,25 @@ class _Download:
     sending: Sending | None = None  # None while it waits
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Downloads:
     """At most one download for each client. One thread."""
 
-    def __init__(
-        self, frames_of: Callable[[Sent], Sequence[memoryview] | None], *, chunk_bytes: int, scheduler: SlotScheduler
-    ) -> None:
-        """Start without downloads.
+    chunk_bytes: int
+    scheduler: SlotScheduler
+    models: dict[Sent, Sequence[memoryview]] = field(init=False, default_factory=dict)
+    """Frames of the versions that may be sent now; the sender adds and removes them."""
+    _of: dict[int, _Download] = field(init=False, default_factory=dict)  # by client, in order of request
+    _chunk_bytes_of: dict[int, int] = field(init=False, default_factory=dict)  # of clients whose connection was cut
+    _started: dict[int, None] = field(init=False, default_factory=dict)  # have a turn, were sent nothing
+    _gone: list[tuple[int, int]] = field(init=False, default_factory=list)  # clients with tasks whose version is gone
+    _resumed: int = field(init=False, default=0)  # downloads that continued an earlier one
 
-        Args:
-            frames_of: Returns the frames of a version that may be sent now; None for other versions.
-            chunk_bytes: Size of a chunk.
-            scheduler: Assigns turns to clients, and slots to versions.
-        """
-        self._frames_of = frames_of
-        self._chunk_bytes = chunk_bytes
-        self._scheduler = scheduler
-        self._of: dict[int, _Download] = {}  # by client, that which was asked for first is first
-        self._chunk_bytes_of: dict[int, int] = {}  # of clients whose connection was cut
-        self._started: dict[int, None] = {}  # clients that have a turn and were sent nothing yet
-        self._gone: list[tuple[int, int]] = []  # clients with tasks whose version cannot be sent
-        self.resumed = 0  # downloads that continued an earlier one
-
-    @property
-    def active(self) -> int:
-        """Number of models that are being sent."""
-        return sum(one.sending is not None for one in self._of.values())
-
-    @property
-    def waiting(self) -> int:
-        """Number of clients that wait."""
-        return self._scheduler.waiting
-
-    def due_s(self) -> float | None:
-        """Time at which `start` is due; None for never."""
-        return self._scheduler.due_s()
-
-    def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the model of a client waits for its turn, or moves at the minimum rate."""
-        return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
+    def take_counts(self) -> Counts:
+        """Models that are being sent, clients that wait, and downloads that were resumed since the last call."""
+        active = sum(one.sending is not None for one in self._of.values())
+        resumed, self._resumed = self._resumed, 0
+        return active, self.scheduler.waiting, resumed
 
     def announced(self, client_id: int, task_id: int, version: Sent, at_s: float) -> None:
         """Record a task whose model the client may request."""
@@ -80,9 +60,9 @@ class Downloads:
         if one.credit is None:
             one.most = credit.have
             if credit.have:
-                self.resumed += 1
+                self._resumed += 1
         elif credit.have > one.most:
-            self._scheduler.on_bytes(client_id, credit.have - one.most, at_s)
+            self.scheduler.on_bytes(client_id, credit.have - one.most, at_s)
             one.most = credit.have
         one.credit = credit
         self._started.pop(client_id, None)
@@ -112,11 +92,7 @@ class Downloads:
                 self._let_go(client_id, at_s)
 
     def start(self, at_s: float) -> tuple[list[tuple[int, Chunks]], list[tuple[int, int]]]:
-        """Start downloads that got a turn.
-
-        Returns:
-            Clients with chunks to send; and clients with tasks whose version cannot be sent any more.
-        """
+        """Start downloads that got a turn: clients with chunks to send, and clients with tasks that cannot be sent."""
         self._give(at_s)
         started = []
         for client_id in self._started:
@@ -131,17 +107,17 @@ class Downloads:
     def _want(self, client_id: int, task_id: int, version: Sent, at_s: float) -> _Download:
         self._let_go(client_id, at_s)
         one = self._of[client_id] = _Download(task_id, version)
-        self._scheduler.wait(client_id, version, at_s)
+        self.scheduler.wait(client_id, version, at_s)
         return one
 
     def _let_go(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
-        self._scheduler.leave(client_id, at_s, finished=finished)
+        self.scheduler.leave(client_id, at_s, finished=finished)
         self._started.pop(client_id, None)
         self._of.pop(client_id, None)
 
     def _give(self, at_s: float) -> None:
         while True:
-            lost, got = self._scheduler.assign(at_s)
+            lost, got = self.scheduler.assign(at_s)
             for client_id in lost:
                 self._of[client_id].sending = None
                 self._started.pop(client_id, None)
@@ -153,15 +129,13 @@ class Downloads:
     def _begin(self, client_id: int, at_s: float) -> None:
         """Hold the version of a download, if that is possible."""
         one = self._of[client_id]
-        frames = self._stored().get(one.version) or self._frames_of(one.version)
+        stored = (other.sending.frames for other in self._of.values() if other.sending and other.version == one.version)
+        frames = next(stored, None) or self.models.get(one.version)
         if frames is None:
             self._gone.append((client_id, one.task_id))
             self._let_go(client_id, at_s)
             return
         begin_bytes = self._chunk_bytes_of.get(client_id)
-        one.sending = Sending(one.task_id, frames, chunk_bytes=self._chunk_bytes, begin_bytes=begin_bytes)
+        one.sending = Sending(one.task_id, frames, chunk_bytes=self.chunk_bytes, begin_bytes=begin_bytes)
         if one.credit is not None:
             self._started[client_id] = None
-
-    def _stored(self) -> dict[Sent, Sequence[memoryview]]:
-        return {one.version: one.sending.frames for one in self._of.values() if one.sending is not None}

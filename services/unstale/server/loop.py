@@ -1,7 +1,4 @@
-"""The protocol thread: a ROUTER socket, a queue and the clock around the server protocol, and nothing slow.
-
-It waits in one poll on the two until the next timer is due.
-"""
+"""The protocol thread: one poll on a ROUTER socket and a queue until the next timer is due, and nothing slow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ import zmq
 from unstale.net import connections, sockets
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.wakeable_queue import Ping, WakeableQueue
-from unstale.server.commands import QueueItem as ForProtocol
+from unstale.server.commands import QueueItem
 from unstale.server.protocol import ServerProtocol
 from unstale.server.transport import Delivery
 from unstale_proto.limits import FRAMES_MAX
@@ -21,16 +18,6 @@ TURN_MESSAGES = 64  # messages taken in before timers and results get their turn
 _MORE = int(zmq.SNDMORE)  # as numbers: putting two flags of an enumeration together takes longer than sending
 _MORE_AT_ONCE = int(zmq.SNDMORE) | int(zmq.NOBLOCK)
 FRAMES_KEPT = 64 * 1024  # bytes; smaller frames are copied into the message, larger are referred to
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionCut:
-    """A connection was cut for a message. route: its routing id."""
-
-    route: bytes
-
-
-QueueItem = ForProtocol | Ping | ConnectionCut
 
 
 class RouterTransport:
@@ -60,80 +47,56 @@ class RouterTransport:
         return Delivery.SENT
 
 
+@dataclass(kw_only=True, eq=False)
 class Loop:
-    """Handles messages, results and timers until the run is over.
+    """Handles messages, results and timers until the run is over."""
 
-    Args:
-        socket: Bound; the server protocol sends over it.
-        queue: Of results.
-        protocol: Of the server.
-        clock: Of the server protocol.
-        key_of: Public key of the sender of a frame, None in plain text.
-        limiter: Of the socket's connections.
-    """
+    socket: zmq.Socket[bytes]
+    queue: WakeableQueue[QueueItem | Ping]
+    protocol: ServerProtocol
+    clock: Callable[[], float]
+    key_of: Callable[[zmq.Frame], str | None]  # public key of the sender of a frame, None in plain text
+    limiter: ConnectionLimiter
 
-    def __init__(
-        self,
-        socket: zmq.Socket[bytes],
-        queue: WakeableQueue[QueueItem],
-        protocol: ServerProtocol,
-        *,
-        clock: Callable[[], float],
-        key_of: Callable[[zmq.Frame], str | None],
-        limiter: ConnectionLimiter,
-    ) -> None:
-        self._socket = socket
-        self._clock = clock
-        self._key_of = key_of
-        self._limiter = limiter
-        self._queue = queue
-        self._protocol = protocol
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(queue.fileno(), zmq.POLLIN)
+    def __post_init__(self) -> None:
         self._more_waits = False
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+        self._poller.register(self.queue.fileno(), zmq.POLLIN)
 
     def run(self, *, ended: Callable[[], None]) -> None:
-        """Run until the protocol is over. Re-raises the exception that ended the compute thread. ended: called once the
-        run has an outcome, perhaps again.
-        """
-        while not self._protocol.is_over:
+        """Run until the protocol is over; call `ended` when it has an outcome. Re-raises the end of a thread."""
+        while not self.protocol.is_over:
             self._turn()
-            if self._protocol.outcome is not None:
+            if self.protocol.outcome is not None:
                 ended()
 
     def _turn(self) -> None:
-        ready = dict(self._poller.poll(self._patience_ms()))
-        if self._queue.fileno() in ready:
-            for item in self._queue.drain():
+        due_s = self.protocol.due_s
+        ready = dict(self._poller.poll(None if due_s is None else max(0, int((due_s - self.clock()) * 1000) + 1)))
+        if self.queue.fileno() in ready:
+            for item in self.queue.drain():
                 if isinstance(item, Ping):
                     item.answered.set()
-                elif isinstance(item, ConnectionCut):
-                    self._protocol.on_connection_cut(item.route)
                 else:
-                    self._protocol.on_result(item)
-        if self._socket in ready:
-            self._limiter.at_rest = False
+                    self.protocol.on_result(item)
+        if self.socket in ready:
+            self.limiter.at_rest = False
             self._receive_some()
-        self._protocol.flush(more_waits=self._more_waits)
-        self._limiter.at_rest = not self._more_waits
+        self.protocol.flush(more_waits=self._more_waits)
+        self.limiter.at_rest = not self._more_waits
 
     def _receive_some(self) -> None:
         self._more_waits = True
         for _ in range(TURN_MESSAGES):
-            received = sockets.receive_routed(self._socket, payload_bytes_max=self._protocol.payload_bytes_max)
+            received = sockets.receive_routed(self.socket, payload_bytes_max=self.protocol.payload_bytes_max)
             if received is None:
                 self._more_waits = False
-                self._limiter.drained()
+                self.limiter.drained()
                 break
             route, header, payload, dropped = received
-            connection = self._limiter.heard(route)
+            connection = self.limiter.heard(route)
             frames = [frame.buffer for frame in payload]
-            self._protocol.on_message(route.bytes, header, frames, key=self._key_of(route))
+            self.protocol.on_message(route.bytes, header, frames, key=self.key_of(route))
             if dropped > FRAMES_MAX:
-                self._limiter.cut(connection, connections.TOO_MANY_FRAMES)
-
-    def _patience_ms(self) -> int | None:
-        """Time to wait for a message or result; None for no limit."""
-        due_s = self._protocol.due_s
-        return None if due_s is None else max(0, int((due_s - self._clock()) * 1000) + 1)
+                self.limiter.cut(connection, connections.TOO_MANY_FRAMES)

@@ -1,13 +1,12 @@
 """The status page of the server, and the state of the run as a stream of events or as one JSON document.
 
-Twice a second each stream takes the newest sample and sends the sections that changed. A slow reader misses samples; it
-holds no lock and delays no other reader.
+Twice a second each stream takes the newest sample and sends the sections that changed. No reader delays another.
 """
 
 import json
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from hashlib import sha256
@@ -26,8 +25,6 @@ RETRY_MS = 1000  # until a page tries to connect again
 
 SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
 
-Write = Callable[[bytes], object]
-
 
 class Sample(NamedTuple):
     """The state of the run at one time."""
@@ -37,8 +34,8 @@ class Sample(NamedTuple):
     parts: Mapping[str, str]  # JSON by section
 
 
-class Samples:
-    """Takes a sample on request, and shares it between requests that follow soon. Any thread."""
+class Pages:
+    """The applications of `/`, `/events` and `/status.json`, until closed. Threads of the HTTP server call `live`."""
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:
         self._status = status
@@ -46,9 +43,23 @@ class Samples:
         self._lock = threading.Lock()
         self._last = Sample(0, None, {})
         self._due_s = now_s()
+        self._closing = threading.Event()
+        self._streams = 0
+        self._streams_changed = threading.Condition()
+        self.routes: dict[str, Application] = {
+            "/": partial(_takes, "GET, HEAD", _page),
+            "/events": partial(_takes, "GET", self._events),
+            "/status.json": partial(_takes, "GET, HEAD", self._status_json),
+        }
 
-    def newest(self, *, at_once: bool = False) -> Sample:
-        """Return a recent sample. at_once: Take a new one."""
+    def close(self) -> None:
+        """Tell open pages how the run stands at last, and let go of them."""
+        self._closing.set()
+        with self._streams_changed:
+            self._streams_changed.wait_for(lambda: self._streams == 0, CLOSE_S)
+
+    def _newest(self, *, at_once: bool = False) -> Sample:
+        """A recent sample, shared between requests that follow soon. at_once: a new one. Any thread."""
         with self._lock:
             if at_once or now_s() >= self._due_s:
                 live = self._live()
@@ -59,46 +70,16 @@ class Samples:
                 self._due_s = now_s() + SAMPLE_S / 2
             return self._last
 
-
-class Pages:
-    """The applications of `/`, `/events` and `/status.json`, until closed.
-
-    `live` returns the present counts; threads of the HTTP server call it.
-    """
-
-    def __init__(self, status: Status, live: Callable[[], Live]) -> None:
-        self._samples = Samples(status, live)
-        self._closing = threading.Event()
-        self._streams = 0
-        self._streams_changed = threading.Condition()
-        self.routes: dict[str, Application] = {
-            "/": partial(_answer, self._page),
-            "/events": self._events,
-            "/status.json": partial(_answer, self._status_json),
-        }
-
-    def close(self) -> None:
-        """Tell open pages how the run stands at last, and let go of them."""
-        self._closing.set()
-        with self._streams_changed:
-            self._streams_changed.wait_for(lambda: self._streams == 0, CLOSE_S)
-
-    def _page(self) -> tuple[bytes, list[tuple[str, str]]]:
-        page, policy = assembled()
-        return page, [("Content-Type", "text/html; charset=utf-8"), ("Content-Security-Policy", policy)]
-
-    def _status_json(self) -> tuple[bytes, list[tuple[str, str]]]:
-        sample = self._samples.newest()
+    def _status_json(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        sample = self._newest()
         body = f"{_data(sample, sample.parts)}\n".encode()
-        return body, [("Content-Type", "application/json; charset=utf-8")]
+        return _send(environ, start_response, body, kind="application/json")
 
     def _events(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "GET":
-            return _wrong_method(environ, start_response, "GET")
         with self._slot() as is_free:
             if not is_free:
-                answer = f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n"
-                return _say(environ, start_response, "503 Service Unavailable", answer, [("Retry-After", "10")])
+                why = f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n".encode()
+                return _send(environ, start_response, why, "503 Service Unavailable", headers=[("Retry-After", "10")])
             headers = [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no")]
             write = start_response("200 OK", [*headers, *_common()])
             try:
@@ -107,15 +88,15 @@ class Pages:
                 raise ConnectionAbortedError("the reader of a stream is gone") from None
         return []
 
-    def _stream(self, write: Write) -> None:
+    def _stream(self, write: Callable[[bytes], object]) -> None:
         """Everything at once, then what changes, until the end."""
-        sent = self._samples.newest()
+        sent = self._newest()
         write(_event("snapshot", sent, sent.parts, f"retry: {RETRY_MS}\n"))
         said_s = now_s()
         over = False
         while not over:
             over = self._closing.wait(SAMPLE_S)
-            sample = self._samples.newest(at_once=over)
+            sample = self._newest(at_once=over)
             if sample.number != sent.number:
                 changed = {name: part for name, part in sample.parts.items() if part != sent.parts[name]}
                 write(_event("change", sample, changed))
@@ -161,6 +142,11 @@ def assembled() -> tuple[bytes, str]:
     return page.encode(), policy
 
 
+def _page(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    page, policy = assembled()
+    return _send(environ, start_response, page, kind="text/html", headers=[("Content-Security-Policy", policy)])
+
+
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
@@ -175,33 +161,26 @@ def _common() -> list[tuple[str, str]]:
     ]
 
 
-def _answer(
-    make: Callable[[], tuple[bytes, list[tuple[str, str]]]], environ: dict[str, Any], start_response: Any
-) -> Iterable[bytes]:
-    """What is read as a whole."""
-    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-        return _wrong_method(environ, start_response, "GET, HEAD")
-    body, headers = make()
-    return _send(environ, start_response, "200 OK", body, headers)
-
-
-def _wrong_method(environ: dict[str, Any], start_response: Any, allowed: str) -> Iterable[bytes]:
-    answer = f"{environ['PATH_INFO']} takes no {environ['REQUEST_METHOD']}, expected {allowed.replace(', ', ' or ')}\n"
-    return _say(environ, start_response, "405 Method Not Allowed", answer, [("Allow", allowed)])
-
-
-def _say(
-    environ: dict[str, Any], start_response: Any, status: str, answer: str, headers: list[tuple[str, str]]
-) -> Iterable[bytes]:
-    text = ("Content-Type", "text/plain; charset=utf-8")
-    return _send(environ, start_response, status, answer.encode(), [text, *headers])
-
-
 def _send(
-    environ: dict[str, Any], start_response: Any, status: str, body: bytes, headers: list[tuple[str, str]]
+    environ: dict[str, Any],
+    start_response: Any,
+    body: bytes,
+    status: str = "200 OK",
+    kind: str = "text/plain",
+    headers: Sequence[tuple[str, str]] = (),
 ) -> Iterable[bytes]:
-    start_response(status, [*headers, *_common(), ("Content-Length", str(len(body)))])
+    content = [("Content-Type", f"{kind}; charset=utf-8"), *headers, *_common(), ("Content-Length", str(len(body)))]
+    start_response(status, content)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def _takes(allowed: str, answer: Application, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """An answer to the methods that are allowed, separated by commas, and an error to others."""
+    method = environ["REQUEST_METHOD"]
+    if method in allowed.split(", "):
+        return answer(environ, start_response)
+    why = f"{environ['PATH_INFO']} takes no {method}, expected {allowed.replace(', ', ' or ')}\n".encode()
+    return _send(environ, start_response, why, "405 Method Not Allowed", headers=[("Allow", allowed)])
 
 
 def _event(kind: str, sample: Sample, parts: Mapping[str, str], before: str = "") -> bytes:

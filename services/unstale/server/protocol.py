@@ -1,7 +1,4 @@
-"""The protocol of the server, without sockets, threads and clocks, so that tests can drive it with faults.
-
-Messages of clients become events of the coordinator. `ActionExecutor` executes the actions that follow.
-"""
+"""The protocol of the server, without sockets, threads and clocks, so that tests can drive it with faults."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,34 +12,21 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.log_rate_limit import about_peer, logger
 from unstale.metrics.progress import Outcome
-from unstale.server.buffered_transport import BufferedTransport
-from unstale.server.client_limits import not_owner_error
-from unstale.server.commands import (
-    Applied,
-    CheckpointCommand,
-    Command,
-    Crashed,
-    Evaluated,
-    NotSaved,
-    QueueItem,
-    Saved,
-    StopNow,
-)
-from unstale.server.error_replies import ErrorReplies
-from unstale.server.executor import ActionExecutor, Ports
-from unstale.server.hello_handler import HelloHandler
-from unstale.server.negotiation import EncodingNegotiation
+from unstale.server import commands
+from unstale.server.client_limits import check_participant, not_owner_error
+from unstale.server.downloads import Downloads
+from unstale.server.executor import ActionExecutor
 from unstale.server.sender import Sender
-from unstale.server.sessions import Sessions
-from unstale.server.state import Access, ProtocolSettings, RunState
+from unstale.server.sessions import EncodingNegotiation, Sessions
+from unstale.server.slot_scheduler import SlotScheduler
+from unstale.server.state import ProtocolSettings, RunState
 from unstale.server.stats import ServerStats
 from unstale.server.transfers import Transfers, defect_of_whole
-from unstale.server.transport import Transport
-from unstale.server.update_decoder import UpdateDecoder
-from unstale.server.update_receiver import UpdateReceiver
+from unstale.server.transport import BufferedTransport, Transport
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Update
+from unstale_proto.limits import FLOAT_BYTES
+from unstale_proto.messages import Bye, Chunk, Error, Heartbeat, Hello, Message, Stop, Update
 
 log = logger("unstale.server")
 
@@ -52,98 +36,72 @@ class ServerProtocol:
     `is_over`. Then `outcome` is set.
 
     Messages that follow from an event are sent by `flush`, once the event is durable: one transaction for each turn.
-
-    Args:
-        transport: Sends messages.
-        clock: Seconds of the run, never decreasing.
-        state: Parts of the run.
-        settings: Times and bounds.
-        access: Rights of connections.
-        compute: Takes commands. Each one but ForgetCommand and PrecomputeCommand is answered by a result, in order.
-        stats: Counts.
-        observe: Receives every event and its actions.
+    `compute` takes commands; each but ForgetCommand and PrecomputeCommand is answered by a result, in order.
     """
 
     def __init__(
         self,
-        transport: Transport,
-        clock: Callable[[], float],
-        *,
-        state: RunState,
         settings: ProtocolSettings,
-        compute: Callable[[Command], None],
+        state: RunState,
+        transport: Transport,
+        *,
+        clock: Callable[[], float],
+        compute: Callable[[commands.Command], None],
         stats: ServerStats,
-        access: Access | None = None,
         observe: actions.Observer | None = None,
     ) -> None:
-        access = access or Access()
-        coordinator = state.coordinator
-        self._clock, self._coordinator = clock, coordinator
+        self._settings, self._clock, self._stats = settings, clock, stats
+        self._coordinator = coordinator = state.coordinator
+        self._journal, self._admission, self._welcome = state.journal, state.admission, state.welcome
+        self._client_limits = settings.client_limits
+        self._sent = state.sent
+        self._linger_s, self._leaves_early = settings.linger_s, True
+        self._stays, self._stops = settings.stays, False
+        self.outcome: Outcome | None = None
         self._recorder = Recorder(coordinator, state.journal)
-        self._journal, self._stats, self._admission = state.journal, stats, state.admission
-        self._welcome, self._sent = state.welcome, state.sent
-        self._linger_s, self._return_s = settings.linger_s, settings.return_s
-        self._leaves_early, self._stays, self._stops = True, settings.stays, False
-        self._client_limits, self._may_speak = access.client_limits, access.may_speak
         self._sessions = Sessions(state.welcome.clients)
-        self._transport = BufferedTransport(transport, clock)
         self._negotiation = EncodingNegotiation(state.welcome, state.dimension, state.frames[max(state.frames)])
+        self._transport = BufferedTransport(transport, clock)
+        bounds = settings.transfers
+        scheduler = partial(
+            SlotScheduler,
+            self._sessions.owner_of,
+            grace_s=coordinator.settings.lease_s,
+            chunk_bytes=bounds.chunk_bytes,
+            payload_bytes=FLOAT_BYTES * sum(self._negotiation.layout),
+        )
         self._sender = Sender(
-            self._transport,
-            self._sessions,
+            transport=self._transport,
+            sessions=self._sessions,
+            negotiation=self._negotiation,
             frames=state.frames,
             encoded=state.encoded,
-            negotiation=self._negotiation,
             welcome=state.welcome,
             learning_rate=state.learning_rate,
             is_evaluation_wanted=stats.own_evaluations.is_wanted,
-            past_versions=max(coordinator.settings.stale_rounds.values(), default=0),
-            chunk_bytes=settings.transfers.chunk_bytes,
+            past_versions=coordinator.settings.stale_rounds_max,
+            downloads=Downloads(
+                chunk_bytes=bounds.chunk_bytes,
+                scheduler=scheduler(slots=bounds.versions, slow_slots=bounds.versions // 2),
+            ),
+            clock=clock,
         )
         self._executor = ActionExecutor(
-            Ports(clock=clock, outbox=self._sender, compute=compute, stats=stats, observe=observe),
-            self._recorder,
+            clock=clock,
+            recorder=self._recorder,
+            outbox=self._sender,
+            compute=compute,
+            stats=stats,
+            observe=observe,
             staging=state.staging,
             admission=state.admission,
-            client_limits=self._client_limits,
+            client_limits=settings.client_limits,
             task_timeout_s=settings.task_timeout_s,
-            prefetch=settings.prefetches,
-        )
-        self._receiver = UpdateReceiver(
-            decoder=UpdateDecoder(
-                state.staging,
-                signature=state.welcome.signature,
-                encodings=self._negotiation.updates,
-                layout=self._negotiation.layout,
-                admission=state.admission,
-            ),
-            recorder=self._recorder,
-            executor=self._executor,
-            sender=self._sender,
-            stats=stats,
-        )
-        self._error_replies = ErrorReplies(
-            clock, self._client_limits, stats, self._sender, self._sessions, self._executor
+            prefetches=settings.prefetches,
         )
         self._transfers = Transfers(
-            clock,
-            settings.transfers,
-            state.partial_files,
-            coordinator=coordinator,
-            sender=self._sender,
-            stats=stats,
-            receiver=self._receiver,
+            state, bounds, scheduler(slots=bounds.places), sender=self._sender, executor=self._executor, stats=stats
         )
-        self._hello_handler = HelloHandler(
-            access,
-            coordinator=coordinator,
-            sessions=self._sessions,
-            negotiation=self._negotiation,
-            sender=self._sender,
-            transfers=self._transfers,
-            executor=self._executor,
-        )
-        self.outcome: Outcome | None = None
 
     @property
     def is_finishing(self) -> bool:
@@ -158,10 +116,11 @@ class ServerProtocol:
     @property
     def due_s(self) -> float | None:
         """Time at which `flush` is due if nothing happens before; None for never."""
+        executor = self._executor
         dues_s = [self._transfers.due_s, self._recorder.due_s(self._clock()), self._transport.due_s]
-        due_s = min([self._executor.timers.due_s, *(each_s for each_s in dues_s if each_s is not None)])
-        if self._executor.finish is not None and self.outcome is None and not self._executor.commands_open:
-            due_s = min(due_s, self._executor.finished_s + self._linger_s)
+        due_s = min([executor.timers.due_s, *(each_s for each_s in dues_s if each_s is not None)])
+        if executor.finish is not None and self.outcome is None and not executor.commands_open:
+            due_s = min(due_s, executor.finished_s + self._linger_s)
         return None if due_s == inf else due_s
 
     def payload_bytes_max(self, route: bytes) -> int:
@@ -173,39 +132,25 @@ class ServerProtocol:
         client_id = self._sessions.client_of(route)
         return client_id is not None and self._coordinator.is_active(client_id)
 
-    def on_connection_cut(self, route: bytes) -> None:
-        """A connection was cut for a message that no correct client sends."""
-        client_id = self._sessions.client_of(route)
-        if client_id is not None:
-            self._error_replies.quarantine(route, client_id)
-
     def resume(self) -> None:
         """Resume a run whose state was read from its journal. Called once, first."""
         self._executor.handle(events.Resumed(at_s=self._clock()))
         self._executor.timers.resume(self._clock())
         if self._executor.finish is not None:  # clients that do not know of the end connect soon
-            self._leaves_early, self._linger_s = False, max(self._linger_s, self._return_s)
+            self._leaves_early, self._linger_s = False, max(self._linger_s, self._settings.return_s)
 
     def flush(self, *, more_waits: bool = False) -> None:
-        """Handle timers, make all events durable, and send the messages that follow from them.
+        """Handle timers, make all events durable, and send what follows from them. Raises UserError before it is sent.
 
-        Args:
-            more_waits: Messages have arrived that are not handled yet.
-
-        Raises:
-            UserError: The events cannot be stored; then no message was sent.
+        more_waits: messages have arrived that are not handled yet.
         """
         at_s, executor = self._clock(), self._executor
         # After a pause of this process, heartbeats and answers may be among the messages that wait.
         extra_s = self._welcome.lease_s if more_waits else 0.0
         for event in executor.timers.due_events(at_s, self._transfers.goes_on, extra_s=extra_s):
             if isinstance(event, events.TaskExpired):
-                log.warning(
-                    "client %d has not answered task %d in time",
-                    event.client_id,
-                    event.task_id,
-                    extra=about_peer(event.client_id),
-                )
+                why = "client %d has not answered task %d in time"
+                log.warning(why, event.client_id, event.task_id, extra=about_peer(event.client_id))
             executor.handle(event)
         at_s = self._clock()
         for client_id, task_id in self._transfers.flush(at_s):
@@ -215,25 +160,42 @@ class ServerProtocol:
         if executor.finish is not None and self.outcome is None:
             self._finish_if_done(executor.finish)
 
+    def _finish_if_done(self, finish: actions.Finish) -> None:
+        """End when no command is open and every client has left or has had its time to."""
+        waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
+        if self._executor.commands_open or (waits and self._clock() < self._executor.finished_s + self._linger_s):
+            return
+        self.outcome = self._stats.ended(
+            finish,
+            self._coordinator.version,
+            self._coordinator.updates_by_outcome,
+            self._sent.digest,
+            self._executor.finished_s,
+        )
+
     # --- results, and the operator ---
 
-    def on_result(self, item: QueueItem) -> None:
-        """Handle a result. Re-raises the exception that ended the compute thread."""
-        if isinstance(item, Applied):
+    def on_result(self, item: commands.QueueItem) -> None:
+        """Handle a result or an order. Re-raises the exception that ended the compute thread."""
+        if isinstance(item, commands.Applied):
             self._applied(item)
-        elif isinstance(item, Evaluated):
+        elif isinstance(item, commands.Evaluated):
             self._executor.on_evaluated(item)
-        elif isinstance(item, Saved | NotSaved):
+        elif isinstance(item, commands.Saved | commands.NotSaved):
             self._checkpointed(item)
-        elif isinstance(item, StopNow):
+        elif isinstance(item, commands.StopNow):
             self._stop()
+        elif isinstance(item, commands.ConnectionCut):
+            client_id = self._sessions.client_of(item.route)
+            if client_id is not None:
+                self._quarantine(item.route, client_id)
         else:
-            assert isinstance(item, Crashed)
+            assert isinstance(item, commands.Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server
                 self._executor.announce_failure("the server has crashed")
             raise item.error
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: commands.Applied) -> None:
         self._sent = applied.result.sent
         event, following = self._executor.record_round(applied)
         # A run that was stopped meanwhile is resumed later: no state may be stored in which it is over.
@@ -256,13 +218,10 @@ class ServerProtocol:
         self._executor.handle(events.StopRequested(at_s=self._clock()))
 
     def _checkpoint(self, journal: Journal) -> None:
-        """Write the current state to disk: the coordinator's from here, the learner's before its next version.
-
-        The database covers it first: no checkpoint is newer than the database.
-        """
+        """Write the current state to disk, after the database: no checkpoint is newer than that."""
         journal.commit(durable=True)
         self._executor.submit(
-            CheckpointCommand(
+            commands.CheckpointCommand(
                 version=self._coordinator.version,
                 seq=journal.begin_checkpoint(),
                 coordinator=snapshot.taken(self._coordinator),
@@ -270,29 +229,21 @@ class ServerProtocol:
             )
         )
 
-    def _checkpointed(self, item: Saved | NotSaved) -> None:
+    def _checkpointed(self, item: commands.Saved | commands.NotSaved) -> None:
         assert self._journal is not None
         self._executor.commands_open -= 1
-        if isinstance(item, Saved):
+        if isinstance(item, commands.Saved):
             self._journal.saved(item.version, item.seq, item.file, item.size_bytes, self._clock())
-            self._stats.saved(item)
         else:
             self._journal.not_saved(item.version, item.error)
-            self._stats.not_saved()
+        self._stats.checkpointed(item)
 
     # --- messages ---
 
     def on_message(
         self, route: bytes, header: bytes, frames: Sequence[memoryview] = (), *, key: str | None = None
     ) -> None:
-        """Handle a message.
-
-        Args:
-            route: Its connection.
-            header: Encoded message.
-            frames: Payload, not needed after the call.
-            key: Public key that the peer's handshake proved; None in plain text.
-        """
+        """Handle a message, whose frames are not needed after the call. key: proved by the handshake, if any."""
         at_s = self._clock()  # once: the time of all events that follow
         speaker = self._sessions.client_of(route)
         try:
@@ -301,7 +252,7 @@ class ServerProtocol:
             if speaker is not None:
                 self._check_speaker(speaker, key)
             if isinstance(message, Hello):
-                self._hello_handler.on_hello(route, speaker, message, key, at_s)
+                self._on_hello(route, speaker, message, key, at_s)
             elif isinstance(message, Bye):
                 self._on_bye(route, speaker, message, at_s)
             elif self._executor.finish is not None and self._resumes_later:
@@ -314,14 +265,14 @@ class ServerProtocol:
             self._send_deferred_task(route, at_s)
         except RemoteContractError as error:
             self._client_limits.on_refused(self._sessions.client_of(route), error.reason, at_s)
-            self._error_replies.refuse(route, error)
+            self._refuse(route, error)
         if speaker is not None and self._client_limits.is_quarantine_due(speaker):
-            self._executor.send_after_commit(partial(self._error_replies.quarantine_if_due, route), speaker)
+            self._executor.send_after_commit(partial(self._quarantine_if_due, route), speaker)
 
     def _check_speaker(self, speaker: int, key: str | None) -> None:
         """Note a message of a client that could be read. Raises RemoteContractError when its key was revoked."""
         self._client_limits.on_valid_message(speaker)
-        if not self._may_speak(key, speaker):
+        if not self._settings.may_speak(key, speaker):
             self._sessions.forget(speaker)  # nothing more is sent there
             raise not_owner_error(speaker)
         self._sender.on_message_from(speaker)
@@ -340,6 +291,37 @@ class ServerProtocol:
             else:
                 self._executor.handle(events.TaskLost(client_id=owed.client_id, task_id=owed.task_id, at_s=at_s))
 
+    def _on_hello(self, route: bytes, speaker: int | None, hello: Hello, key: str | None, at_s: float) -> None:
+        """Decide which connection speaks for a client. speaker: client that this connection spoke for before."""
+        client_id, finish = hello.client_id, self._executor.finish
+        check_participant(client_id, self._coordinator.settings)
+        if not self._settings.may_speak(key, client_id):
+            raise not_owner_error(client_id)
+        if finish is None:
+            self._client_limits.on_hello(route, speaker, client_id, at_s)
+        is_superseded = self._sessions.is_superseded(hello, active=self._coordinator.is_active(client_id))
+        if finish is not None:  # its goodbye comes over this connection, unless another process has taken it over
+            if not is_superseded:
+                self._sessions.admit(hello, route)
+            self._sender.send(route, translate.to_stop(finish))
+            return
+        stop = Stop(reason="superseded", version=self._coordinator.version)
+        if is_superseded:
+            self._sender.send(route, stop)
+            return
+        if not self._sender.send(route, self._negotiation.welcome(hello, self._coordinator.version)):
+            return  # the process has ended since
+        same_connection = self._sessions.is_said_again(client_id, hello.session, route)
+        superseded = self._sessions.admit(hello, route)
+        self._negotiation.admit(hello)
+        if not same_connection:
+            self._transfers.moved_on(client_id, at_s)
+        self._sessions.owners[client_id] = self._settings.owner_of(key, client_id)
+        if superseded is not None:
+            self._sender.send(superseded, stop)
+        self._sender.on_message_from(client_id)
+        self._executor.on_hello(hello, at_s, same_connection=same_connection)
+
     def _on_error(self, client_id: int | None, error: Error, at_s: float) -> None:
         """An error with a task gives that task back; one without is only logged. An error is never answered."""
         if client_id is None:
@@ -352,9 +334,8 @@ class ServerProtocol:
 
     def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:
         if self._executor.finish is not None and self._executor.finish.reason != "shutdown":
-            self._executor.send_after_commit(
-                partial(self._sender.send, route), Bye()
-            )  # the client ends when it receives this
+            # The client ends when it receives this.
+            self._executor.send_after_commit(partial(self._sender.send, route), Bye())
         if client_id is None:
             return
         if self._executor.finish is None:
@@ -371,7 +352,7 @@ class ServerProtocol:
         if client_id is None or not self._coordinator.is_active(client_id):
             raise RemoteContractError(Reason.HELLO_FIRST, f"a {message.type} came before a hello on this connection")
         if frames and isinstance(message, Update):  # the most frequent message
-            self._receiver.receive(client_id, message, frames, at_s, defect_of_whole(message, frames))
+            self._transfers.receive(client_id, message, frames, at_s, defect_of_whole(message, frames))
         elif isinstance(message, Chunk):
             if self._transfers.take(client_id, message, frames, at_s):
                 self._client_limits.refund(client_id, at_s)
@@ -379,16 +360,14 @@ class ServerProtocol:
         elif self._transfers.on_message(client_id, message, frames, at_s):
             self._executor.handle(events.HeartbeatReceived(client_id=client_id, at_s=at_s))
         elif isinstance(message, Update):
-            self._receiver.receive(client_id, message, frames, at_s)
-        elif isinstance(message, Heartbeat):
-            self._handle_message(message, client_id, at_s)
-            self._executor.send_after_commit(partial(self._answer_heartbeat, route, client_id), message)
+            self._transfers.receive(client_id, message, frames, at_s)
         else:
             self._handle_message(message, client_id, at_s)
+            if isinstance(message, Heartbeat):
+                self._executor.send_after_commit(partial(self._answer_heartbeat, route, client_id), message)
         if self._executor.finish is not None:  # it may not have received its stop
-            self._executor.send_after_commit(
-                partial(self._sender.send, route), translate.to_stop(self._executor.finish)
-            )
+            stop = translate.to_stop(self._executor.finish)
+            self._executor.send_after_commit(partial(self._sender.send, route), stop)
 
     def _answer_heartbeat(self, route: bytes, client_id: int, heartbeat: Heartbeat) -> None:
         self._sender.send(route, Heartbeat(number=heartbeat.number, version=self._coordinator.version))
@@ -400,15 +379,23 @@ class ServerProtocol:
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, f"a server takes no {message.type} of this kind")
         self._executor.handle(event)
 
-    def _finish_if_done(self, finish: actions.Finish) -> None:
-        """End when no command is open and every client has left or has had its time to."""
-        waits = self._sessions.awaits_anyone(self._coordinator.is_active) or not self._leaves_early
-        if self._executor.commands_open or (waits and self._clock() < self._executor.finished_s + self._linger_s):
-            return
-        self.outcome = self._stats.ended(
-            finish,
-            self._coordinator.version,
-            self._coordinator.updates_by_outcome,
-            self._sent.digest,
-            self._executor.finished_s,
-        )
+    # --- refusals ---
+
+    def _refuse(self, route: bytes, error: RemoteContractError) -> None:
+        """Count a message that is refused, and answer it."""
+        self._stats.refused(error.reason)
+        if self._client_limits.may_answer(route, error.reason, self._clock()):
+            self._sender.send(route, Error(reason=error.reason, message=str(error)))
+
+    def _quarantine_if_due(self, route: bytes, client_id: int) -> None:
+        if self._client_limits.is_quarantine_due(client_id):  # else it is in quarantine
+            self._quarantine(route, client_id)
+
+    def _quarantine(self, route: bytes, client_id: int) -> None:
+        """Exclude a client from the run for a while."""
+        why = self._client_limits.quarantine(client_id, self._clock())
+        log.warning("%s", why, extra=about_peer(client_id))
+        self._stats.quarantined()
+        self._refuse(route, why)
+        self._sessions.forget(client_id)
+        self._executor.handle(events.ClientLeft(client_id=client_id, at_s=self._clock()))

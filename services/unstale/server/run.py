@@ -2,7 +2,7 @@
 
 import logging
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from unstale.server import admission
 from unstale.server.admission import Admission
 from unstale.server.background_writer import BackgroundWriter
 from unstale.server.commands import CheckpointCommand
-from unstale.server.compute import Keep, Save, frames_of
+from unstale.server.compute import Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
@@ -46,12 +46,7 @@ log = logging.getLogger("unstale.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The parts of a run.
-
-    journal: None for one that leaves nothing behind. recovered: where it was taken up, None for a new one. clock: of
-    the run. dimension: d. admission: judges what updates claim. save_model: writes a version to the file that the
-    settings name.
-    """
+    """The parts of a run. journal: None for one that leaves nothing behind. recovered: None for a new one."""
 
     coordinator: Coordinator
     learner: Learner
@@ -62,13 +57,16 @@ class Run:
     clock: RunClock
     welcome: Welcome
     admission: Admission
-    dimension: int
-    save_model: Callable[[Version, int], None]
+    dimension: int  # d
+    save_model: Callable[[Version, int], None]  # writes a version to the file that the settings name
 
     @property
     def state(self) -> RunState:
         """The parts that the server protocol needs, at the version that the run has reached."""
-        sent = self._sent
+        now, encoding = self.learner.version, self.encoding
+        first = max(0, now - self.coordinator.settings.stale_rounds_max)
+        sent = {version: self.learner.base(version) for version in range(first, now)} | {now: self.learner.sent}
+        encoded = {} if encoding is None else {number: frames_of(version, encoding) for number, version in sent.items()}
         return RunState(
             coordinator=self.coordinator,
             staging=self.staging,
@@ -77,17 +75,11 @@ class Run:
             learning_rate=self.learner.learning_rate,
             sent=self.learner.sent,
             frames={number: frames_of(version) for number, version in sent.items()},
-            encoded=self._encoded(sent),
+            encoded=encoded,
             dimension=self.dimension,
             journal=self.journal,
             partial_files=PartialFiles(None if self.journal is None else self.journal.directory.transfers),
         )
-
-    def _encoded(self, sent: Mapping[int, Version]) -> dict[int, Sequence[memoryview]]:
-        encoding = self.encoding
-        if encoding is None:
-            return {}
-        return {number: frames_of(version, encoding) for number, version in sent.items()}
 
     @property
     def encoding(self) -> Encoding | None:
@@ -98,27 +90,9 @@ class Run:
         return encodings.of_models(plan, self.dimension, self.learner.row_numbers - self.dimension)
 
     @property
-    def _sent(self) -> dict[int, Version]:
-        """Versions that tasks may carry: the current one, and those before it that a stale client may be given."""
-        now = self.learner.version
-        late = max(self.coordinator.settings.stale_rounds.values(), default=0)
-        past = {version: self.learner.base(version) for version in range(max(0, now - late), now)}
-        return {**past, now: self.learner.sent}
-
-    @property
     def save(self) -> Save | None:
         """Writes a checkpoint; None without a journal."""
         return None if self.journal is None else partial(_write_checkpoint, self.journal)
-
-    @property
-    def keep(self) -> Keep | None:
-        """Stores the results of the compensator for a version; None without a journal."""
-        return None if self.journal is None else self.journal.keep_made
-
-    def close(self) -> None:
-        """Close the journal."""
-        if self.journal is not None:
-            self.journal.close()
 
 
 def prepare(settings: Settings) -> Run:
@@ -152,7 +126,7 @@ def prepare(settings: Settings) -> Run:
                 )
                 recovered = recovery.run()
                 _resume_admission(admits, recovered, journal, coordinator.version)
-                _mention(recovered, journal, coordinator)
+                _log_recovery(recovered, journal, coordinator)
         stack.pop_all()
     return Run(
         coordinator=coordinator,
@@ -173,15 +147,11 @@ def _examples_of(settings: Settings, client_data: ClientData) -> Callable[[int],
     """How many training examples each client holds."""
     if settings.server.num_examples_max != "partition":
         return lambda _: 0  # nobody asks
-    counts = array("q", map(len, client_data.train()))
-    return counts.__getitem__
+    return array("q", map(len, client_data.train())).__getitem__
 
 
 def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:
-    """Bring the admission to where it was, by its state in the checkpoint and the updates behind that.
-
-    The checkpoint of a rolled-back run has no such state: all updates that the run still has make it.
-    """
+    """Restore the admission: from the checkpoint and later updates, or all updates of a run that was rolled back."""
     if recovered.admission is not None:
         admits.bounds.load_state_dict(recovered.admission)
     for update in journal.database.updates_after(recovered.checkpoint_seq if recovered.admission is not None else 0):
@@ -192,18 +162,12 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
 
 
 def _staging(
-    settings: Settings,
-    coordinator_settings: CoordinatorSettings,
-    learner: Learner,
-    journal: Journal | None,
-    device: torch.device,
+    settings: Settings, coordinator: CoordinatorSettings, learner: Learner, journal: Journal | None, where: torch.device
 ) -> Staging:
     """In memory; or on disk, where rows would take too much of it and the policy can read them one by one."""
-    most_bytes = (
-        4 * learner.row_numbers * (coordinator_settings.unaggregated_max + 2 * coordinator_settings.round_size_max)
-    )
+    most_bytes = 4 * learner.row_numbers * (coordinator.unaggregated_max + 2 * coordinator.round_size_max)
     if journal is None or not learner.column_wise or most_bytes <= settings.run.rows_memory_bytes_max:
-        return build.staging(coordinator_settings, learner.row_numbers, device)
+        return build.staging(coordinator, learner.row_numbers, where)
     return journal.spill(learner.row_numbers)
 
 
@@ -211,27 +175,25 @@ def open_journal(settings: Settings) -> Journal | None:
     """The journal of a run that is stored; None for others."""
     if settings.run.durability == "off":
         return None
-    with ExitStack() as stack:
-        directory = RunDirectory.open(Path(settings.run.directory), settings)
-        stack.callback(directory.close)
-        journal = Journal(directory, settings.run, clock=now_s, writer=BackgroundWriter())
-        stack.pop_all()
-    return journal
+    directory = RunDirectory.open(Path(settings.run.directory), settings)
+    try:
+        return Journal(directory, settings.run, clock=now_s, writer=BackgroundWriter())
+    except BaseException:
+        directory.close()
+        raise
 
 
 def _write_checkpoint(journal: Journal, command: CheckpointCommand, learner: Mapping[str, Any]) -> tuple[str, int]:
     return journal.write_checkpoint(command.version, command.seq, learner, command.coordinator, command.admission)
 
 
-def _mention(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
-    where = journal.directory.path
-    if coordinator.phase is Phase.FINISHED:
-        return
-    log.info(
-        "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",
-        where,
-        coordinator.version,
-        len(coordinator.pending),
-        recovered.events,
-        recovered.rounds,
-    )
+def _log_recovery(recovered: Recovered, journal: Journal, coordinator: Coordinator) -> None:
+    if coordinator.phase is not Phase.FINISHED:
+        log.info(
+            "going on with the run in %s: version %d, %d updates waiting (%d records read, %d rounds computed again)",
+            journal.directory.path,
+            coordinator.version,
+            len(coordinator.pending),
+            recovered.events,
+            recovered.rounds,
+        )

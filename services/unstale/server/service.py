@@ -1,7 +1,6 @@
 """The server process: parts put together, threads started and ended.
 
-main thread: waits, and takes signals. protocol: sockets and coordinator. compute: learner and evaluation.
-http: scrapes.
+main thread: waits, and takes signals. protocol: sockets and coordinator. compute: learner. http: scrapes.
 """
 
 import logging
@@ -15,7 +14,7 @@ import zmq
 
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
-from unstale.coordinator.machine import Coordinator
+from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
 from unstale.journal.disk import free_bytes
 from unstale.learner.device import compute_here
@@ -32,13 +31,13 @@ from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.server import client_limits
-from unstale.server.commands import Crashed, StopNow
+from unstale.server.commands import ConnectionCut, Crashed, QueueItem, StopNow
 from unstale.server.compute import Compute
-from unstale.server.loop import ConnectionCut, Loop, QueueItem, RouterTransport
+from unstale.server.loop import Loop, RouterTransport
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
-from unstale.server.run import Run, prepare
-from unstale.server.state import Access, ProtocolSettings
+from unstale.server.run import prepare
+from unstale.server.state import ProtocolSettings
 from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
 from unstale_proto.limits import HEADER_BYTES_MAX
@@ -47,11 +46,9 @@ log = logging.getLogger("unstale.server")
 
 
 class Server:
-    """One run. Made: everything is checked, loaded and bound. `run`: it goes on until it is over.
+    """One run. Made: everything is checked, loaded and bound, or raises UserError. `run`: it goes on until it is over.
 
-    settings: as resolved. on_progress: receives every evaluation, in the protocol thread, which it must not keep.
-    observe: receives every event of the coordinator and its actions, there too.
-    Raises UserError for what the user can mend.
+    on_progress, observe: called in the protocol thread, which they must not keep.
     """
 
     def __init__(
@@ -59,20 +56,21 @@ class Server:
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
+        self._settings = settings
+        self._stays = settings.server.stay
+        self._error: BaseException | None = None
+        self._done = threading.Event()
         self._instruments = Instruments(catalogue.CATALOGUE)
         self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, zap.REASONS))
         self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
         process.describe(self._instruments)
-        self._http: HttpService | None = None
-        self._error: BaseException | None = None
-        self._stays = settings.server.stay
-        self._done = threading.Event()
         with ExitStack() as stack:
             self._run = run = prepare(settings)
-            stack.callback(run.close)
-            about = _about(run, settings)
-            self._watch(run, settings, about)
-            status = Status(
+            if run.journal is not None:
+                stack.callback(run.journal.close)
+            about = self._about()
+            self._watch(about)
+            self._status = Status(
                 {
                     **about,
                     "rounds": settings.rounds,
@@ -82,95 +80,104 @@ class Server:
                 },
                 clock=run.clock,
             )
-            self._queue: WakeableQueue[QueueItem] = WakeableQueue()
+            self._queue: WakeableQueue[QueueItem | Ping] = WakeableQueue()
             stack.callback(self._queue.close)
             self._authenticator = ZapAuthenticator(
                 settings.server.keys,
                 keys.SERVER,
                 "server.keys",
                 refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
-                on_crash=lambda error: self._queue.post(Crashed(error=error)),
+                on_crash=self._crashed,
             )
             self._compute = Compute(
-                run.learner,
+                learner=run.learner,
                 evaluate=run.evaluate,
                 post=self._queue.post,
                 save=run.save,
-                keep=run.keep,
+                keep=None if run.journal is None else run.journal.keep_made,
                 encoding=run.encoding,
             )
-            self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-            stack.callback(self._context.term)
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stack.callback(context.term)
             self._socket = sockets.router(
-                self._context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
+                context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
             )
             stack.callback(self._socket.close)
-            stack.callback(
-                self._authenticator.close
-            )  # before the socket that it guards, and the context that waits for both
-            self._limiter = self._make_limiter(settings)
+            # Before the socket that it guards, and the context that waits for both.
+            stack.callback(self._authenticator.close)
+            self._limiter = self._make_limiter()
             stack.callback(self._limiter.close)
-            self._authenticator.start(self._context, self._socket)
-            self._limiter.watch(self._context, self._socket)
+            self._authenticator.start(context, self._socket)
+            self._limiter.watch(context, self._socket)
             self.address = sockets.bind(self._socket, settings.server.address)
-            self._protocol = self._make_protocol(settings, status, on_progress, observe)
-            self._loop = Loop(
-                self._socket,
-                self._queue,
-                self._protocol,
-                clock=run.clock,
-                key_of=self._authenticator.key_of,
-                limiter=self._limiter,
-            )
+            self._protocol = self._make_protocol(on_progress, observe)
             self._thread = threading.Thread(target=self._run_protocol, name="protocol", daemon=True)
-            if settings.server.http_address is not None:
-                pages = Pages(status, partial(_live, run))
-                self._http = HttpService(
-                    settings.server.http_address,
-                    self._instruments.registry,
-                    key="server.http_address",
-                    pages=pages.routes,
-                    healthy=self._is_healthy,
-                    ready=self._is_ready,
-                    alarm=partial(_alarm, run),
-                )
-                stack.callback(self._http.close)
-                stack.callback(pages.close)
+            self.http_address = self._serve_pages(stack)
             self._closing = stack.pop_all()
-        self.http_address = None if self._http is None else self._http.address
 
-    def _watch(self, run: Run, settings: Settings, about: Mapping[str, str]) -> None:
+    def _serve_pages(self, stack: ExitStack) -> str | None:
+        """Serve metrics, health and the status page; the address, None where the settings have none."""
+        if self._settings.server.http_address is None:
+            return None
+        pages = Pages(self._status, self._live)
+        service = HttpService(
+            self._settings.server.http_address,
+            self._instruments.registry,
+            key="server.http_address",
+            pages=pages.routes,
+            healthy=self._is_healthy,
+            ready=self._is_ready,
+            alarm=self._alarm,
+        )
+        stack.callback(service.close)
+        stack.callback(pages.close)
+        return service.address
+
+    def _about(self) -> dict[str, str]:
+        """What runs, by the labels of `unstale_run_info`."""
+        parts = ("policy", "compensator", "trigger", "selector", "model", "data", "training")
+        return {
+            "run": self._run.welcome.run_id,
+            **{part: getattr(self._settings, part).name for part in parts},
+            "device": str(self._run.learner.model_d.device),
+        }
+
+    def _watch(self, about: Mapping[str, str]) -> None:
         """Report what runs, and register the metrics that are read on demand."""
-        instruments, coordinator = self._instruments, run.coordinator
+        instruments, coordinator, journal = self._instruments, self._run.coordinator, self._run.journal
         labels = tuple(about[label] for label in catalogue.RUN_INFO.labels)
-        instruments.record_all(observations.run_begins(labels, rounds=settings.rounds, version=coordinator.version))
-        for state in coordinator.clients_by_state:
-            instruments.follow(catalogue.CLIENTS, (state,), partial(_in_state, coordinator, state))
+        rounds = self._settings.rounds
+        instruments.record_all(observations.run_begins(labels, rounds=rounds, version=coordinator.version))
+        # Numbers that are read while the protocol thread may be writing them.
+        for state in State:
+            count = partial(coordinator.membership.counts.__getitem__, state)
+            instruments.follow(catalogue.CLIENTS, (state.name.lower(),), count)
         instruments.follow(catalogue.UPDATES_PENDING, (), lambda: len(coordinator.pending))
-        if run.journal is None:
+        if journal is None:
             instruments.record(Observation(catalogue.RUN_DISK_FREE, nan))
             return
-        directory = run.journal.directory
-        run.journal.on_commit = lambda seconds: instruments.record(observations.committed(seconds))
+        directory = journal.directory
+        journal.on_commit = lambda seconds: instruments.record(observations.committed(seconds))
         instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
         instruments.follow(catalogue.RUN_DISK_FREE, (), lambda: free_bytes(directory.path))
 
-    def _make_limiter(self, settings: Settings) -> ConnectionLimiter:
-        strangers_max = settings.server.strangers_max
+    def _make_limiter(self) -> ConnectionLimiter:
+        settings = self._settings.server
+        strangers_max = settings.strangers_max
         limiter = ConnectionLimiter(
             ConnectionLimits(
-                strangers_max=settings.clients + SPARE_STRANGERS if strangers_max is None else strangers_max,
+                strangers_max=self._settings.clients + SPARE_STRANGERS if strangers_max is None else strangers_max,
                 connections_max=files.connections_max(),
-                hello_s=settings.server.hello_s,
-                unread_bytes_max=settings.server.unread_bytes_max,
+                hello_s=settings.hello_s,
+                unread_bytes_max=settings.unread_bytes_max,
                 messages_ahead=sockets.RECEIVE_QUEUE,
             ),
             is_client=lambda route: self._protocol.speaks(route),
             message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
-            memory=MemoryBound(settings.server.memory_bytes_max or bytes_max_by_default()),
+            memory=MemoryBound(settings.memory_bytes_max or bytes_max_by_default()),
             on_cut=self._connection_was_cut,
             on_failed=self._authenticator.on_handshake_failed,
-            on_crash=lambda error: self._queue.post(Crashed(error=error)),
+            on_crash=self._crashed,
         )
         table = limiter.table
         self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: table.clients)
@@ -178,41 +185,41 @@ class Server:
         self._instruments.follow(catalogue.ADDRESSES_LIMITED, (), lambda: limiter.addresses_limited)
         return limiter
 
+    def _crashed(self, error: BaseException) -> None:
+        """A thread ended with this exception. Any thread."""
+        self._queue.post(Crashed(error=error))
+
     def _connection_was_cut(self, route: bytes | None, reason: str) -> None:
         """In the limiter's thread. A client whose message was too long would send another one after it reconnects."""
         self._instruments.record(observations.connection_cut(reason))
         if route is not None and reason in (MESSAGE_TOO_LONG, TOO_MANY_FRAMES):
             self._queue.post(ConnectionCut(route))
 
-    def _make_protocol(
-        self, settings: Settings, status: Status, on_progress: Callable[[Progress], None], observe: Observer | None
-    ) -> ServerProtocol:
-        run = self._run
+    def _make_protocol(self, on_progress: Callable[[Progress], None], observe: Observer | None) -> ServerProtocol:
+        run, settings = self._run, self._settings.server
         stats = ServerStats(
-            rounds=settings.rounds,
+            rounds=self._settings.rounds,
             record=self._instruments.record_all,
             on_progress=on_progress,
-            evaluate_clients_every=settings.evaluate_clients_every,
-            status=status,
+            evaluate_clients_every=self._settings.evaluate_clients_every,
+            status=self._status,
         )
         if run.journal is not None:
             stats.restore(run.journal.database)
         protocol = ServerProtocol(
-            RouterTransport(self._socket),
-            run.clock,
-            state=run.state,
-            settings=ProtocolSettings(
-                linger_s=settings.server.linger_s,
-                return_s=sockets.RECONNECT_S_MAX + settings.server.linger_s,
-                task_timeout_s=settings.server.task_timeout_s,
+            ProtocolSettings(
+                linger_s=settings.linger_s,
+                return_s=sockets.RECONNECT_S_MAX + settings.linger_s,
+                task_timeout_s=settings.task_timeout_s,
                 prefetches=run.learner.prefetches,
-                stays=self._stays,
-            ),
-            access=Access(
-                client_limits=client_limits.configured(settings.server),
+                stays=settings.stay,
+                client_limits=client_limits.configured(settings),
                 may_speak=self._authenticator.may_speak,
                 owner_of=self._authenticator.owner_of,
             ),
+            run.state,
+            RouterTransport(self._socket),
+            clock=run.clock,
             compute=self._compute.submit,
             stats=stats,
             observe=observe,
@@ -232,10 +239,7 @@ class Server:
         return f"going on at version {coordinator.version}"
 
     def run(self) -> Outcome:
-        """Serve until the run is over; its outcome. Re-raises the exception that ended a thread.
-
-        With the setting server.stay nothing is closed yet, and `stay` is to be called.
-        """
+        """Serve until the run is over; its outcome. Re-raises what ended a thread. `stay` follows with server.stay."""
         self._compute.start()
         self._thread.start()
         self._done.wait()
@@ -245,10 +249,7 @@ class Server:
         return self._protocol.outcome
 
     def stay(self) -> None:
-        """After `run`: tell clients that the run has ended, and serve the status page, until `stop`.
-
-        Raises as `run`.
-        """
+        """After `run`: serve the status page, and tell clients of the end, until `stop`. Raises as `run`."""
         self._thread.join()
         self._compute.close()
         self._closing.close()
@@ -266,7 +267,15 @@ class Server:
     def _run_protocol(self) -> None:
         try:
             compute_here()
-            self._loop.run(ended=self._done.set)
+            loop = Loop(
+                socket=self._socket,
+                queue=self._queue,
+                protocol=self._protocol,
+                clock=self._run.clock,
+                key_of=self._authenticator.key_of,
+                limiter=self._limiter,
+            )
+            loop.run(ended=self._done.set)
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:
@@ -289,41 +298,20 @@ class Server:
         has_room = journal is None or journal.disk_space.refusal() is None
         return self._thread.is_alive() and not self._protocol.is_finishing and has_room
 
+    def _alarm(self) -> str | None:
+        """A condition that needs the operator, None for none. Any thread."""
+        journal = self._run.journal
+        return None if journal is None else journal.disk_space.alarm()
 
-def _in_state(coordinator: Coordinator, state: str) -> int:
-    """How many clients are in a state; a number read while the protocol thread may be writing it."""
-    return coordinator.clients_by_state[state]
-
-
-def _about(run: Run, settings: Settings) -> dict[str, str]:
-    """What runs, by the labels of `unstale_run_info`."""
-    return {
-        "run": run.welcome.run_id,
-        "policy": settings.policy.name,
-        "compensator": settings.compensator.name,
-        "trigger": settings.trigger.name,
-        "selector": settings.selector.name,
-        "model": settings.model.name,
-        "data": settings.data.name,
-        "training": settings.training.name,
-        "device": str(run.learner.model_d.device),
-    }
-
-
-def _alarm(run: Run) -> str | None:
-    """A condition that needs the operator, None for none. Any thread."""
-    return None if run.journal is None else run.journal.disk_space.alarm()
-
-
-def _live(run: Run) -> Live:
-    """State of the coordinator; read while the protocol thread may be writing it."""
-    coordinator = run.coordinator
-    return Live(
-        at_s=run.clock(),
-        phase=coordinator.phase,
-        version=coordinator.version,
-        clients=coordinator.clients_by_state,
-        updates=coordinator.updates_by_outcome,
-        pending=len(coordinator.pending),
-        alarm=_alarm(run),
-    )
+    def _live(self) -> Live:
+        """State of the coordinator; read while the protocol thread may be writing it."""
+        coordinator = self._run.coordinator
+        return Live(
+            at_s=self._run.clock(),
+            phase=coordinator.phase,
+            version=coordinator.version,
+            clients=coordinator.clients_by_state,
+            updates=coordinator.updates_by_outcome,
+            pending=len(coordinator.pending),
+            alarm=self._alarm(),
+        )

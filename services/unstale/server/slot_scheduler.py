@@ -7,17 +7,18 @@
 
 A slot holds one transfer: the upload of one client, or the download of one version, which any number of clients share.
 An owner is a public key with all of its clients, or one client in plain text. Its use is the time for which its
-transfers had slots, exponentially decayed, in seconds. The owner with the least use is next. So each owner gets an
-equal share of the slots while others wait, for any number of clients and any rate. While others wait, a transfer must
-keep a minimum rate, or it loses its slot.
+transfers had slots, exponentially decayed, in seconds. The owner with the least use is next, so each owner gets an
+equal share of the slots while others wait, for any number of clients and any rate.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from math import exp, inf
 
 Owner = Hashable
 Transfer = Hashable
+Counts = tuple[int, int, int]
+"""Numbers of transfers: active, waiting, resumed since."""
 OwnerOf = Callable[[str | None, int], Owner]
 """Returns the owner of a client, by the public key of its connection; None in plain text."""
 
@@ -52,60 +53,40 @@ class _Turn:
     moved_bytes: int = 0  # bytes moved in this turn
 
 
+@dataclass(slots=True, eq=False)
 class SlotScheduler:
     """Assigns slots to clients that wait. One thread."""
 
-    def __init__(
-        self,
-        owner_of: Callable[[int], Owner],
-        *,
-        slots: int,
-        grace_s: float,
-        chunk_bytes: int,
-        payload_bytes: int,
-        slow_slots: int = 0,
-    ) -> None:
-        """Start with free slots.
+    owner_of: Callable[[int], Owner]
+    _: KW_ONLY
+    slots: int  # transfers at a time
+    grace_s: float  # longest pause of a transfer while others wait; the minimum rate is chunk_bytes / grace_s
+    chunk_bytes: int  # bytes that a transfer must move in grace_s
+    payload_bytes: int  # size of the longest transfer
+    slow_slots: int = 0
+    """Slots, of `slots`, for transfers behind the minimum rate. Each halves the rate of its owner's slow transfers."""
+    _s_per_byte: float = field(init=False)
+    _memory_s: float = field(init=False)
+    _waiting: dict[int, Transfer] = field(init=False, default_factory=dict)  # by client, first come is first
+    _turns: dict[int, _Turn] = field(init=False, default_factory=dict)  # by client
+    _transfers: dict[Transfer, dict[int, None]] = field(init=False, default_factory=dict)  # clients in each
+    _slow: set[Transfer] = field(init=False, default_factory=set)
+    _uses: dict[Owner, _Use] = field(init=False, default_factory=dict)
+    _check_s: float = field(init=False, default=-inf)
 
-        Args:
-            owner_of: Returns the owner of a client.
-            slots: Transfers at a time.
-            grace_s: Longest pause of a transfer while others wait. The minimum rate is chunk_bytes / grace_s.
-            chunk_bytes: Bytes that a transfer must move in grace_s.
-            payload_bytes: Size of the longest transfer.
-            slow_slots: Slots, of `slots`, for transfers behind the minimum rate. Each time that a transfer of an owner
-                gets one, the minimum rate of the owner's slow transfers is halved.
-        """
-        self._owner_of = owner_of
-        self._slots = slots
-        self._slow_slots = slow_slots
-        self._grace_s = grace_s
-        self._s_per_byte = grace_s / chunk_bytes
-        self._memory_s = DECAY_TRANSFERS * (grace_s + payload_bytes * self._s_per_byte)
-        self._waiting: dict[int, Transfer] = {}  # by client, first come is first
-        self._turns: dict[int, _Turn] = {}  # by client
-        self._transfers: dict[Transfer, dict[int, None]] = {}  # clients in each
-        self._slow: set[Transfer] = set()
-        self._uses: dict[Owner, _Use] = {}
-        self._check_s = -inf
+    def __post_init__(self) -> None:
+        self._s_per_byte = self.grace_s / self.chunk_bytes
+        self._memory_s = DECAY_TRANSFERS * (self.grace_s + self.payload_bytes * self._s_per_byte)
 
     @property
     def waiting(self) -> int:
         """Number of clients that wait for a turn."""
         return len(self._waiting)
 
-    def has_slot(self, client_id: int) -> bool:
-        """Whether a client has a slot now."""
-        return client_id in self._turns
-
-    def waits(self, client_id: int) -> bool:
-        """Whether a client waits for a turn."""
-        return client_id in self._waiting
-
-    def keeps_pace(self, client_id: int, at_s: float) -> bool:
-        """Whether a client has a turn and is not behind its minimum rate."""
+    def goes_on(self, client_id: int, at_s: float) -> bool:
+        """Whether a client waits for a turn, or has one and is not behind its minimum rate."""
         turn = self._turns.get(client_id)
-        return turn is not None and at_s < turn.due_s
+        return client_id in self._waiting or (turn is not None and at_s < turn.due_s)
 
     def due_s(self) -> float | None:
         """Time at which `assign` is due; None for never."""
@@ -118,9 +99,9 @@ class SlotScheduler:
             return
         self._waiting.pop(client_id, None)
         self._waiting[client_id] = transfer
-        owner = self._owner_of(client_id)
+        owner = self.owner_of(client_id)
         used_s = self._used_s(owner, at_s)
-        is_free = len(self._transfers) < self._slots or transfer in self._transfers
+        is_free = len(self._transfers) < self.slots or transfer in self._transfers
         if is_free or any(self._may_lose_slot(each, owner, used_s, at_s) for each in self._transfers):
             self._check_s = -inf  # otherwise each new client in the queue would cost a check of all
 
@@ -142,7 +123,7 @@ class SlotScheduler:
             turn.moved_bytes += count_bytes
             factor = self._factor(turn)
             later_s = max(turn.due_s, at_s) + count_bytes * self._s_per_byte * factor
-            turn.due_s = min(later_s, at_s + self._grace_s * factor)
+            turn.due_s = min(later_s, at_s + self.grace_s * factor)
 
     def assign(self, at_s: float) -> tuple[list[int], list[int]]:
         """Assign slots; returns the clients that lost their turn and wait again, and those that got one."""
@@ -152,40 +133,38 @@ class SlotScheduler:
             return lost, got
         got += self._join(at_s)
         while self._waiting:
-            client_id = self._next(at_s)
-            if len(self._transfers) >= self._slots:
+            client_id = min(self._waiting, key=lambda each: self._used_s(self.owner_of(each), at_s))
+            if len(self._transfers) >= self.slots:
                 transfer = self._to_free(client_id, at_s)
                 if transfer is None:
                     break
                 lost += self._free(transfer, client_id, at_s)
             self._begin(client_id, at_s)
             got += [client_id, *self._join(at_s)]
-        self._check_s = at_s + self._grace_s / CHECKS
+        self._check_s = at_s + self.grace_s / CHECKS
         return lost, got
 
     # --- order ---
 
     def _join(self, at_s: float) -> list[int]:
         """Let clients join transfers that have a slot, except slow ones, which would never end."""
-        joining = [
-            client_id
-            for client_id, transfer in self._waiting.items()
-            if transfer in self._transfers and transfer not in self._slow
-        ]
+        open_transfers = self._transfers.keys() - self._slow
+        joining = [client_id for client_id, transfer in self._waiting.items() if transfer in open_transfers]
         for client_id in joining:
             self._begin(client_id, at_s)
         return joining
 
-    def _next(self, at_s: float) -> int:
-        return min(self._waiting, key=lambda client_id: self._used_s(self._owner_of(client_id), at_s))
-
     def _to_free(self, client_id: int, at_s: float) -> Transfer | None:
         """The transfer that gives its slot to a client; None if all keep theirs."""
-        owner = self._owner_of(client_id)
+
+        def most_used_s(transfer: Transfer) -> float:
+            return max(self._used_s(self._turns[each].owner, at_s) for each in self._transfers[transfer])
+
+        owner = self.owner_of(client_id)
         used_s = self._used_s(owner, at_s)
         yielding = [transfer for transfer in self._transfers if self._may_lose_slot(transfer, owner, used_s, at_s)]
-        yielding.sort(key=lambda transfer: self._used_in_s(transfer, at_s))
-        while yielding and len(self._slow) < self._slow_slots and yielding[0] not in self._slow:
+        yielding.sort(key=most_used_s)
+        while yielding and len(self._slow) < self.slow_slots and yielding[0] not in self._slow:
             self._keep_slow(yielding.pop(0), at_s)
         return yielding[-1] if yielding else None
 
@@ -196,7 +175,7 @@ class SlotScheduler:
             or (
                 transfer not in self._slow
                 and turn.owner != owner
-                and self._used_s(turn.owner, at_s) - used_s >= self._grace_s + turn.moved_bytes * self._s_per_byte
+                and self._used_s(turn.owner, at_s) - used_s >= self.grace_s + turn.moved_bytes * self._s_per_byte
             )
             for turn in map(self._turns.__getitem__, self._transfers[transfer])
         )
@@ -208,13 +187,11 @@ class SlotScheduler:
             use = self._uses[owner]
             use.halvings = min(use.halvings + 1, HALVINGS_MAX)
         for turn in turns:
-            turn.due_s = at_s + self._grace_s * self._factor(turn)
+            turn.due_s = at_s + self.grace_s * self._factor(turn)
 
     def _free(self, transfer: Transfer, client_id: int, at_s: float) -> list[int]:
-        """Take a slot from its clients, for another client; their use becomes at least that of the other, or they would
-        be next again.
-        """
-        used_s = self._used_s(self._owner_of(client_id), at_s)
+        """Take a slot from its clients. Their use becomes at least that of the next client: they are not next again."""
+        used_s = self._used_s(self.owner_of(client_id), at_s)
         lost = list(self._transfers[transfer])
         for one in lost:
             turn = self._turns[one]
@@ -227,8 +204,8 @@ class SlotScheduler:
     # --- turns and use ---
 
     def _begin(self, client_id: int, at_s: float) -> None:
-        transfer, owner = self._waiting.pop(client_id), self._owner_of(client_id)
-        self._turns[client_id] = _Turn(owner, transfer, at_s + self._grace_s)
+        transfer, owner = self._waiting.pop(client_id), self.owner_of(client_id)
+        self._turns[client_id] = _Turn(owner, transfer, at_s + self.grace_s)
         self._transfers.setdefault(transfer, {})[client_id] = None
         use = self._settled(owner, at_s)
         use.transfers[transfer] = use.transfers.get(transfer, 0) + 1
@@ -260,7 +237,3 @@ class SlotScheduler:
             return 0.0
         most_s = len(use.transfers) * self._memory_s  # the limit for an owner that keeps these slots
         return most_s + (use.used_s - most_s) * exp(-(at_s - use.at_s) / self._memory_s)
-
-    def _used_in_s(self, transfer: Transfer, at_s: float) -> float:
-        """Return the largest use of an owner with clients in a transfer."""
-        return max(self._used_s(self._turns[client_id].owner, at_s) for client_id in self._transfers[transfer])

@@ -1,4 +1,4 @@
-"""Counts of a server's run, as metrics and on the status page."""
+"""Counts of a run: progress and outcome; of a server's run also metrics and the status page."""
 
 import logging
 from collections import Counter
@@ -14,29 +14,69 @@ from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
 from unstale.learner.row_checks import Norms
 from unstale.metrics import observe
+from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
-from unstale.metrics.progress import Outcome, Progress
-from unstale.server.commands import Applied, Evaluated, Saved
-from unstale.server.run_stats import RunStats
+from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
+from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
 from unstale_proto.errors import Reason
-
-Transferred = tuple[int, int, int]
-"""Active, waiting, resumed since."""
 
 log = logging.getLogger("unstale.server")
 
 
-class ServerStats(RunStats):
-    """Protocol thread only.
+class RunStats:
+    """Counts of a run, on a server and in a simulation. Protocol thread only."""
 
-    Args:
-        rounds: Versions to make.
-        record: Receives observations.
-        on_progress: Receives the progress of every evaluation.
-        evaluate_clients_every: Rounds between evaluations by the clients; None for none.
-        status: Of the status page; None without one.
-    """
+    def __init__(
+        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None
+    ) -> None:
+        self.own_evaluations = OwnEvaluations(evaluate_clients_every)
+        self.tally = Tally(rounds)
+        self._on_progress = on_progress
+        self._clients_at: dict[int, dict[str, int]] = {}  # by version that is being evaluated
+
+    def flush(self) -> None:
+        """Hook for subclasses: record the counts since the last call."""
+
+    def model_sent(self, payload_bytes: int) -> None:
+        """Hook for subclasses: count a model that was sent."""
+
+    def judged(self, verdict: actions.Acknowledge, incoming: IncomingUpdate, bounds: NormBounds) -> None:  # noqa: ARG002
+        """Count the verdict on an update."""
+        if verdict.outcome is actions.Outcome.ACCEPTED:
+            self.tally.accepted()
+            if incoming.evaluation is not None:
+                base_version, accuracy = incoming.event.base_version, incoming.evaluation.accuracy
+                self.own_evaluations.answered(verdict.client_id, base_version, accuracy)
+
+    def applied(self, applied: Applied, wait_s: float) -> None:  # noqa: ARG002
+        """Count a round. wait_s: time for which it was open."""
+        result = applied.result
+        self.tally.applied(result.staleness, overflowed=result.overflowed)
+        if result.compensation is not None:
+            for note in self.tally.news(result.compensation.notes):
+                log.warning("%s", note)
+
+    def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
+        """Note the start of an evaluation. clients: Number of clients in each state."""
+        self._clients_at[version] = dict(clients)
+
+    def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
+        """Report the progress at an evaluated version."""
+        version, evaluation = evaluated.version, evaluated.evaluation
+        clients = self._clients_at.pop(version)
+        self._on_progress(self.tally.evaluated(version, evaluation.accuracy, evaluation.loss, clients, at_s))
+
+    def ended(
+        self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
+    ) -> Outcome:
+        """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
+        return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+
+
+class ServerStats(RunStats):
+    """Also records metrics and the status. record: Receives observations."""
 
     def __init__(
         self,
@@ -49,8 +89,8 @@ class ServerStats(RunStats):
     ) -> None:
         super().__init__(rounds, on_progress, evaluate_clients_every)
         self._record = record
-        self._status = Status(clock=float) if status is None else status
-        self._transfers: tuple[Transferred, Transferred] | None = None
+        self._status = status or Status(clock=float)
+        self._transfers: tuple[Counts, Counts] | None = None
         self._observed: list[Observation] = []  # of updates and models, not recorded yet
         self._norms: list[Norms] = []  # likewise
         self._bounds: Norms | None = None
@@ -63,26 +103,20 @@ class ServerStats(RunStats):
             self._status.started(started_s)
         for row in database.rounds():
             staleness = [member.staleness for member in row.members]
+            weights = [member.weight for member in row.members]
             self.tally.applied(staleness, overflowed=row.overflowed)
+            durations_s = {"wait_s": row.wait_s, "compensate_s": row.compensate_s, "aggregate_s": row.aggregate_s}
             self._status.applied(
-                row.version,
-                staleness,
-                [member.weight for member in row.members],
-                wait_s=row.wait_s,
-                compensate_s=row.compensate_s,
-                aggregate_s=row.aggregate_s,
-                overflowed=row.overflowed,
-                at_s=row.applied_s,
+                row.version, staleness, weights, **durations_s, overflowed=row.overflowed, at_s=row.applied_s
             )
             if row.compensation is not None:
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
-            self.tally.evaluated(measured.version, measured.accuracy, measured.loss, {}, measured.at_s)
-            self._status.evaluated(
-                measured.version, measured.accuracy, measured.loss, evaluate_s=measured.evaluate_s, at_s=measured.at_s
-            )
-            self._record(observe.measured(measured.accuracy, measured.loss, measured.class_accuracy))
+            version, accuracy, loss, at_s = measured.version, measured.accuracy, measured.loss, measured.at_s
+            self.tally.evaluated(version, accuracy, loss, {}, at_s)
+            self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
+            self._record(observe.measured(accuracy, loss, measured.class_accuracy))
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.accuracy)
         self._record_fairness()
@@ -102,7 +136,7 @@ class ServerStats(RunStats):
         self._status.started()
         self._observed.append(observe.model_sent(payload_bytes))
 
-    def transfers(self, *, uploads: Transferred, downloads: Transferred) -> None:
+    def transfers(self, *, uploads: Counts, downloads: Counts) -> None:
         """Count active, waiting and resumed transfers."""
         if (uploads, downloads) != self._transfers:
             self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
@@ -133,53 +167,38 @@ class ServerStats(RunStats):
     def applied(self, applied: Applied, wait_s: float) -> None:
         super().applied(applied, wait_s)
         result = applied.result
-        self._status.applied(
-            result.version,
-            result.staleness,
-            result.weights_K,
-            wait_s=wait_s,
-            compensate_s=applied.compensate_s,
-            aggregate_s=applied.aggregate_s,
-            overflowed=result.overflowed,
-        )
+        durations_s = {"wait_s": wait_s, "compensate_s": applied.compensate_s, "aggregate_s": applied.aggregate_s}
+        version, staleness, weights = result.version, result.staleness, result.weights_K
+        self._status.applied(version, staleness, weights, **durations_s, overflowed=result.overflowed)
         if result.overflowed:
-            log.warning("version %d: its step left the range of float32 and was not taken", result.version)
+            log.warning("version %d: its step left the range of float32 and was not taken", version)
         self._record(
             observe.round_applied(
-                result.version,
-                result.staleness,
-                result.weights_K,
-                wait_s=wait_s,
-                compensate_s=applied.compensate_s,
-                aggregate_s=applied.aggregate_s,
+                version,
+                staleness,
+                weights,
+                **durations_s,
                 device_memory_bytes=applied.device_memory_bytes,
                 overflowed=result.overflowed,
             )
         )
         if result.compensation is not None:
-            self._compensated(result.version, result.compensation)
+            self._compensated(version, result.compensation)
 
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        evaluation = evaluated.evaluation
-        self._record(
-            observe.evaluated(
-                evaluation.accuracy, evaluation.loss, evaluation.class_accuracy, evaluate_s=evaluated.evaluate_s
-            )
-        )
-        self._status.evaluated(
-            evaluated.version, evaluation.accuracy, evaluation.loss, evaluate_s=evaluated.evaluate_s, at_s=at_s
-        )
+        done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
+        self._record(observe.evaluated(done.accuracy, done.loss, done.class_accuracy, evaluate_s=evaluate_s))
+        self._status.evaluated(evaluated.version, done.accuracy, done.loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
-    def saved(self, saved: Saved) -> None:
-        """A checkpoint is on disk."""
-        self._status.saved(saved.version, saved.checkpoint_s)
-        self._record([observe.phase("checkpoint", saved.checkpoint_s)])
-
-    def not_saved(self) -> None:
-        """A checkpoint was left out."""
-        self._record([observe.checkpoint_left_out()])
+    def checkpointed(self, item: Saved | NotSaved) -> None:
+        """A checkpoint is on disk, or was left out."""
+        if isinstance(item, Saved):
+            self._status.saved(item.version, item.checkpoint_s)
+            self._record([observe.phase("checkpoint", item.checkpoint_s)])
+        else:
+            self._record([observe.checkpoint_left_out()])
 
     @override
     def ended(

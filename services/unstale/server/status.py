@@ -1,12 +1,12 @@
 """The content of the status page as plain values for JSON. Pure.
 
-One thread records facts, any other thread reads, and none waits: a value is replaced or copied in one step and never
-changed while a thread reads it. All sizes are bounded.
+One thread records facts, others read, and none waits: a value is replaced or copied in one step and never changed
+while a thread reads it. All sizes are bounded.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -61,51 +61,6 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundShown:
-    """A listed round. Durations are those of `journal.rows.RoundRow` and `EvaluationRow`; None if unknown."""
-
-    version: int
-    at_s: float
-    updates: int  # number of its updates
-    staleness: tuple[int, ...]  # rounds; of the first updates, in order of arrival
-    weights: tuple[float, ...]  # of the same updates
-    staleness_mean: float
-    staleness_max: int
-    overflowed: bool
-    wait_s: float
-    compensate_s: float
-    aggregate_s: float
-    evaluate_s: float | None = None
-    checkpoint_s: float | None = None
-    errors: Mapping[str, tuple[float, float]] | None = None  # mean L1 and cosine distance, by method
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Values for JSON."""
-        return {
-            "version": self.version,
-            "at_s": _number(self.at_s),
-            "updates": self.updates,
-            "staleness": self.staleness,
-            "weights": [_number(weight) for weight in self.weights],
-            "staleness_mean": _number(self.staleness_mean),
-            "staleness_max": self.staleness_max,
-            "overflowed": self.overflowed,
-            "phases_s": {
-                "wait": _number(self.wait_s),
-                "compensate": _number(self.compensate_s),
-                "aggregate": _number(self.aggregate_s),
-                "evaluate": _number(self.evaluate_s),
-                "checkpoint": _number(self.checkpoint_s),
-            },
-            "errors": {
-                method: {"l1": _number(l1), "cosine": _number(cosine)}
-                for method, (l1, cosine) in (self.errors or {}).items()
-            },
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """The present state of the coordinator."""
 
@@ -119,9 +74,7 @@ class Live:
 
 
 class Status:
-    """The state and history of a run. Rejections are counted since the process started, everything else since the run
-    did.
-    """
+    """The state and history of a run. Rejections are counted since the process started."""
 
     def __init__(self, about: Mapping[str, str | int] | None = None, *, clock: Callable[[], float]) -> None:
         """about: Constant facts, which contain `rounds`. clock: Seconds of the run."""
@@ -132,7 +85,7 @@ class Status:
         self._digest: str | None = None
         self._curve = Curve()
         self._best: Point | None = None
-        self._rounds: tuple[RoundShown, ...] = ()
+        self._rounds: tuple[dict[str, Any], ...] = ()  # as they are listed
         self._staleness: list[int] = []  # how many updates, by staleness
         self._rejected: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -167,19 +120,19 @@ class Status:
             counts.extend([0] * (min(greatest, STALENESS_MAX) + 1 - len(counts)))
         for rounds in staleness:
             counts[min(rounds, STALENESS_MAX)] += 1
-        shown = RoundShown(
-            version=version,
-            at_s=self._since_start_s(at_s),
-            updates=len(staleness),
-            staleness=tuple(staleness[:UPDATES_SHOWN]),
-            weights=tuple(weights[:UPDATES_SHOWN]),
-            staleness_mean=fmean(staleness) if staleness else nan,
-            staleness_max=greatest,
-            overflowed=overflowed,
-            wait_s=wait_s,
-            compensate_s=compensate_s,
-            aggregate_s=aggregate_s,
-        )
+        phases_s = {"wait": wait_s, "compensate": compensate_s, "aggregate": aggregate_s}
+        shown = {
+            "version": version,
+            "at_s": self._since_start_s(at_s),
+            "updates": len(staleness),
+            "staleness": tuple(staleness[:UPDATES_SHOWN]),
+            "weights": list(weights[:UPDATES_SHOWN]),
+            "staleness_mean": fmean(staleness) if staleness else nan,
+            "staleness_max": greatest,
+            "overflowed": overflowed,
+            "phases_s": {**phases_s, "evaluate": None, "checkpoint": None},
+            "errors": {},
+        }
         self._rounds = (*self._rounds[1 - ROUNDS_KEPT :], shown)
 
     def compensated(
@@ -197,16 +150,16 @@ class Status:
         for error in errors:
             by_method.setdefault(error.method, []).append(error)
         means = {
-            method: (fmean(error.l1 for error in measured), fmean(error.cosine for error in measured))
+            method: {"l1": fmean(error.l1 for error in measured), "cosine": fmean(error.cosine for error in measured)}
             for method, measured in by_method.items()
         }
-        self._amend(version, errors=means)
+        self._amend(version, "errors", means)
 
     def evaluated(
         self, version: int, accuracy: float, loss: float, *, evaluate_s: float, at_s: float | None = None
     ) -> None:
         """Record an evaluation, now or at `at_s`; the repeated one of a resumed run has no effect."""
-        self._amend(version, evaluate_s=evaluate_s)
+        self._amend(version, "phases_s", {"evaluate": evaluate_s})
         last = self._curve.last
         if last is not None and version <= last.version:
             return
@@ -217,7 +170,7 @@ class Status:
 
     def saved(self, version: int, checkpoint_s: float) -> None:
         """Record a checkpoint of a version."""
-        self._amend(version, checkpoint_s=checkpoint_s)
+        self._amend(version, "phases_s", {"checkpoint": checkpoint_s})
 
     def rejected(self, reason: str) -> None:
         """Count a rejected update."""
@@ -239,35 +192,47 @@ class Status:
 
     def elapsed_s(self, live: Live) -> float | None:
         """Seconds from the first task until now, or to the end of the run; None before the first task."""
-        started_s = self._started_s
-        if started_s is None:
+        if self._started_s is None:
             return None
-        if live.phase is not Phase.FINISHED:
-            return _number(live.at_s - started_s)
-        if self._ended_s is not None:
-            return _number(self._ended_s - started_s)
-        last = [event.at_s for event in (*self._rounds[-1:], self._curve.last) if event is not None]
-        return _number(max(last, default=live.at_s - started_s))
+        elapsed_s = live.at_s - self._started_s
+        if live.phase is Phase.FINISHED and self._ended_s is not None:
+            elapsed_s = self._ended_s - self._started_s
+        elif live.phase is Phase.FINISHED:
+            last = self._curve.last
+            ends_s = [shown["at_s"] for shown in self._rounds[-1:]] + ([] if last is None else [last.at_s])
+            elapsed_s = max(ends_s, default=elapsed_s)
+        return _number(elapsed_s)
 
     def sections(self, live: Live) -> Sections:
         """All sections, without the time."""
-        return {
-            "run": self._about,
-            "state": self._state(live),
-            "clients": dict(live.clients),
-            "updates": {**live.updates, "pending": live.pending},
-            "curve": self._curve_values(),
-            "staleness": self._staleness_values(),
-            "rounds": [shown.values for shown in self._rounds],
-            "rejections": {
-                "updates": dict(self._rejected),
-                "messages": dict(self._refused),
-                "quarantines": self._quarantines,
-            },
-            "compensation": {"methods": dict(self._methods), "fallbacks": dict(self._fallbacks)}
-            if self._compensates
-            else None,
-        }
+        compensation = {"methods": dict(self._methods), "fallbacks": dict(self._fallbacks)}
+        counts = self._staleness.copy()
+        updates = sum(counts)
+        sections: Sections = _finite(
+            {
+                "run": self._about,
+                "state": self._state(live),
+                "clients": dict(live.clients),
+                "updates": {**live.updates, "pending": live.pending},
+                "curve": {
+                    "points": [list(point) for point in self._curve.points],
+                    "best": None if self._best is None else list(self._best),
+                },
+                "staleness": {
+                    "counts": counts,
+                    "mean": sum(rounds * count for rounds, count in enumerate(counts)) / updates if updates else None,
+                    "bounded_at": STALENESS_MAX,
+                },
+                "rounds": list(self._rounds),
+                "rejections": {
+                    "updates": dict(self._rejected),
+                    "messages": dict(self._refused),
+                    "quarantines": self._quarantines,
+                },
+                "compensation": compensation if self._compensates else None,
+            }
+        )
+        return sections
 
     def _state(self, live: Live) -> dict[str, Any]:
         rounds = int(self._about.get("rounds", 0))
@@ -278,52 +243,41 @@ class Status:
                 standing = "running"
             case phase:
                 standing = phase.value
-        round_s = _mean_round_s(self._rounds)
+        times_s = [shown["at_s"] for shown in self._rounds]
+        round_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else None
+        left_s = None if round_s is None or standing != "running" else round_s * (rounds - live.version)
         return {
             "standing": standing,
             "version": live.version,
-            "round_s": _number(round_s),
-            "left_s": _number(round_s * (rounds - live.version)) if standing == "running" else None,
+            "round_s": round_s,
+            "left_s": left_s,
             "digest": self._digest,
             "alarm": live.alarm,
-        }
-
-    def _curve_values(self) -> dict[str, Any]:
-        best = self._best
-        return {
-            "points": [[point.version, *map(_number, point[1:])] for point in self._curve.points],
-            "best": None if best is None else [best.version, *map(_number, best[1:])],
-        }
-
-    def _staleness_values(self) -> dict[str, Any]:
-        counts = self._staleness.copy()
-        updates = sum(counts)
-        return {
-            "counts": counts,
-            "mean": _number(sum(rounds * count for rounds, count in enumerate(counts)) / updates) if updates else None,
-            "bounded_at": STALENESS_MAX,
         }
 
     def _since_start_s(self, at_s: float | None) -> float:
         now_s = self._clock() if at_s is None else at_s
         return now_s - (now_s if self._started_s is None else self._started_s)
 
-    def _amend(self, version: int, **facts: Any) -> None:
+    def _amend(self, version: int, key: str, facts: Mapping[str, Any]) -> None:
         """Add facts to a stored round; the search starts at the end, because they follow soon after the round."""
         for index in range(len(self._rounds) - 1, -1, -1):
-            if self._rounds[index].version == version:
-                amended = replace(self._rounds[index], **facts)
+            shown = self._rounds[index]
+            if shown["version"] == version:
+                amended = {**shown, key: {**shown[key], **facts}}
                 self._rounds = (*self._rounds[:index], amended, *self._rounds[index + 1 :])
                 return
-
-
-def _mean_round_s(rounds: Sequence[RoundShown]) -> float:
-    """Mean seconds between stored versions; nan with fewer than two."""
-    if len(rounds) < 2:
-        return nan
-    return (rounds[-1].at_s - rounds[0].at_s) / (len(rounds) - 1)
 
 
 def _number(value: float | None) -> float | None:
     """Round to six digits; None for numbers that JSON does not have."""
     return float(f"{value:.6g}") if value is not None and isfinite(value) else None
+
+
+def _finite(value: Any) -> Any:
+    """Plain values with `_number` of every float in them."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return _number(value) if isinstance(value, float) else value

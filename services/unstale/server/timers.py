@@ -1,6 +1,7 @@
 """Timers of the coordinator, and deadlines of open tasks. Pure."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
@@ -11,21 +12,18 @@ IsMoving = Callable[[int, float], bool]
 """Whether a transfer of a client moves, or waits for its turn, at this time."""
 
 _Entry = tuple[float, int, str | None, int, int]
+"""Due time, count so far, timer or None, client, task."""
 
 
+@dataclass(slots=True, eq=False)
 class Timers:
-    """Ordered by time; equal times in the order in which they were set.
+    """Ordered by time, then by when they were set. A client whose transfer moves gets a little more time."""
 
-    A client whose transfer moves is not silent: its task gets a little more time.
-    """
-
-    def __init__(self, coordinator: Coordinator, task_timeout_s: float | None) -> None:
-        """task_timeout_s: for an answer to a task; None for no deadline."""
-        self._coordinator = coordinator
-        self._task_timeout_s = inf if task_timeout_s is None else task_timeout_s
-        self._due_s: dict[str, float] = {}  # of timers that are set
-        self._heap: list[_Entry] = []  # due, count so far, timer or None, client, task
-        self._count = 0
+    coordinator: Coordinator
+    task_timeout_s: float | None  # for an answer to a task; None for no deadline
+    _due_s: dict[str, float] = field(default_factory=dict)  # of timers that are set
+    _heap: list[_Entry] = field(default_factory=list)
+    _count: int = 0
 
     def set(self, timer: str, due_s: float) -> None:
         """Set a timer, or move it."""
@@ -38,12 +36,12 @@ class Timers:
 
     def on_task(self, client_id: int, task_id: int, at_s: float) -> None:
         """A client was given a task."""
-        if self._task_timeout_s < inf:
-            self._push(at_s + self._task_timeout_s, None, client_id, task_id)
+        if self.task_timeout_s is not None:
+            self._push(at_s + self.task_timeout_s, None, client_id, task_id)
 
     def resume(self, at_s: float) -> None:
         """Give open tasks of the server before this one the whole time again."""
-        for client in self._coordinator.membership.clients:
+        for client in self.coordinator.membership.clients:
             if client.tasks.open_id is not None:
                 self.on_task(client.client_id, client.tasks.open_id, at_s)
 
@@ -58,13 +56,7 @@ class Timers:
     def due_events(
         self, at_s: float, is_moving: IsMoving, *, extra_s: float = 0.0
     ) -> Iterator[TimerFired | TaskExpired]:
-        """Events that are due, each to be handled before the next.
-
-        Args:
-            at_s: Time now.
-            is_moving: Whether a transfer excuses a client.
-            extra_s: Added to leases and deadlines, because messages of the clients may lie unread.
-        """
+        """Events that are due, each to be handled before the next. extra_s: for messages that may lie unread."""
         deferred: list[_Entry] = []
         while self._heap and self._heap[0][0] <= at_s:
             entry = heappop(self._heap)
@@ -76,10 +68,10 @@ class Timers:
             elif timer is not None:
                 del self._due_s[timer]
                 yield TimerFired(timer=timer, at_s=at_s)
-            elif not self._coordinator.awaits(client_id, task_id):
+            elif not self.coordinator.awaits(client_id, task_id):
                 continue
             elif is_moving(client_id, at_s):
-                self._push(at_s + min(self._task_timeout_s, 1.0), None, client_id, task_id)
+                self._push(at_s + min(self.task_timeout_s or inf, 1.0), None, client_id, task_id)
             else:
                 yield TaskExpired(client_id=client_id, task_id=task_id, at_s=at_s)
         for entry in deferred:

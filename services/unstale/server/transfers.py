@@ -1,22 +1,19 @@
-"""Payloads that are sent in chunks: announcements, credits and chunks of clients, and the answers.
+"""Updates that arrive, whole or in chunks, and models that are sent in chunks. Only a complete update is recorded."""
 
-Transfers are not recorded: one changes nothing in the run before it is complete.
-"""
-
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.journal.partial_files import PartialFiles
 from unstale.log_rate_limit import about_peer, logger
-from unstale.server.downloads import Chunks, Downloads
+from unstale.server.downloads import Chunks
+from unstale.server.executor import ActionExecutor
 from unstale.server.sender import Sender
-from unstale.server.slot_scheduler import Owner, SlotScheduler
-from unstale.server.state import TransferBounds
+from unstale.server.slot_scheduler import SlotScheduler
+from unstale.server.state import RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.update_receiver import UpdateReceiver
-from unstale.server.uploads import Uploads, owner_of
+from unstale.server.update_decoder import UpdateDecoder
+from unstale.server.uploads import Uploads
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
 from unstale_proto.transfer import LEAST_CHUNK_BYTES, checksum
@@ -31,106 +28,90 @@ def defect_of_whole(update: Update, frames: Sequence[memoryview]) -> Reason | No
     return None if checksum(frames) == update.checksum else Reason.WRONG_CHECKSUM
 
 
+def _parts_to_resume(partial_files: PartialFiles, coordinator: Coordinator) -> set[str]:
+    """Names of the parts of open tasks; deletes the others."""
+    names = set()
+    for name in partial_files.names:
+        client_id, _, task_id = name.partition("-")
+        is_part = client_id.isdecimal() and task_id.isdecimal() and int(client_id) < coordinator.settings.clients
+        if is_part and coordinator.awaits(int(client_id), int(task_id)):
+            names.add(name)
+        else:
+            partial_files.delete(name)
+    return names
+
+
 class Transfers:
-    """Protocol thread only. partial_files: of updates. receiver: receives complete updates."""
+    """Protocol thread only."""
 
     def __init__(
         self,
-        clock: Callable[[], float],
+        state: RunState,
         bounds: TransferBounds,
-        partial_files: PartialFiles,
+        scheduler: SlotScheduler,
         *,
-        coordinator: Coordinator,
         sender: Sender,
+        executor: ActionExecutor,
         stats: ServerStats,
-        receiver: UpdateReceiver,
     ) -> None:
-        self._coordinator = coordinator
-        self._sender = sender
-        self._stats = stats
-        self._receiver = receiver
-        self._owners: dict[int, Owner] = {}
+        """scheduler: of the places for updates."""
+        self._coordinator, self._recorder = state.coordinator, executor.recorder
+        self._sender, self._executor, self._stats = sender, executor, stats
+        self._downloads = sender.downloads
         self._useful_bytes = min(LEAST_CHUNK_BYTES, bounds.chunk_bytes)
-        turns = partial(
-            SlotScheduler,
-            self._owner,
-            grace_s=coordinator.settings.lease_s,
-            chunk_bytes=bounds.chunk_bytes,
-            payload_bytes=receiver.row_bytes,
+        self._decoder = UpdateDecoder(
+            state.staging,
+            signature=state.welcome.signature,
+            encodings=sender.negotiation.updates,
+            layout=sender.negotiation.layout,
+            admission=state.admission,
         )
-        valid_names = []
-        for name in partial_files.names:
-            owner = owner_of(name)
-            if owner is not None and owner[0] < coordinator.settings.clients and coordinator.awaits(*owner):
-                valid_names.append(name)
-            else:
-                partial_files.delete(name)
         self._uploads = Uploads(
-            partial_files.open,
-            valid_names,
+            open_part=state.partial_files.open,
+            partial_names=_parts_to_resume(state.partial_files, state.coordinator),
             window_bytes=bounds.window_bytes,
-            scheduler=turns(slots=bounds.places),
+            scheduler=scheduler,
             parts_max=bounds.parts_max,
-        )
-        self._downloads = Downloads(
-            sender.frames_in_chunks,
-            chunk_bytes=bounds.chunk_bytes,
-            scheduler=turns(slots=bounds.versions, slow_slots=bounds.versions // 2),
-        )
-        sender.announced = lambda client_id, task_id, model: self._downloads.announced(
-            client_id, task_id, model, clock()
         )
 
     @property
     def due_s(self) -> float | None:
         """Time at which `flush` is due if nothing happens before; None for never."""
-        dues_s = (self._uploads.due_s() if self._may_come else None, self._downloads.due_s())
+        dues_s = (self._uploads.scheduler.due_s() if self._may_come else None, self._downloads.scheduler.due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     # --- messages ---
 
     def on_message(self, client_id: int, message: Message, frames: Sequence[memoryview], at_s: float) -> bool:
         """Handle a message about a transfer; False for others. Raises RemoteContractError where it is refused."""
-        match message:
-            case Update():
-                return self._announced(client_id, message, frames, at_s)
-            case Credit():
-                self._credited(client_id, message, at_s)
-                return True
-            case _:
-                return False
+        if isinstance(message, Update):
+            return self._announced(client_id, message, frames, at_s)
+        if isinstance(message, Credit):
+            self._credited(client_id, message, at_s)
+            return True
+        return False
 
     def take(self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float) -> bool:
-        """Receive a chunk of an update. Whether it brings enough new bytes, so that it costs the client no message.
-        Raises RemoteContractError where it is refused.
-        """
-        update = self._uploads.update_of(client_id, chunk.task_id)
-        if update is None:
+        """Receive a chunk. Whether it brings so much that it costs no message. Raises RemoteContractError."""
+        update = self._uploads.update_of(client_id)
+        if update is None or update.task_id != chunk.task_id:
             raise RemoteContractError(
                 Reason.NO_CREDIT, f"a chunk of task {chunk.task_id}, whose update was not announced"
             )
         try:
             credit, gained = self._uploads.take(client_id, chunk, frames, at_s)
         except OSError as error:
-            self._cannot_keep(client_id, chunk.task_id, error, at_s)
+            self._cannot_keep(client_id, update, error, at_s)
             return False
         if credit is not None:
             self._sender.send_to_client(client_id, credit)
-        if self._uploads.whole(client_id) is not None:
-            self._is_whole(client_id, at_s)
+        self._receive_if_whole(client_id, update, at_s)
         is_last = chunk.offset + gained == update.payload_bytes
         return gained >= self._useful_bytes or (gained > 0 and is_last)
 
-    def belongs_to(self, client_id: int, owner: Owner) -> None:
-        """Set the owner of a client."""
-        self._owners[client_id] = owner
-
     def goes_on(self, client_id: int, at_s: float) -> bool:
         """Whether a client waits for its turn, or its update or model moves at the least rate at least."""
-        return self._uploads.goes_on(client_id, at_s) or self._downloads.goes_on(client_id, at_s)
-
-    def _owner(self, client_id: int) -> Owner:
-        return self._owners.get(client_id, client_id)
+        return any(transfers.scheduler.goes_on(client_id, at_s) for transfers in (self._uploads, self._downloads))
 
     def moved_on(self, client_id: int, at_s: float) -> None:
         """A client has left, or is on another connection: it announces its transfers again."""
@@ -146,14 +127,39 @@ class Transfers:
         started, lost = self._downloads.start(at_s)
         for client_id, chunks in started:
             self._send(client_id, chunks, at_s)
-        self._stats.transfers(
-            uploads=(self._uploads.active, self._uploads.waiting, self._uploads.resumed),
-            downloads=(self._downloads.active, self._downloads.waiting, self._downloads.resumed),
-        )
-        self._uploads.resumed = self._downloads.resumed = 0
+        self._stats.transfers(uploads=self._uploads.take_counts(), downloads=self._downloads.take_counts())
         return lost
 
     # --- updates ---
+
+    def receive(
+        self,
+        client_id: int,
+        update: Update,
+        frames: Sequence[memoryview],
+        at_s: float,
+        known_defect: Reason | None = None,
+    ) -> bool:
+        """Validate a complete update and pass it to the coordinator. False where the disk has no room for it now."""
+        size_bytes = max(sum(map(len, frames)), self._decoder.row_bytes) if frames else 0
+        if not self._has_room(client_id, update, size_bytes):
+            return False
+        if update.evaluation is not None and not self._sender.is_evaluation_wanted(client_id, update.base_version):
+            update = update.model_copy(update={"evaluation": None})  # it was not requested
+        self._executor.on_update(self._decoder.stage(client_id, update, frames, at_s, known_defect))
+        return True
+
+    def _has_room(self, client_id: int, update: Update, size_bytes: int) -> bool:
+        """Whether so many bytes can be stored for an update. If not, its client receives an error."""
+        if self._recorder.has_room(size_bytes):
+            return True
+        self._refuse_not_stored(client_id, update)
+        return False
+
+    def _refuse_not_stored(self, client_id: int, update: Update) -> None:
+        self._stats.refused(Reason.NOT_STORED)
+        why = "there is no room on the server's disk; keep the update and send it again later"
+        self._sender.send_to_client(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id))
 
     def _announced(self, client_id: int, update: Update, frames: Sequence[memoryview], at_s: float) -> bool:
         """Whether an update is sent in chunks. One whose verdict needs no payload is not."""
@@ -162,24 +168,22 @@ class Transfers:
             or update.checksum is None
             or not self._awaits(client_id, update.task_id)
             or self._version_of(client_id) != update.base_version
-            or self._receiver.defect_of_header(client_id, update) is not None
+            or self._decoder.defect_of_header(client_id, update) is not None
         ):
             return False
-        as_it_comes_and_is_kept = update.payload_bytes + self._receiver.row_bytes
-        if not self._receiver.has_room(client_id, update, as_it_comes_and_is_kept):
+        as_it_comes_and_is_kept = update.payload_bytes + self._decoder.row_bytes
+        if not self._has_room(client_id, update, as_it_comes_and_is_kept):
             self._uploads.pause(client_id, at_s)
             return True
         try:
             self._uploads.announce(client_id, update, at_s)
         except OSError as error:
-            self._cannot_keep(client_id, update.task_id, error, at_s)
+            self._cannot_keep(client_id, update, error, at_s)
             return True
-        if self._uploads.whole(client_id) is not None:
-            self._is_whole(client_id, at_s)
-            return True
-        if self._may_come and client_id in self._give_places(at_s):
-            return True
-        if self._uploads.update_of(client_id, update.task_id) is not None:
+        is_answered = self._receive_if_whole(client_id, update, at_s) or (
+            self._may_come and client_id in self._give_places(at_s)
+        )
+        if not is_answered and self._uploads.update_of(client_id) is not None:
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return True
 
@@ -187,43 +191,39 @@ class Transfers:
         """Clients that were sent a credit or an error."""
         changed, failed = self._uploads.give_places(at_s)
         for client_id, error in failed.items():
-            self._cannot_keep(client_id, self._uploads.task_of(client_id), error, at_s)
+            update = self._uploads.update_of(client_id)
+            assert update is not None
+            self._cannot_keep(client_id, update, error, at_s)
         for client_id in changed:
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return [*changed, *failed]
 
-    def _is_whole(self, client_id: int, at_s: float) -> None:
+    def _receive_if_whole(self, client_id: int, update: Update, at_s: float) -> bool:
+        """Whether an update is complete; receives it then."""
         receiving = self._uploads.whole(client_id)
-        update = self._uploads.update_of(client_id, receiving.task_id) if receiving is not None else None
-        assert receiving is not None and update is not None
+        if receiving is None:
+            return False
         if receiving.is_right():
-            judged = self._receiver.receive(client_id, update, receiving.part.frames(), at_s)
+            judged = self.receive(client_id, update, receiving.part.frames(), at_s)
         elif receiving.is_unusable:
-            judged = self._receiver.receive(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
+            judged = self.receive(client_id, update, (), at_s, Reason.WRONG_CHECKSUM)
         else:
-            log.warning(
-                "client %d: the update of task %d was damaged on its way",
-                client_id,
-                update.task_id,
-                extra=about_peer(client_id),
-            )
+            why = "client %d: the update of task %d was damaged on its way"
+            log.warning(why, client_id, update.task_id, extra=about_peer(client_id))
             self._stats.refused(Reason.WRONG_CHECKSUM)
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
-            return
+            return True
         if judged:
             self._uploads.drop(client_id, at_s, finished=True)
         else:
             self._uploads.pause(client_id, at_s)  # it is announced again
+        return True
 
-    def _cannot_keep(self, client_id: int, task_id: int | None, error: OSError, at_s: float) -> None:
-        log.warning(
-            "client %d: what comes of its update cannot be kept (%s)",
-            client_id,
-            error.strerror,
-            extra=about_peer(client_id),
-        )
+    def _cannot_keep(self, client_id: int, update: Update, error: OSError, at_s: float) -> None:
+        why = "client %d: what comes of its update cannot be kept (%s)"
+        log.warning(why, client_id, error.strerror, extra=about_peer(client_id))
         self._uploads.drop(client_id, at_s)
-        self._receiver.refuse_not_stored(client_id, task_id)
+        self._refuse_not_stored(client_id, update)
 
     @property
     def _may_come(self) -> bool:
@@ -235,21 +235,19 @@ class Transfers:
 
     def _credited(self, client_id: int, credit: Credit, at_s: float) -> None:
         size_bytes = self._sender.payload_bytes(client_id)
-        if credit.have >= size_bytes and self._downloads.finished(client_id, credit.task_id, at_s):
+        has_all = credit.have >= size_bytes
+        if has_all and self._downloads.finished(client_id, credit.task_id, at_s):
             self._stats.model_sent(size_bytes)
-            return
-        if not self._awaits(client_id, credit.task_id):
+        elif not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
             self._sender.send_to_client(
                 client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
             )
-            return
-        if self._sender.bytes_with_task(client_id):
+        elif self._sender.bytes_with_task(client_id):
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
-        if credit.have >= size_bytes:
-            return
-        model = self._sender.sent_to(client_id, self._version_of(client_id))
-        self._send(client_id, self._downloads.credited(client_id, credit, model, at_s), at_s)
+        elif not has_all:
+            model = self._sender.sent_to(client_id, self._version_of(client_id))
+            self._send(client_id, self._downloads.credited(client_id, credit, model, at_s), at_s)
 
     def _send(self, client_id: int, chunks: Chunks, at_s: float) -> None:
         for chunk, piece in chunks:

@@ -1,6 +1,7 @@
 """Decodes payload frames into a row of the round's matrix: the only copy that the server makes of an update."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 from unstale import translate
 from unstale.journal.recorder import IncomingUpdate
@@ -15,30 +16,21 @@ from unstale_proto.messages import Update
 _NO_ROW = memoryview(b"")
 
 
+@dataclass(eq=False)
 class UpdateDecoder:
-    """Decodes and stages updates that fit the model. Protocol thread only.
+    """Decodes and stages updates that fit the model. Protocol thread only."""
 
-    Args:
-        staging: Memory of rows.
-        signature: Of the run's model.
-        encodings: That an update may have.
-        layout: Of a row.
-        admission: Validates the header and the norms.
+    staging: Staging
+    _: KW_ONLY
+    signature: str
+    encodings: InitVar[Sequence[Encoding]]  # that an update may have
+    layout: Layout
+    admission: Admission
 
-    Attributes:
-        row_bytes: Size of a decoded update.
-    """
-
-    def __init__(
-        self, staging: Staging, *, signature: str, encodings: Sequence[Encoding], layout: Layout, admission: Admission
-    ) -> None:
-        self._staging = staging
-        self._signature = signature
+    def __post_init__(self, encodings: Sequence[Encoding]) -> None:
         self._encodings = {encoding.name: encoding for encoding in encodings}
         self.row_bytes = max(limits.FLOAT_BYTES * (each.dimension + each.behind) for each in encodings)
-        assert self.row_bytes == limits.FLOAT_BYTES * sum(layout), f"{layout}, and rows of {self.row_bytes} bytes"
-        self._layout = layout
-        self._admission = admission
+        assert self.row_bytes == limits.FLOAT_BYTES * sum(self.layout), f"{self.layout}, rows of {self.row_bytes} bytes"
 
     def defect_of_header(self, client_id: int, update: Update) -> Reason | None:
         """Defect of the header of an update, None for none."""
@@ -47,15 +39,7 @@ class UpdateDecoder:
     def stage(
         self, client_id: int, update: Update, frames: Frames, at_s: float, defect: Reason | None = None
     ) -> IncomingUpdate:
-        """Decode the payload of an update that fits the model into the next free row.
-
-        Args:
-            client_id: Of the sender.
-            update: Header.
-            frames: Payload.
-            at_s: Time of arrival.
-            defect: Defect of the payload that is known already.
-        """
+        """Decode an update into the next free row, if it fits. defect: of the payload, if it is known already."""
         encoding, header_defect = self._check_header(client_id, update)
         handle, row, norms = -1, _NO_ROW, None
         if defect is None:
@@ -76,29 +60,29 @@ class UpdateDecoder:
         self, client_id: int, update: Update, frames: Frames, encoding: Encoding
     ) -> tuple[int, memoryview, Reason | None, Norms | None]:
         """Handle and bytes of the row, defect and norms; the handle is -1 with a defect."""
-        try:
-            payload.check([len(frame) for frame in frames], encoding.payload_bytes)
-        except RemoteContractError as error:
-            return -1, _NO_ROW, error.reason, None
-        handle, row = self._staging.row()
+        handle, row_bytes = -1, _NO_ROW
         norms: Norms | None = None
         try:
-            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self._layout.dimension)
-            norms, defect = self._admission.screen(client_id, update, row.array_D, self._layout)
+            payload.check([len(frame) for frame in frames], encoding.payload_bytes)
+            handle, row = self.staging.row()
+            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self.layout.dimension)
+            norms, defect = self.admission.screen(client_id, update, row.array_D, self.layout)
+            row_bytes = row.data
         except RemoteContractError as error:
             defect = error.reason
-        if defect is not None:
-            self._staging.discard(handle)
-            return -1, _NO_ROW, defect, norms
-        return handle, row.data, None, norms
+        if defect is None:
+            return handle, row_bytes, None, norms
+        if handle >= 0:
+            self.staging.discard(handle)
+        return -1, _NO_ROW, defect, norms
 
     def _check_header(self, client_id: int, update: Update) -> tuple[Encoding | None, Reason | None]:
         """Encoding of an update, None where this run does not use it, and the defect of its header."""
         encoding = self._encodings.get(update.encoding or FLOAT32)
-        if update.signature != self._signature:
+        if update.signature != self.signature:
             return encoding, Reason.WRONG_SIGNATURE
         if encoding is None:
             return None, Reason.MALFORMED_PAYLOAD
         if update.payload_bytes != encoding.payload_bytes:
             return encoding, Reason.WRONG_SIZE
-        return encoding, Reason.MALFORMED_PAYLOAD if self._admission.refuses(client_id, update) else None
+        return encoding, Reason.MALFORMED_PAYLOAD if self.admission.refuses(client_id, update) else None

@@ -1,15 +1,13 @@
 """Updates that arrive in chunks: permission to send, and the received bytes. Pure, except for the files.
 
-    announced -> waits for a place (`SlotScheduler`) -> has a place -> complete -> verdict
-                        ^------------------------------|  loses its place
-
-Few updates have a place, so that the others wait at their clients: a part without a place does not grow.
+announced -> waits for a place (`SlotScheduler`) -> has a place -> complete -> verdict
+^------------------------------|  loses its place
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from unstale.server.slot_scheduler import SlotScheduler
+from unstale.server.slot_scheduler import Counts, SlotScheduler
 from unstale_proto.messages import Chunk, Credit, Update
 from unstale_proto.transfer import Part, Receiving
 
@@ -26,62 +24,28 @@ class _Upload:
         return self.receiving is not None and self.receiving.has_place
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Uploads:
     """At most one upload for each client. One thread."""
 
-    def __init__(
-        self,
-        open_part: Callable[[str], Part],
-        partial_names: Sequence[str] = (),
-        *,
-        window_bytes: int,
-        scheduler: SlotScheduler,
-        parts_max: int,
-    ) -> None:
-        """Start without uploads.
+    open_part: Callable[[str], Part]  # opens the file of a part by its name; raises OSError
+    partial_names: set[str] = field(default_factory=set)  # names of parts of an earlier server
+    window_bytes: int  # most bytes that a client may send ahead
+    scheduler: SlotScheduler
+    parts_max: int  # most parts without a place; those with the most bytes are kept
+    resumed: int = 0  # uploads that continued an earlier one
+    _of: dict[int, _Upload] = field(init=False, default_factory=dict)  # by client, in order of announcement
 
-        Args:
-            open_part: Opens the file of a part by its name; raises OSError.
-            partial_names: Names of parts of an earlier server.
-            window_bytes: Most bytes that a client may send ahead.
-            scheduler: Assigns the places.
-            parts_max: Most parts without a place; those with the most bytes are kept.
-        """
-        self._open_part = open_part
-        self._partial_names = set(partial_names)
-        self._window_bytes = window_bytes
-        self._scheduler = scheduler
-        self._parts_max = parts_max
-        self._of: dict[int, _Upload] = {}  # by client, that which was announced first is first
-        self.resumed = 0  # uploads that continued an earlier one
+    def take_counts(self) -> Counts:
+        """Uploads that have a place and that wait, and that were resumed since the last call."""
+        active = sum(upload.has_place for upload in self._of.values())
+        resumed, self.resumed = self.resumed, 0
+        return active, self.scheduler.waiting, resumed
 
-    @property
-    def active(self) -> int:
-        """Number of uploads that have a place."""
-        return sum(upload.has_place for upload in self._of.values())
-
-    @property
-    def waiting(self) -> int:
-        """Number of uploads that wait for a place."""
-        return self._scheduler.waiting
-
-    def due_s(self) -> float | None:
-        """Time at which `give_places` is due; None for never."""
-        return self._scheduler.due_s()
-
-    def goes_on(self, client_id: int, at_s: float) -> bool:
-        """Whether the update of a client waits for a place, or moves at the minimum rate."""
-        return self._scheduler.waits(client_id) or self._scheduler.keeps_pace(client_id, at_s)
-
-    def update_of(self, client_id: int, task_id: int) -> Update | None:
-        """The update that a client announced for this task; None without one."""
+    def update_of(self, client_id: int) -> Update | None:
+        """The update that a client announced; None without one."""
         upload = self._of.get(client_id)
-        return upload.update if upload is not None and upload.update.task_id == task_id else None
-
-    def task_of(self, client_id: int) -> int | None:
-        """The task whose update a client announced; None when there is none."""
-        upload = self._of.get(client_id)
-        return None if upload is None else upload.update.task_id
+        return None if upload is None else upload.update
 
     def announce(self, client_id: int, update: Update, at_s: float) -> None:
         """A client announces an update, for the first time or again. Raises OSError."""
@@ -89,10 +53,10 @@ class Uploads:
         if upload is None or upload.update != update:
             self.drop(client_id, at_s)
             upload = self._of[client_id] = _Upload(update)
-            if _name(client_id, update) in self._partial_names:
-                self._begin(client_id, upload)
+            if _name(client_id, update) in self.partial_names:
+                self._receiving(client_id, upload)
         if not upload.has_place:
-            self._scheduler.wait(client_id, client_id, at_s)
+            self.scheduler.wait(client_id, client_id, at_s)
 
     def ask(self, client_id: int) -> Credit:
         """The credit of a client that announced an update."""
@@ -113,7 +77,7 @@ class Uploads:
         have = upload.receiving.part.have
         credit = upload.receiving.take(chunk.offset, frames)
         gained = upload.receiving.part.have - have
-        self._scheduler.on_bytes(client_id, gained, at_s)
+        self.scheduler.on_bytes(client_id, gained, at_s)
         return credit, gained
 
     def whole(self, client_id: int) -> Receiving | None:
@@ -123,17 +87,17 @@ class Uploads:
 
     def pause(self, client_id: int, at_s: float) -> None:
         """Free the place of a client that lost its connection, or whose update cannot be stored yet."""
-        self._scheduler.leave(client_id, at_s)
+        self.scheduler.leave(client_id, at_s)
         self._take_place(client_id)
         self._bound()
 
     def drop(self, client_id: int, at_s: float, *, finished: bool = False) -> None:
         """Drop the upload of a client. finished: it is complete."""
-        self._scheduler.leave(client_id, at_s, finished=finished)
+        self.scheduler.leave(client_id, at_s, finished=finished)
         upload = self._of.pop(client_id, None)
         if upload is not None:
             self._empty(upload)
-            self._partial_names.discard(_name(client_id, upload.update))
+            self.partial_names.discard(_name(client_id, upload.update))
 
     def sweep(self, awaits: Callable[[int, int], bool], at_s: float) -> None:
         """Drop uploads whose task is not open any more."""
@@ -143,46 +107,39 @@ class Uploads:
 
     def give_places(self, at_s: float) -> tuple[list[int], dict[int, OSError]]:
         """Assign places; returns the clients that need a new credit, and errors of clients with a full disk here."""
-        credited: list[int] = []
+        credited: dict[int, None] = {}
         failed: dict[int, OSError] = {}
         while True:
-            lost, got = self._scheduler.assign(at_s)
+            lost, got = self.scheduler.assign(at_s)
             for client_id in lost:
                 self._take_place(client_id)
             for client_id in got:
                 try:
-                    self._give_place(client_id)
+                    self._receiving(client_id, self._of[client_id]).has_place = True
                 except OSError as error:
                     failed[client_id] = error
-                    self._scheduler.leave(client_id, at_s)
-            credited += [*lost, *got]
+                    self.scheduler.leave(client_id, at_s)
+            credited.update(dict.fromkeys([*lost, *got]))
             if not got:
                 break
         self._bound()
-        return [client_id for client_id in dict.fromkeys(credited) if client_id not in failed], failed
-
-    def _give_place(self, client_id: int) -> None:
-        upload = self._of[client_id]
-        if upload.receiving is None:
-            self._begin(client_id, upload)
-        assert upload.receiving is not None
-        upload.receiving.has_place = True
+        return [client_id for client_id in credited if client_id not in failed], failed
 
     def _take_place(self, client_id: int) -> None:
         upload = self._of.get(client_id)
         if upload is not None and upload.receiving is not None:
             upload.receiving.has_place = False
 
-    def _begin(self, client_id: int, upload: _Upload) -> None:
+    def _receiving(self, client_id: int, upload: _Upload) -> Receiving:
+        """What receives an upload; opens its part if it has none. Raises OSError."""
         update = upload.update
-        assert update.checksum is not None
-        upload.receiving = Receiving(
-            update.task_id,
-            update.payload_bytes,
-            update.checksum,
-            self._open_part(_name(client_id, update)),
-            window_bytes=self._window_bytes,
-        )
+        if upload.receiving is None:
+            assert update.checksum is not None
+            part = self.open_part(_name(client_id, update))
+            upload.receiving = Receiving(
+                update.task_id, update.payload_bytes, update.checksum, part, window_bytes=self.window_bytes
+            )
+        return upload.receiving
 
     def _empty(self, upload: _Upload) -> None:
         if upload.receiving is not None:
@@ -192,17 +149,11 @@ class Uploads:
     def _bound(self) -> None:
         """Delete the smallest parts without a place above `parts_max`."""
         idle = [upload for upload in self._of.values() if upload.receiving is not None and not upload.has_place]
-        if len(idle) > self._parts_max:
+        if len(idle) > self.parts_max:
             idle.sort(key=lambda upload: upload.receiving.part.have if upload.receiving else 0)
-            for upload in idle[: len(idle) - self._parts_max]:
+            for upload in idle[: len(idle) - self.parts_max]:
                 self._empty(upload)
 
 
 def _name(client_id: int, update: Update) -> str:
     return f"{client_id}-{update.task_id}"
-
-
-def owner_of(name: str) -> tuple[int, int] | None:
-    """Client and task of a file; None for the name of another file."""
-    client_id, _, task_id = name.partition("-")
-    return (int(client_id), int(task_id)) if client_id.isdecimal() and task_id.isdecimal() else None

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ValidationError
 from unstale import flat
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.settings.learning import DataSettings
 from unstale.settings.values import Section
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
@@ -28,12 +27,9 @@ P = TypeVar("P", bound=PartPlan)
 
 
 def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: str | None = None) -> Welcome:
-    """The welcome, with a fresh run id, for client 0 at version 0.
+    """The welcome, with a fresh run id, for client 0 at version 0. extra: payloads hold an extra vector.
 
-    model: the run's. extra: whether payloads hold an extra vector. labels: `Dataset.labels_digest`, for clients to
-    compare with theirs.
-
-    Raises UserError for a model with more tensors than a header can name.
+    labels: `Dataset.labels_digest`. Raises UserError for a model with more tensors than a header can name.
     """
     try:
         tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
@@ -48,6 +44,9 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     )
     if max(len(tensors), len(buffers)) > limits.TENSORS_MAX:
         raise too_many
+    data, variant = settings.data, None
+    if data.variant.name is not None and data.variant.rate is not None:
+        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
     made = Welcome(
         client_id=0,
         run_id=secrets.token_hex(16),
@@ -55,7 +54,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         seed=settings.seed,
         version=0,
         model=settings.model.name,
-        data=settings.data.name,
+        data=data.name,
         partition=_plan(PartitionPlan, settings.partition, create_partition(settings.partition)),
         training=_plan(TrainingPlan, settings.training, create_training(settings.training)),
         tensors=tensors,
@@ -63,7 +62,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=_data_plan(settings.data, labels),
+        data_plan=DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
         buffers=buffers or None,
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
@@ -73,13 +72,6 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     except ValueError:
         raise too_many from None
     return made
-
-
-def _data_plan(data: DataSettings, labels: str | None) -> DataPlan:
-    variant = None
-    if data.variant.name is not None and data.variant.rate is not None:
-        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
-    return DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant)
 
 
 def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:

@@ -20,8 +20,8 @@ from unstale.learner.versions import Version
 from unstale.metrics.progress import Outcome, Progress
 from unstale.server.admission import Admission
 from unstale.server.commands import Applied
-from unstale.server.executor import ActionExecutor, Ports
-from unstale.server.run_stats import RunStats
+from unstale.server.executor import ActionExecutor
+from unstale.server.stats import RunStats
 from unstale.server.update_decoder import UpdateDecoder
 from unstale.simulator import corruption
 from unstale.simulator.encoded import Encoded
@@ -95,14 +95,12 @@ class Simulation:
             admission=admission,
         )
         self.executor = ActionExecutor(
-            Ports(
-                clock=queue.clock,
-                outbox=self,
-                compute=self._compute.commands.append,
-                stats=self._stats,
-                observe=observe,
-            ),
-            Recorder(coordinator, None) if recorder is None else recorder,
+            clock=queue.clock,
+            recorder=Recorder(coordinator, None) if recorder is None else recorder,
+            outbox=self,
+            compute=self._compute.commands.append,
+            stats=self._stats,
+            observe=observe,
             staging=parts.staging,
             admission=admission,
             client_limits=parts.client_limits,
