@@ -94,7 +94,7 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
             line(f"{plot}: written")
 
 
-def _row(version: str, cells: Sequence[str], widths: Sequence[int]) -> str:
+def _row(version: str, cells: Sequence[str], widths: list[int]) -> str:
     return f"{version:>9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, 2 * widths, strict=True))
 
 
