@@ -1,14 +1,12 @@
 """`unstale explain`: show the updates of a version, and why its round closed."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import printing
 from unstale.cli.parameters import AsJson, RunDirectory
-from unstale.cli.printing import figure, line
+from unstale.cli.printing import figure, json_line, line
 
 if TYPE_CHECKING:
     from unstale.journal.explain import RoundExplained
@@ -28,14 +26,10 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
 
     with RecordedRun(run) as recorded:
         recorded.check()
-        explained = explain_round(recorded, version)
+        round_ = explain_round(recorded, version)
     if as_json:
-        printing.json_line("explained", asdict(explained))
-    else:
-        _print(explained, run)
-
-
-def _print(round_: "RoundExplained", run: Path) -> None:
+        json_line("explained", asdict(round_))
+        return
     line(f"version {round_.version} of {round_.last_version} in {run}")
     line(round_.why)
     line(

@@ -5,6 +5,7 @@ parameter is the configuration, and the keys of some sections are its options. O
 an entry point: see `commands`.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -104,7 +105,7 @@ def main() -> None:
         failure = output.failure()
         if failure is None:
             raise
-        if output.is_closed_pipe(failure):
+        if failure.errno in (errno.EPIPE, errno.ESHUTDOWN):  # the reader has closed the pipe, as `| head -1` does
             sys.exit(1)
         code = _print_error(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
     sys.exit(code)
