@@ -18,14 +18,12 @@ from unstale.cli import config, data, inversion, keys, output, partition, scenar
 from unstale.cli.app import App
 from unstale.cli.client import client
 from unstale.cli.commands import ExtensibleCommands
-from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
-from unstale.cli.explain import explain
 from unstale.cli.inject import inject
-from unstale.cli.parts import compensators, policies
+from unstale.cli.parts import compensators, conformance, policies
 from unstale.cli.replay import replay
 from unstale.cli.report import report
-from unstale.cli.run_directory import restore, rollback, verify
+from unstale.cli.run_directory import explain, restore, rollback, verify
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.errors import UserError

@@ -71,8 +71,9 @@ def takes_settings(*sections: str, common: Sequence[str]) -> Callable[[Callable[
         sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`.
         common: the keys whose options `--help` shows; `--help-all` shows those of all sections.
     """
-    keys = {key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}}
-    assert keys.keys() >= {name.replace(".", "__") for name in common}
+    chosen = {key.name: key for key in KEYS.values() if {key.section, key.name} & {*sections}}
+    # In the order of `common`, and then in that of the file.
+    keys = {name.replace(".", "__"): chosen[name] for name in (*common, *chosen)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -96,11 +97,7 @@ def takes_settings(*sections: str, common: Sequence[str]) -> Callable[[Callable[
             command(settings, **arguments)
 
         own = list(inspect.signature(command).parameters.values())[1:]
-        # In the order of `common`, and then in that of the file.
-        order = sorted(
-            keys.items(), key=lambda item: common.index(item[1].name) if item[1].name in common else len(common)
-        )
-        added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in order]
+        added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in keys.items()]
         everything = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for parameter in (*own, *inspect.signature(_of_every_command).parameters.values(), *added)

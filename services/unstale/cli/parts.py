@@ -1,8 +1,8 @@
-"""`unstale policies` and `unstale compensators`: show the methods of a run, and their settings."""
+"""`unstale policies`, `unstale compensators` and `unstale conformance`: show and check the methods of a run."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unstale.policies import PolicyDescription
 
 Names = Annotated[list[str] | None, typer.Argument(help="Show these with their settings.")]
+Policies = Annotated[list[str] | None, typer.Argument(metavar="[POLICY]...", help="Policies to check; by default all.")]
+Device = Annotated[str, typer.Option("--device", help="Device of updates: cpu, cuda, cuda:NUMBER or mps.")]
 
 
 def policies(name: Names = None, as_json: AsJson = False) -> None:
@@ -52,6 +54,27 @@ def compensators(name: Names = None, as_json: AsJson = False) -> None:
     ]
     print_table(("compensator", "description", "reconstructs data", "runs in", "memory"), rows)
     print(f"Settings and sources of a compensator: unstale compensators {descriptions[-1].name}")
+
+
+def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJson = False) -> None:
+    """Check aggregation policies, plug-ins included. The exit code is 1 if one of them fails."""
+    import torch
+
+    from unstale.conformance import Row, examine
+    from unstale.learner.device import choose
+
+    torch.set_num_threads(1)  # as in a run by default; the bits depend on it
+    rows = list(examine(tuple(policies or ()), choose(device)))
+    failed = sum(row.verdict != "pass" for row in rows)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        print_table([field.name for field in fields(Row)], [astuple(row) for row in rows], lines=False)
+        number = len({row.policy for row in rows})
+        noun = "policy" if number == 1 else "policies"
+        print(f"{number} {noun}, {len(rows)} cases: {len(rows) - failed} passed, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _policy_facts(description: "PolicyDescription") -> Iterator[str]:
