@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from unstale.cli import commands, main
-from unstale.cli.explain import HEADING
+from unstale.cli.run_directory import HEADING
 from unstale.config.write import write_commented
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE, Metric
 from unstale.policies import registry

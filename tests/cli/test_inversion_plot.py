@@ -10,6 +10,7 @@ from matplotlib.image import imread
 from unstale.cli import inversion_plot as plot
 from unstale.cli.inversion_plot import Numbers, Tile
 from unstale.errors import UserError
+from unstale.report import drawing
 
 BLUE, ORANGE, GREEN, PINK = (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167)
 
@@ -48,7 +49,7 @@ def test_a_sheet_holds_images_of_any_channels(channels: int, tiles: int, columns
     plot.draw_sheet([Tile(images=images, label="client 1: class 5")] * tiles, names, "Title", tmp_path / "s.png")
     drawn = pixels(tmp_path / "s.png")
     assert (drawn == 0).all(axis=-1).any()
-    assert drawn.shape[1] <= 11 * plot.DOTS_PER_INCH
+    assert drawn.shape[1] <= 11 * drawing.DOTS_PER_INCH
 
 
 def test_a_sheet_shows_colours_as_they_are(tmp_path: Path) -> None:

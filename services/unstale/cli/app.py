@@ -35,18 +35,13 @@ def help_text(command: Any, context: Any, *, everything: bool) -> str:
         lines += ["", *_wrapped(paragraph, width)]
     for name, parameters in panels.items():
         if name not in left_out:
-            rows = [_row(parameter, context, everything=everything) for parameter in parameters]
-            lines += _block(name, rows, width)
-    lines += _commands(command, context, width)
+            lines += _block(name, [_row(each, context, everything=everything) for each in parameters], width)
+    if isinstance(command, TyperGroup):
+        below: list[tuple[str, Any]] = [
+            (name, command.get_command(context, name)) for name in command.list_commands(context)
+        ]
+        lines += _block("Commands", [(name, (each.help or "").partition("\n\n")[0]) for name, each in below], width)
     return "\n".join([*lines, *_hints(panels, left_out, context, width)]) + "\n"
-
-
-def _commands(command: Any, context: Any, width: int) -> list[str]:
-    """Return the block of the commands of a group."""
-    if not isinstance(command, TyperGroup):
-        return []
-    names = command.list_commands(context)
-    return _block("Commands", [(name, _summary(command.get_command(context, name))) for name in names], width)
 
 
 def _usage(command: Any, context: Any, width: int) -> list[str]:
@@ -84,11 +79,6 @@ def _row(parameter: Any, context: Any, *, everything: bool) -> tuple[str, str]:
     details = text.removeprefix(parameter.help or "").strip()
     shown = paragraphs if everything else paragraphs[:1]
     return names, " ".join(filter(None, [*shown, details]))
-
-
-def _summary(command: Any) -> str:
-    """Return the first paragraph of a command's help."""
-    return (command.help or "").partition("\n\n")[0]
 
 
 def _block(heading: str, rows: Sequence[tuple[str, str]], width: int) -> list[str]:
@@ -151,13 +141,7 @@ class Group(TyperGroup):
 class App(typer.Typer):
     """Commands that belong together. A single command keeps its name."""
 
-    def __init__(
-        self,
-        *,
-        help: str,  # noqa: A002  (Typer's name)
-        add_completion: bool = False,
-        cls: type[Group] = Group,
-    ) -> None:
+    def __init__(self, *, help: str, add_completion: bool = False, cls: type[Group] = Group) -> None:  # noqa: A002
         super().__init__(
             cls=cls,
             help=help,

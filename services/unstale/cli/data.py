@@ -57,18 +57,10 @@ def show(
     """Load a data set and show its properties."""
     from unstale.training.datasets import load  # imports torch
 
-    facts = _facts(load(name, path, cache=cache, download=download, normalise=normalise, column=column))
-    if as_json:
-        print(json.dumps(facts, indent=2))
-    else:
-        _print_facts(facts)
-
-
-def _facts(dataset: "Dataset") -> dict[str, Any]:
-    """Return the properties. mean and std: of the normalised training part, per channel."""
+    dataset = load(name, path, cache=cache, download=download, normalise=normalise, column=column)
     mean_C, std_C = _moments(dataset)
     rule = dataset.normalisation
-    return {
+    facts = {
         "name": dataset.name,
         "origin": dataset.origin,
         "train": _part(dataset.train.labels_N, dataset.train.groups_N, dataset.classes),
@@ -80,6 +72,10 @@ def _facts(dataset: "Dataset") -> dict[str, Any]:
         "mean": mean_C,
         "std": std_C,
     }
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _print_facts(facts)
 
 
 def _part(labels_N: "Tensor", groups_N: "Tensor | None", classes: int) -> dict[str, Any]:
@@ -108,13 +104,17 @@ def _moments(dataset: "Dataset") -> tuple[list[float], list[float]]:
 def _print_facts(facts: dict[str, Any]) -> None:
     train, test = facts["train"], facts["test"]
     shape = "x".join(str(size) for size in facts["shape"])
+    groups = "none"
+    if train["groups"] is not None:
+        in_test = "none" if test["groups"] is None else f"{test['groups']:,}"
+        groups = f"{train['groups']:,} in the training part, {in_test} in the test part"
     rows = [
         ("origin", facts["origin"]),
         ("examples", f"{train['examples']:,} training, {test['examples']:,} test"),
         ("shape", f"{shape}, stored as {facts['stored_as']}"),
         ("normalised", _rule(facts["normalisation"])),
         ("", f"training part: mean {_numbers(facts['mean'])}, deviation {_numbers(facts['std'])}"),
-        ("groups", _groups(train["groups"], test["groups"])),
+        ("groups", groups),
         ("classes", str(facts["classes"])),
     ]
     if facts["classes"] > _CLASSES_MAX:
@@ -143,9 +143,3 @@ def _rule(normalisation: dict[str, Any]) -> str:
 def _numbers(values: list[float]) -> str:
     text = ", ".join(f"{value + 0.0:.4f}" for value in values)
     return text if len(values) == 1 else f"({text})"
-
-
-def _groups(train: int | None, test: int | None) -> str:
-    if train is None:
-        return "none"
-    return f"{train:,} in the training part, {'none' if test is None else f'{test:,}'} in the test part"

@@ -1,7 +1,7 @@
 """`unstale inversion`: measure how much gradient inversion reveals of the clients' data."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,10 +19,9 @@ from unstale.errors import UserError
 from unstale.report.content import count
 
 if TYPE_CHECKING:
-    from unstale.cli.inversion_plot import Numbers, Tile
+    from unstale.cli.inversion_plot import Tile
     from unstale.privacy.audit import Audit, Reconstructed
     from unstale.privacy.findings import Findings
-    from unstale.privacy.image_similarity import Measure
 
 app = App(help="Measure how much gradient inversion reveals of the clients' data.")
 
@@ -93,7 +92,11 @@ def audit(
     from unstale.privacy.audit import audit as run_audit  # imports torch
 
     if plots is not None:
-        _make_folder(plots)
+        try:
+            plots.mkdir(parents=True, exist_ok=True)  # now, because the simulation may take long
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"--plots is {plots}, which cannot be made: {reason}; choose another folder") from None
     result = run_audit(
         settings,
         at or [settings.rounds],
@@ -102,21 +105,12 @@ def audit(
         on_reconstructed=lambda update: _print_update(update, as_json=as_json),
     )
     if as_json:
-        printing.json_line("audited", {**asdict(result.findings), "notes": list(result.notes)})
+        printing.json_line("audited", {**asdict(result.findings), "notes": result.notes})
     else:
         _print_findings(result)
     for file in [] if plots is None else _draw(result, settings, plots):
         if not as_json:
             printing.line(f"{file}: written")
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder before the run is simulated, which may take long."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"--plots is {folder}, which cannot be made: {reason}; choose another folder") from None
 
 
 def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
@@ -130,8 +124,8 @@ def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
             "client": update.client_id,
             "round": update.round,
             "staleness": update.staleness,
-            "disparity": list(update.disparity),
-            "labels": list(matches.labels),
+            "disparity": update.disparity,
+            "labels": matches.labels,
             "best": best,
             "pool_examples": matches.pool_examples,
             "label_distance": matches.label_distance,
@@ -150,7 +144,6 @@ def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
 
 def _print_findings(result: "Audit") -> None:
     findings = result.findings
-    names = {measure.key: measure.name for measure in result.measures}
     pools = ", ".join(
         f"{number:,.0f} {POOLS[pool]} ({POOL_NAMES[pool]})" for pool, number in findings.pool_examples.items()
     )
@@ -159,9 +152,21 @@ def _print_findings(result: "Audit") -> None:
         f"{count(findings.examples, 'example')} reconstructed; each is compared with the most similar among {pools}, "
         "on average"
     )
+    names = {measure.key: measure.name for measure in result.measures}
     _print_similarity(findings, names)
     if 1 < len(findings.classes) <= CLASSES_SHOWN_MAX:
-        _print_classes(findings, names[findings.measures[0].measure])
+        measure = findings.measures[0].measure
+        print_table(
+            ("class", "examples", *(f"{names[measure]}, {POOL_NAMES[pool]}" for pool in findings.pool_examples)),
+            [
+                (
+                    *(str(by_class.label), f"{by_class.examples:,}"),
+                    *(f"{by_class.means[measure][pool]:.3f}" for pool in findings.pool_examples),
+                )
+                for by_class in findings.classes
+            ],
+            lines=False,
+        )
     distances = ", ".join(
         f"{distance:.2f} from those of {POOL_NAMES[pool]}"
         for pool, distance in findings.label_distance.items()
@@ -202,18 +207,6 @@ def _print_similarity(findings: "Findings", names: Mapping[str, str]) -> None:
     )
 
 
-def _print_classes(findings: "Findings", name: str) -> None:
-    measure, pools = findings.measures[0].measure, list(findings.pool_examples)
-    print_table(
-        ("class", "examples", *(f"{name}, {POOL_NAMES[pool]}" for pool in pools)),
-        [
-            (str(by_class.label), f"{by_class.examples:,}", *(f"{by_class.means[measure][pool]:.3f}" for pool in pools))
-            for by_class in findings.classes
-        ],
-        lines=False,
-    )
-
-
 # --- as pictures ---
 
 
@@ -227,11 +220,15 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
     pools = list(result.findings.pool_examples)
     shown = [pool for pool in pools if pool != "own_same_classes"]
     columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
+    similarity = {}
+    for measure in result.measures:
+        unit = f", {measure.unit}" if measure.unit else ""
+        axis = f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
+        best = [update.matches.best[measure.key] for update in result.reconstructed]
+        similarity[axis] = {POOL_NAMES[pool]: np.concatenate([by_pool[pool] for by_pool in best]) for pool in pools}
     tiles = [tile for update in result.reconstructed for tile in _tiles(update, shown)]
     files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
-    plot.draw_closeness(
-        _similarity(result, pools), f"Reconstructed examples and the most similar real ones\n{run}", files[0]
-    )
+    plot.draw_closeness(similarity, f"Reconstructed examples and the most similar real ones\n{run}", files[0])
     plot.draw_disparity([np.array(update.disparity) for update in result.reconstructed], files[1])
     if not tiles:
         return files[:2]
@@ -239,27 +236,7 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
     return files
 
 
-def _similarity(result: "Audit", pools: Sequence[str]) -> "dict[str, dict[str, Numbers]]":
-    """Return the similarity of examples by measure and pool."""
-    import numpy as np
-
-    return {
-        _axis(measure): {
-            POOL_NAMES[pool]: np.concatenate(
-                [update.matches.best[measure.key][pool] for update in result.reconstructed]
-            )
-            for pool in pools
-        }
-        for measure in result.measures
-    }
-
-
-def _axis(measure: "Measure") -> str:
-    unit = f", {measure.unit}" if measure.unit else ""
-    return f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
-
-
-def _tiles(update: "Reconstructed", pools: Sequence[str]) -> "Iterator[Tile]":
+def _tiles(update: "Reconstructed", pools: list[str]) -> "Iterator[Tile]":
     """Yield the examples with the most certain labels, each with the most similar of each pool.
 
     Nothing is yielded if examples are no images.

@@ -17,7 +17,6 @@ from unstale.report import drawing, files
 
 Numbers = NDArray[np.floating]
 
-DOTS_PER_INCH = drawing.DOTS_PER_INCH
 EDGES = 25  # of a histogram
 CURVES_MAX = 40  # more are drawn as a band
 TILES_MAX = 60  # of a sheet; further ones are left out

@@ -1,10 +1,11 @@
 """The command line `unstale`. Commands import torch when they run, and not before.
 
-A command is a function in a file of its own, added to `app` below. With `@takes_settings(...)` its first
+A command is a function, added to `app` below. With `@takes_settings(...)` its first
 parameter is the configuration, and the keys of some sections are its options. Other packages register commands under
 an entry point: see `commands`.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,19 +18,14 @@ from unstale.cli import config, data, inversion, keys, output, partition, scenar
 from unstale.cli.app import App
 from unstale.cli.client import client
 from unstale.cli.commands import ExtensibleCommands
-from unstale.cli.compensators import compensators
-from unstale.cli.conformance import conformance
 from unstale.cli.demo import demo
-from unstale.cli.explain import explain
 from unstale.cli.inject import inject
-from unstale.cli.policies import policies
+from unstale.cli.parts import compensators, conformance, policies
 from unstale.cli.replay import replay
 from unstale.cli.report import report
-from unstale.cli.restore import restore
-from unstale.cli.rollback import rollback
+from unstale.cli.run_directory import explain, restore, rollback, verify
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
-from unstale.cli.verify import verify
 from unstale.errors import UserError
 
 app = App(
@@ -107,7 +103,7 @@ def main() -> None:
         failure = output.failure()
         if failure is None:
             raise
-        if output.is_closed_pipe(failure):
+        if failure.errno in (errno.EPIPE, errno.ESHUTDOWN):  # the reader has closed the pipe, as `| head -1` does
             sys.exit(1)
         code = _print_error(f"cannot write to standard output: {(failure.strerror or str(failure)).lower()}")
     sys.exit(code)

@@ -25,68 +25,36 @@ from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
 RUN = (
-    "",
-    "model",
-    "data",
-    "partition",
-    "training",
-    "policy",
-    "compensator",
-    "trigger",
-    "selector",
-    "encoding",
-    "scenario",
+    *("", "model", "data", "partition", "training", "policy"),
+    *("compensator", "trigger", "selector", "encoding", "scenario"),
 )
 """The sections that describe a run, "" being the keys that stand in no section."""
 
-SHORT = {
+_BY_THEIR_LAST_WORD = (
+    *("client.count", "client.first", "client.key", "client.server", "client.server_key"),
+    *("compensator.ray", "data.cache", "data.download", "injector.upstream", "partition.alpha", "run.durability"),
+    *("server.address", "server.insecure", "server.keys"),
+    *("training.batch_size", "training.epochs", "training.steps", "trigger.k"),
+)
+SHORT = {name: "--" + name.rpartition(".")[2].replace("_", "-") for name in _BY_THEIR_LAST_WORD} | {
     "attack.name": "--attacker",
-    "client.count": "--count",
-    "client.first": "--first",
-    "client.key": "--key",
-    "client.server": "--server",
-    "client.server_key": "--server-key",
-    "compensator.ray": "--ray",
-    "data.cache": "--cache",
-    "data.download": "--download",
-    "injector.upstream": "--upstream",
-    "partition.alpha": "--alpha",
     "run.directory": "--run",
-    "run.durability": "--durability",
-    "server.address": "--address",
-    "server.insecure": "--insecure",
-    "server.keys": "--keys",
-    "training.batch_size": "--batch-size",
-    "training.epochs": "--epochs",
     "training.learning_rate": "--lr",
-    "training.steps": "--steps",
-    "trigger.k": "--k",
 }
-
+"""The second name of a key that is set often."""
 
 COMMON_IN_RUNS = (
-    "clients",
-    "rounds",
-    "seed",
-    "device",
-    "save_model",
-    "model.name",
-    "data.name",
-    "data.path",
-    "partition.name",
-    "partition.alpha",
-    "training.name",
-    "training.learning_rate",
-    "policy.name",
-    "compensator.name",
-    "trigger.name",
-    "trigger.k",
-    "scenario.name",
+    *("clients", "rounds", "seed", "device", "save_model", "model.name", "data.name", "data.path"),
+    *("partition.name", "partition.alpha", "training.name", "training.learning_rate", "policy.name"),
+    *("compensator.name", "trigger.name", "trigger.k", "scenario.name"),
 )
 """The keys that most runs set, for `takes_settings(common=...)`."""
 
-OF_PARTS_TOO = {"partition.alpha": ("policy", "compensator")}
-"""Keys of `SHORT` whose second name is also a setting of such a part."""
+OF_PARTS_TOO = {
+    "partition.alpha": " --alpha sets partition.alpha; the alpha of a policy or a compensator is "
+    "--set policy.settings.alpha=VALUE or --set compensator.settings.alpha=VALUE."
+}
+"""Keys of `SHORT` whose second name is also a setting of a policy or a compensator, and what their help says of it."""
 
 
 def option(name: str) -> str:
@@ -103,21 +71,23 @@ def takes_settings(*sections: str, common: Sequence[str]) -> Callable[[Callable[
         sections: as in `Key.section`, or names of keys. Any other key can be given as `--set KEY=VALUE`.
         common: the keys whose options `--help` shows; `--help-all` shows those of all sections.
     """
-    keys = {key.name.replace(".", "__"): key for key in KEYS.values() if {key.section, key.name} & {*sections}}
-    assert keys.keys() >= {name.replace(".", "__") for name in common}
+    chosen = {key.name: key for key in KEYS.values() if {key.section, key.name} & {*sections}}
+    # In the order of `common`, and then in that of the file.
+    keys = {name.replace(".", "__"): chosen[name] for name in (*common, *chosen)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_options(context: typer.Context, **arguments: Any) -> None:
+        def with_options(
+            context: typer.Context, config_file: Path | None, assignments: list[str] | None, **arguments: Any
+        ) -> None:
             del arguments["help_all"]
-            config_file: Path | None = arguments.pop("config_file")
-            assignments: list[str] = arguments.pop("assignments")
-            options = dict(assigned(text) for text in assignments)
+            options = dict(assigned(text) for text in assignments or ())
             shortened = []
             for parameter, key in keys.items():
                 text = arguments.pop(parameter)
                 if text is not None:
-                    origin = _typed(context, key)
+                    names = _names(key)
+                    origin = typed(context, [*names, *map(_negated, names)])
                     options[key.name] = Given(value=str(text), origin=origin)
                     if key.name in SHORT and origin in (SHORT[key.name], _negated(SHORT[key.name])):
                         shortened.append(key)
@@ -127,20 +97,41 @@ def takes_settings(*sections: str, common: Sequence[str]) -> Callable[[Callable[
             command(settings, **arguments)
 
         own = list(inspect.signature(command).parameters.values())[1:]
-        # In the order of `common`, and then in that of the file.
-        order = sorted(
-            keys.items(), key=lambda item: common.index(item[1].name) if item[1].name in common else len(common)
-        )
-        added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in order]
+        added = [_parameter(parameter, key, is_common=key.name in common) for parameter, key in keys.items()]
         everything = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in (_CONTEXT, *own, _CONFIG_FILE, _ASSIGNMENTS, _HELP_ALL, *added)
+            for parameter in (*own, *inspect.signature(_of_every_command).parameters.values(), *added)
         ]
         with_options.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
         return with_options
 
     return decorate
+
+
+def _of_every_command(
+    context: typer.Context,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar=FILE_VARIABLE,
+            help="YAML file with any of the keys; `unstale config write` makes one.",
+            show_default=False,
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set any key, such as policy.settings.normalise=false. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    help_all: Annotated[bool, HELP_ALL] = False,
+) -> None:
+    """The parameters that every command with settings has."""
 
 
 def assigned(text: str) -> tuple[str, Given]:
@@ -155,14 +146,6 @@ def _names(key: Key) -> list[str]:
     return [option(key.name), *([SHORT[key.name]] if key.name in SHORT else [])]
 
 
-def _typed(context: typer.Context, key: Key) -> str:
-    """The option that set a key, as it was typed last."""
-    names = _names(key)
-    if key.kind is bool:
-        names += [_negated(name) for name in names]
-    return typed(context, names)
-
-
 def _negated(name: str) -> str:
     return f"--no-{name.removeprefix('--')}"
 
@@ -171,8 +154,8 @@ def _name_the_others(key: Key, keys: Iterable[Key], settings: Settings) -> None:
     """Say which key a second name has set, where it could be taken for another one."""
     short = SHORT[key.name]
     word = short.removeprefix("--").replace("-", "_")
-    others = [option(other.name) for other in keys if other != key and other.name.split(".")[-1] == word]
-    for part in OF_PARTS_TOO.get(key.name, ()):
+    others = [option(other.name) for other in keys if other != key and other.name.rpartition(".")[2] == word]
+    for part in ("policy", "compensator") if key.name in OF_PARTS_TOO else ():
         chosen = getattr(settings, part)
         if word not in chosen.settings and word in _settings_of(part, chosen.name):
             others.append(f"--set {part}.settings.{word}=VALUE")
@@ -194,6 +177,9 @@ def _settings_of(part: str, name: str) -> list[str]:
         return []
 
 
+_METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", dict: "MAPPING"}
+
+
 def _parameter(name: str, key: Key, *, is_common: bool) -> inspect.Parameter:
     names = _names(key)[::-1]
     if key.kind is bool:
@@ -213,55 +199,7 @@ def _parameter(name: str, key: Key, *, is_common: bool) -> inspect.Parameter:
 def _help(key: Key) -> str:
     """Two paragraphs, the second one for `--help-all`."""
     unit = f" {key.unit}" if key.unit and key.default is not None else ""
-    remark = ""
-    if key.name in OF_PARTS_TOO:
-        short = SHORT[key.name]
-        word = short.removeprefix("--")
-        parts = " or a ".join(OF_PARTS_TOO[key.name])
-        remark = (
-            f" {short} sets {key.name}; the {word} of a {parts} is --set policy.settings.{word}=VALUE "
-            f"or --set compensator.settings.{word}=VALUE."
-        )
     return (
-        f"{key.description}{remark} Default: {as_yaml(key.default)}{unit}.\n\n"
+        f"{key.description}{OF_PARTS_TOO.get(key.name, '')} Default: {as_yaml(key.default)}{unit}.\n\n"
         f"Expected: {key.expected}. Key {key.name}, variable {key.variable}."
     )
-
-
-_METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", dict: "MAPPING"}
-
-_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-
-_HELP_ALL = inspect.Parameter(
-    "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, HELP_ALL]
-)
-
-_CONFIG_FILE = inspect.Parameter(
-    "config_file",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar=FILE_VARIABLE,
-            help="YAML file with any of the keys; `unstale config write` makes one.",
-            show_default=False,
-        ),
-    ],
-)
-
-_ASSIGNMENTS = inspect.Parameter(
-    "assignments",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=(),
-    annotation=Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set any key, such as policy.settings.normalise=false. May be repeated.",
-            show_default=False,
-        ),
-    ],
-)

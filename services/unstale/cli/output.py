@@ -1,7 +1,6 @@
 """Failures of standard output: closed pipes, full disks, encodings without some characters."""
 
 import codecs
-import errno
 import os
 import sys
 from io import TextIOWrapper
@@ -70,8 +69,3 @@ def failure() -> OSError | None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return error
     return None
-
-
-def is_closed_pipe(error: OSError) -> bool:
-    """Return whether the reader has closed the pipe, as `| head -1` does."""
-    return error.errno in (errno.EPIPE, errno.ESHUTDOWN)

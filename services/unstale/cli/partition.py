@@ -1,10 +1,10 @@
 """`unstale partition`: show the examples of each client."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,21 +30,10 @@ SHADES = (
     ("▓", "to three quarters"),
     ("█", "to all"),
 )
-COLUMNS = ("client", "examples")
 
 Png = Annotated[
     Path | None, typer.Option("--png", metavar="FILE", help="Draw the examples of all clients into this file.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Partition:
-    """A partition. counts_NC: examples of class c at client i."""
-
-    title: str
-    settings: dict[str, Any]
-    counts_NC: "Indices"
-    summary: "Summary"
 
 
 @app.command()
@@ -54,20 +43,6 @@ class _Partition:
 )
 def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     """Partition the training set, and show the number of examples of each class at each client."""
-    partition = _make(settings)
-    if png is not None:
-        from unstale.cli.partition_plot import draw  # imports matplotlib
-
-        draw(partition.counts_NC, partition.title, png)
-    if as_json:
-        _print_json(partition)
-        return
-    _print_table(partition)
-    if png is not None:
-        print(f"{png}: written")
-
-
-def _make(settings: Settings) -> _Partition:
     from unstale.config.data import ClientData, read_dataset  # imports torch
     from unstale.training.partition import label_counts, summary
 
@@ -77,30 +52,34 @@ def _make(settings: Settings) -> _Partition:
     labels_n = data.train.labels_N.numpy()
     name = settings.partition.name
     words = "".join(f", {key} {value:g}" for key, value in parameters.items() if value is not None)
-    return _Partition(
-        title=f"{name}{words}: {data.name} for {count(settings.clients, 'client')}, seed {settings.seed}",
-        settings={"name": name, **parameters},
-        counts_NC=label_counts(shares, labels_n, data.classes),
-        summary=summary(shares, labels_n, data.classes),
-    )
+    title = f"{name}{words}: {data.name} for {count(settings.clients, 'client')}, seed {settings.seed}"
+    counts_NC = label_counts(shares, labels_n, data.classes)
+    summarised = summary(shares, labels_n, data.classes)
+    if png is not None:
+        from unstale.cli.partition_plot import draw  # imports matplotlib
+
+        draw(counts_NC, title, png)
+    if as_json:
+        clients = [
+            {"client": client, "examples": sum(counts), "counts": counts}
+            for client, counts in enumerate(counts_NC.tolist())
+        ]
+        facts = {"partition": {"name": name, **parameters}, "summary": asdict(summarised), "clients": clients}
+        print(json.dumps(facts))
+        return
+    _print_table(title, counts_NC, summarised)
+    if png is not None:
+        print(f"{png}: written")
 
 
-def _print_json(partition: _Partition) -> None:
-    clients = [
-        {"client": client, "examples": sum(counts), "counts": counts}
-        for client, counts in enumerate(partition.counts_NC.tolist())
-    ]
-    summary = asdict(partition.summary)
-    print(json.dumps({"partition": partition.settings, "summary": summary, "clients": clients}))
-
-
-def _print_table(partition: _Partition) -> None:
+def _print_table(title: str, counts_NC: "Indices", summary: "Summary") -> None:
+    """Print a partition. counts_NC: examples of class c at client i."""
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console(highlight=False)
-    console.print(partition.title, markup=False, soft_wrap=True)
-    first_NC = partition.counts_NC[:CLIENTS_SHOWN_MAX]
+    console.print(title, markup=False, soft_wrap=True)
+    first_NC = counts_NC[:CLIENTS_SHOWN_MAX]
     numbers = _table_of_numbers(first_NC, in_colour=console.color_system in ("256", "truecolor"))
     if Measurement.get(console, console.options.update(width=WIDTH_MAX), numbers).maximum <= console.width:
         console.print(numbers)
@@ -108,10 +87,10 @@ def _print_table(partition: _Partition) -> None:
         console.print(_table_of_shades(first_NC))
         legend = ", ".join(f"{sign} {share}" for sign, share in SHADES)
         console.print(f"a sign for each class: {legend}", soft_wrap=True)
-    more = len(partition.counts_NC) - CLIENTS_SHOWN_MAX
+    more = len(counts_NC) - CLIENTS_SHOWN_MAX
     if more > 0:
         console.print(f"and {more:,} more clients, which --json and --png show")
-    console.print(_summary(partition.summary), markup=False, soft_wrap=True)
+    console.print(_summary(summary), markup=False, soft_wrap=True)
 
 
 def _empty_table() -> "Table":
@@ -119,7 +98,7 @@ def _empty_table() -> "Table":
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in COLUMNS:
+    for name in ("client", "examples"):
         table.add_column(name, justify="right")
     return table
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import isfinite
+from pathlib import Path
 from typing import Any, Self
 
 from unstale.metrics.progress import Outcome, Progress
@@ -40,6 +41,8 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -1,15 +1,16 @@
 """`unstale replay`: recompute a recorded run, with its own policy or another one."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstale.cli import printing
 from unstale.cli.options import assigned
 from unstale.cli.parameters import AsJson, RunDirectory
-from unstale.config import Given, Settings
+from unstale.cli.printing import figure, json_line, line
+from unstale.config import Given
 from unstale.errors import UserError
 from unstale.report.content import count
 
@@ -27,6 +28,7 @@ Assignments = Annotated[
     ),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw both policies into this PNG file.")]
+WIDTH = 10  # of a number
 
 
 def replay(
@@ -44,14 +46,23 @@ def replay(
         options["policy.name"] = Given(value=policy, origin="--policy")
     machine_options = {key: given for key, given in options.items() if not is_of_the_policy(key)}
     has_other_policy = len(machine_options) < len(options)
-    if plot is not None:
-        _check_plot(plot, has_other_policy=has_other_policy)
+    # Before the run is recomputed, which may take long.
+    if plot is not None and not has_other_policy:
+        raise UserError("--plot draws two policies, expected --policy, or --set policy.KEY=VALUE, with it")
+    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
+        raise UserError(f"--plot is {plot}, expected a file in a folder that exists; choose another")
     with RecordedRun(run) as recorded:
         recorded.check()
         settings = changed(recorded.settings, machine_options)
         if has_other_policy:
             other = changed(recorded.settings, options)
-            recomputed = _compare(Comparison(recorded, settings, other), _names(settings, other), plot, as_json=as_json)
+            name, other_name = settings.policy.name, other.policy.name
+            if other_name == name:
+                other_name = f"{name}, as set"
+            comparison = Comparison(recorded, settings, other)
+            recomputed = comparison.replay
+            _print_start(recomputed, as_json=as_json)
+            _compare(comparison, (name, other_name), plot, as_json=as_json)
         else:
             recomputed = Replay(recorded, settings)
             _print_start(recomputed, as_json=as_json)
@@ -62,39 +73,29 @@ def replay(
         raise typer.Exit(1)
 
 
-def _check_plot(plot: Path, *, has_other_policy: bool) -> None:
-    """Check the file before the run is recomputed, which may take long."""
-    if not has_other_policy:
-        raise UserError("--plot draws two policies, expected --policy, or --set policy.KEY=VALUE, with it")
-    if plot.is_dir() or not plot.parent.is_dir():
-        raise UserError(f"--plot is {plot}, expected a file in a folder that exists; choose another")
-
-
-def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None, *, as_json: bool) -> "Replay":
+def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None, *, as_json: bool) -> None:
     """Print, and draw, both policies. names: of the recorded one, and of the other."""
-    _print_start(comparison.replay, as_json=as_json)
+    widths = [max(WIDTH, len(name) + 2) for name in names]
     if not as_json:
-        printing.line(_about(comparison, *names))
-        printing.line(_heading(names))
+        line(_about(comparison, *names))
+        line(f"{'':>9}" + "".join(f"{measure:>{sum(widths)}}" for measure in ("accuracy", "loss")))
+        line(_row("version", 2 * names, widths))
     points = []
     for point in comparison.points():
         points.append(point)
         if as_json:
-            printing.json_line("compared", asdict(point))
+            json_line("compared", asdict(point))
         else:
-            printing.line(_row(point, names))
+            numbers = (point.accuracy, point.other_accuracy, point.loss, point.other_loss)
+            line(_row(str(point.version), [figure(number, ".4f") for number in numbers], widths))
     if plot is not None:
-        from unstale.cli.replay_plot import draw  # imports matplotlib
-
-        draw(points, names, plot)
+        _draw(points, names, plot)
         if not as_json:
-            printing.line(f"{plot}: written")
-    return comparison.replay
+            line(f"{plot}: written")
 
 
-def _names(settings: Settings, other: Settings) -> tuple[str, str]:
-    recorded, name = settings.policy.name, other.policy.name
-    return recorded, name if name != recorded else f"{name}, as set"
+def _row(version: str, cells: Sequence[str], widths: list[int]) -> str:
+    return f"{version:>9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, 2 * widths, strict=True))
 
 
 def _about(comparison: "Comparison", recorded: str, other: str) -> str:
@@ -112,7 +113,7 @@ def _about(comparison: "Comparison", recorded: str, other: str) -> str:
 
 def _print_start(recomputed: "Replay", *, as_json: bool) -> None:
     if recomputed.first > 0 and not as_json:
-        printing.line(
+        line(
             f"Updates of older rounds were deleted, so this begins with version {recomputed.first}, from its "
             "checkpoint; start a run with --run.keep-updates to keep all."
         )
@@ -123,31 +124,33 @@ def _print_end(recomputed: "Replay", *, as_json: bool) -> None:
     if as_json:
         facts = {"first": recomputed.first, "last": recomputed.version, "rounds": rounds}
         difference = None if parted is None else asdict(parted)
-        printing.json_line("replayed", {**facts, "updates": recomputed.updates, "parted": difference})
+        json_line("replayed", {**facts, "updates": recomputed.updates, "parted": difference})
         return
     if parted is not None:
-        printing.line(
+        line(
             f"version {parted.version} differs: recorded digest {parted.recorded}, computed {parted.computed}; the "
             "bits depend on device, threads and the version of PyTorch"
         )
     before = "" if parted is None else " before it"
-    printing.line(f"{count(rounds, 'round')}, {count(recomputed.updates, 'update')}, all digests{before} equal")
+    line(f"{count(rounds, 'round')}, {count(recomputed.updates, 'update')}, all digests{before} equal")
 
 
-WIDTH = 10  # of a number
+def _draw(points: "Sequence[Point]", names: tuple[str, str], file: Path) -> None:
+    """Draw accuracy and loss over versions into a PNG file. names: of both policies. Raises UserError."""
+    import numpy as np
 
+    from unstale.report import drawing, files  # imports matplotlib
+    from unstale.report.statistics import single
 
-def _heading(names: tuple[str, str]) -> str:
-    widths = [max(WIDTH, len(name) + 2) for name in names]
-    above = f"{'':>9}" + "".join(f"{measure:>{sum(widths)}}" for measure in ("accuracy", "loss"))
-    return f"{above}\n{'version':>9}" + 2 * "".join(
-        f"{name:>{width}}" for name, width in zip(names, widths, strict=True)
-    )
-
-
-def _row(point: "Point", names: tuple[str, str]) -> str:
-    numbers = (point.accuracy, point.other_accuracy, point.loss, point.other_loss)
-    return f"{point.version:>9}" + "".join(
-        f"{printing.figure(number, '.4f'):>{max(WIDTH, len(name) + 2)}}"
-        for number, name in zip(numbers, 2 * names, strict=True)
-    )
+    recorded, other = names
+    labels = (f"{recorded}, recorded", f"{other}, same updates")
+    title = f"The same updates with two policies\nThe clients trained on the models of {recorded}"
+    versions = np.array([point.version for point in points], float)
+    with files.figure(file, (11.0, 4.6), title) as figure:
+        left, right = figure.subplots(1, 2, sharex=True)
+        for axes, measure, axis in ((left, "accuracy", "test accuracy"), (right, "loss", "test loss, nats")):
+            fields = (measure, f"other_{measure}")
+            curves = [single(versions, np.array([getattr(point, field) for point in points])) for field in fields]
+            drawing.lines(axes, labels, curves, axis)
+            axes.legend()
+        left.set_ylim(0, 1.02)

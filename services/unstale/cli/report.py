@@ -49,10 +49,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write tables and plots of one or several runs into one HTML file."""
-    from unstale.report import (
-        files,  # imports torch and matplotlib
-        make,
-    )
+    from unstale.report import files, make  # imports torch and matplotlib
 
     folders = [(option, folder) for option, folder in (("--csv", csv), ("--png", png)) if folder is not None]
     files.check(runs, out, folders)
@@ -61,13 +58,11 @@ def report(
     tables = files.write_tables(made, csv) if csv is not None else []
     pictures = files.write_pictures(made, png) if png is not None else []
     if as_json:
-        names = {"tables": [str(file) for file in tables], "pictures": [str(file) for file in pictures]}
-        json_line("reported", {"page": str(out), **names, "notes": list(made.notes)})
+        json_line("reported", {"page": out, "tables": tables, "pictures": pictures, "notes": made.notes})
         return
-    lines = [*made.notes, *_counts(csv, tables, "tables"), *_counts(png, pictures, "pictures"), f"{out}: written"]
-    for text in lines:
-        line(text)
-
-
-def _counts(folder: Path | None, files: list[Path], kind: str) -> list[str]:
-    return [] if folder is None else [f"{folder}: {len(files)} {kind} written"]
+    for note in made.notes:
+        line(note)
+    for folder, written, kind in ((csv, tables, "tables"), (png, pictures, "pictures")):
+        if folder is not None:
+            line(f"{folder}: {len(written)} {kind} written")
+    line(f"{out}: written")

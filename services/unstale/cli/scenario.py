@@ -2,9 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +13,6 @@ from unstale.cli.parameters import AsJson
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.report.content import count
-
-if TYPE_CHECKING:
-    from unstale.toxics.chaos_mesh import Translation
-    from unstale.toxics.preview import Preview
 
 app = App(help="Show scenarios: the faults between clients and server, and the speed of clients.")
 
@@ -61,20 +56,32 @@ def show(
 ) -> None:
     """Simulate a scenario for the run's clients, and show delays of tasks and updates, losses, and availability."""
     from unstale.cli import scenario_text
+    from unstale.config.scenario import client_info, conditions, read
+    from unstale.toxics.preview import preview
 
     if not SECONDS_MIN <= seconds <= SECONDS_MAX:
         raise UserError(f"--seconds is {seconds:g}, expected a number from {SECONDS_MIN} to {SECONDS_MAX:,.0f}")
-    preview = _preview(_with_scenario(settings, name), payload_bytes, seconds)
-    clients = count(settings.clients, "client")
-    title = f"{name}: {clients}, {payload_bytes:,} bytes per message, seed {settings.seed}"
+    settings = _with_scenario(settings, name)
+    clients = client_info(settings)
+    seen = preview(
+        read(name),
+        conditions(settings, of=clients),
+        clients,
+        seed=settings.seed,
+        payload_bytes=payload_bytes,
+        steps=1 if settings.training.name == "gradient" else settings.training.steps or 1,
+        seconds=seconds,
+    )
+    number = count(settings.clients, "client")
+    title = f"{name}: {number}, {payload_bytes:,} bytes per message, seed {settings.seed}"
     if plot is not None:
         from unstale.cli.scenario_plot import draw  # imports matplotlib
 
-        draw(preview, title, plot)
+        draw(seen, title, plot)
     if as_json:
-        print(json.dumps({"scenario": name, **scenario_text.facts(preview)}))
+        print(json.dumps({"scenario": name, **scenario_text.facts(seen)}))
         return
-    print("\n".join([title, *scenario_text.lines(preview)]))
+    print("\n".join([title, *scenario_text.lines(seen)]))
     if plot is not None:
         print(f"{plot}: written")
 
@@ -87,49 +94,26 @@ def chaos_mesh(settings: Settings, name: Name, clients_each: ClientsEach = 5, na
     """Print a scenario as objects of Chaos Mesh, for the pods of k8s/. Faults that Chaos Mesh lacks are listed on
     stderr, too.
     """
+    import yaml
+
     from unstale.config.scenario import client_info, conditions
     from unstale.toxics.chaos_mesh import Pods, translated
 
     scenario = conditions(_with_scenario(settings, name), of=client_info(settings))
     pods = Pods(clients=settings.clients, clients_each=clients_each, namespace=namespace)
     translation = translated(scenario, pods)
-    print("\n".join(_as_documents(name, pods.count, translation)))
+    print(f"# Scenario {name} for {count(pods.count, 'pod')} of clients. Times count from when it is applied.")
+    print("# Of several faults with the same target, Chaos Mesh applies one to a packet.")
+    for sentence in translation.left_out:
+        print(f"# Not in here: {sentence}")
+    for fault in translation.faults:
+        print("---")
+        if fault.remark:
+            print(f"# {fault.remark}")
+        print(yaml.safe_dump(fault.manifest, sort_keys=False), end="")
     for sentence in translation.left_out:
         print(f"not in Chaos Mesh: {sentence}", file=sys.stderr)
 
 
-def _as_documents(name: str, pods: int, translation: "Translation") -> Iterator[str]:
-    """Yield lines of YAML: a list of differences, then a document for each fault."""
-    import yaml
-
-    yield f"# Scenario {name} for {count(pods, 'pod')} of clients. Times count from when it is applied."
-    yield "# Of several faults with the same target, Chaos Mesh applies one to a packet."
-    for sentence in translation.left_out:
-        yield f"# Not in here: {sentence}"
-    for fault in translation.faults:
-        yield "---"
-        if fault.remark:
-            yield f"# {fault.remark}"
-        yield yaml.safe_dump(fault.manifest, sort_keys=False).rstrip("\n")
-
-
 def _with_scenario(settings: Settings, name: str) -> Settings:
     return settings.model_copy(update={"scenario": settings.scenario.model_copy(update={"name": name})})
-
-
-def _preview(settings: Settings, payload_bytes: int, seconds: float) -> "Preview":
-    from unstale.config.scenario import client_info, conditions, read
-    from unstale.toxics.preview import preview
-
-    assert settings.scenario.name is not None
-    training = settings.training
-    clients = client_info(settings)
-    return preview(
-        read(settings.scenario.name),
-        conditions(settings, of=clients),
-        clients,
-        seed=settings.seed,
-        payload_bytes=payload_bytes,
-        steps=1 if training.name == "gradient" else training.steps or 1,
-        seconds=seconds,
-    )
