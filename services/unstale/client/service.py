@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale.client.actions import Action, Retire, Send, Settle, Train, Warn
+from unstale.client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale.client.hosted_client import HostedClient
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
@@ -81,7 +81,8 @@ class ClientProcess:
         self._queue: WakeableQueue[QueueItem] = WakeableQueue()
         self._worker = Worker(prepare, self._queue.post, durations, outbox)
         self._outbox = outbox
-        self._stored = {} if outbox is None else outbox.load()
+        stored = {} if outbox is None else outbox.load()
+        self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, len(client_ids) + 16))
         self._poller = zmq.Poller()
@@ -90,7 +91,7 @@ class ClientProcess:
         self._client_of: dict[zmq.Socket[bytes], HostedClient] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = WeakValueDictionary()
         self._models = _models_of(client_ids.start, outbox)
-        self._is_welcome = False
+        self._run_id: str | None = None
         self._stopped = False
         self._ended: list[Retire] = []
         self._unanswered: set[int] = set()  # clients whose goodbye at the end of the run has no answer
@@ -98,7 +99,9 @@ class ClientProcess:
             sockets.dealer, self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
         )
         self._public = None if identity is None else identity.public
-        self._host(client_ids, None if outbox is None else outbox.next_start())
+        start = None if outbox is None else outbox.next_start()
+        for client_id in client_ids:
+            self._host(client_id, stored.get(client_id, ()), start)
         instruments = self._instruments()
         self._stats = ClientStats(instruments.record_all, now_s)
         self._http = None
@@ -112,23 +115,16 @@ class ClientProcess:
             )
         self.http_address = None if self._http is None else self._http.address
 
-    def _host(self, client_ids: range, start: ProcessStart | None) -> None:
-        for client_id in client_ids:
-            socket = self._dealer()
-            if client_id == client_ids.start:  # address and key are the same for all clients
-                self._watch_handshakes(socket)
-            sockets.connect(socket, self._server)
-            session = ClientSession(
-                client_id,
-                secrets.token_hex(16),
-                self._stored.get(client_id, ()),
-                models=self._models,
-                offers=encodings.NAMES,
-                start=start,
-            )
-            client = HostedClient(session, socket, away_s=now_s())
-            self._clients[client_id] = self._client_of[socket] = client
-            self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+    def _host(self, client_id: int, stored: Sequence[PendingUpdate], start: ProcessStart | None) -> None:
+        socket = self._dealer()
+        if not self._clients:  # address and key are the same for all clients
+            self._watch_handshakes(socket)
+        sockets.connect(socket, self._server)
+        token = secrets.token_hex(16)
+        session = ClientSession(client_id, token, stored, models=self._models, offers=encodings.NAMES, start=start)
+        client = HostedClient(session, socket, away_s=now_s())
+        self._clients[client_id] = self._client_of[socket] = client
+        self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
 
     def _instruments(self) -> Instruments:
         instruments = Instruments(catalogue.CLIENT_CATALOGUE)
@@ -315,18 +311,17 @@ class ClientProcess:
             self._unanswered.discard(client.session.client_id)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        self._server_timeout.welcomed(welcome.lease_s)
-        if self._is_welcome:
+        self._server_timeout.lease_s = welcome.lease_s
+        if self._run_id is not None:
             return
-        self._is_welcome = True
+        self._run_id = welcome.run_id
         log.info("joined run %s of the server at %s", welcome.run_id, self._server)
-        runs = [pending.run_id for updates in self._stored.values() for pending in updates]
-        self._stored.clear()
-        resent = runs.count(welcome.run_id)
+        resent = self._stored_runs.count(welcome.run_id)
+        dropped = len(self._stored_runs) - resent
         if resent:
             log.info("unacknowledged updates of an earlier process, sent again: %d", resent)
-        if len(runs) > resent:
-            log.warning("unacknowledged updates of another run, dropped: %d", len(runs) - resent)
+        if dropped:
+            log.warning("unacknowledged updates of another run, dropped: %d", dropped)
 
     def _handle(self, item: QueueItem) -> None:
         match item:
