@@ -14,7 +14,7 @@ from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
 from unstale.config import Settings
 from unstale.net import keygen, keys
-from unstale.net.arrivals import WASTED_AT_ONCE
+from unstale.net.connections import WASTED_AT_ONCE
 from unstale.net.memory import MemoryBound
 from unstale_proto import codec
 from unstale_proto.errors import Reason

@@ -15,9 +15,8 @@ import zmq
 
 from unstale.log_rate_limit import about_peer, logger
 from unstale.net import syn_filter, tcp
-from unstale.net.arrivals import Arrivals
 from unstale.net.clock import now_s
-from unstale.net.connections import MEMORY, NO_HELLO, Connection, ConnectionLimits, ConnectionTable
+from unstale.net.connections import MEMORY, NO_HELLO, Arrivals, Connection, ConnectionLimits, ConnectionTable
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.memory import MemoryBound
 from unstale.net.wakeable_queue import WakeableQueue

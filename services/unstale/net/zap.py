@@ -15,9 +15,9 @@ from zmq.utils import z85
 from unstale.errors import UserError
 from unstale.log_rate_limit import about_peer, logger
 from unstale.net import keys, sockets
-from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC
+from unstale.net.keys import AuthorizedKeys
 from unstale.net.wakeable_queue import WakeableQueue
 
 Context = zmq.Context[zmq.Socket[bytes]]
