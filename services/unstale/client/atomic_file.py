@@ -59,9 +59,7 @@ def write(
 ) -> None:
     """Write or replace a file. Raises OSError, and then leaves the old file as it was.
 
-    Args:
-        parts: each in frames of format "B".
-        durable: the file survives a power failure.
+    parts: each in frames of format "B". durable: the file survives a power failure.
     """
     sizes = [sum(len(frame) for frame in frames) for frames in parts]
     encoded = json.dumps({**facts, "parts": sizes}).encode()

@@ -34,9 +34,10 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name)
     made = training_context(settings, code=[name for name in code if name is not None])
+    module = made.model.module
     tensors = [
-        TensorSpec(name=name, shape=shape, dtype="float32")
-        for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
+        TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32")
+        for name, tensor in (*module.named_parameters(), *flat.float_buffers(module))
     ]
     if signature.digest(tensors) != welcome.signature:
         raise UserError(

@@ -199,14 +199,9 @@ class ConnectionTable:
 
     def sampled(self, connection: Connection, read_bytes: int, turn: int) -> str | None:
         """Count the bytes read from a connection. Between two received messages lies one message, and before the next
-        turn also those that libzmq reads ahead.
+        turn also those that libzmq reads ahead. Returns the reason to cut the connection, or None.
 
-        Args:
-            read_bytes: since it was accepted.
-            turn: number of times that the socket was empty.
-
-        Returns:
-            The reason to cut the connection, or None.
+        read_bytes: since it was accepted. turn: number of times that the socket was empty.
         """
         before = connection.held_bytes
         messages = connection.messages

@@ -15,7 +15,7 @@ import stat
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import zmq
@@ -74,11 +74,8 @@ class Identity:
     """Keys of a process, in Z85. server: public key of the server that it connects to; None for a server."""
 
     public: str
-    secret: str
-    server: str | None
-
-    def __repr__(self) -> str:
-        return f"Identity(public={self.public!r})"  # no secret in logs
+    secret: str = field(repr=False)  # not in logs
+    server: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
