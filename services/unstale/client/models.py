@@ -20,8 +20,6 @@ PLACES = 2  # concurrent downloads; each takes a model's size of disk or memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKey:
-    """Identity of a model."""
-
     run_id: str
     version: int
     checksum: str

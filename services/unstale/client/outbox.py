@@ -43,7 +43,7 @@ from unstale.client import atomic_file
 from unstale.client.actions import PendingUpdate
 from unstale.client.atomic_file import Facts, Record
 from unstale.errors import UserError
-from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble
+from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
 from unstale_proto import codec, limits, payload
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import ProcessStart, Update
@@ -104,11 +104,9 @@ class Outbox:
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
         self._calm_writes = _CALM_WRITES  # successful writes in a row; fewer mean that the disk may be full
-        try:
+        with user_errors("use client.directory", folder):
             private_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
-        except OSError as error:
-            raise trouble("use client.directory", folder, error) from None
         self._lock_clients()
 
     def _lock_clients(self) -> None:
@@ -184,10 +182,8 @@ class Outbox:
 
     def _list(self) -> Iterator[tuple[int, int]]:
         """Client and number of each update. Records which states exist; deletes incomplete files."""
-        try:
+        with user_errors("read client.directory", self.folder):
             names = os.listdir(self.folder)
-        except OSError as error:
-            raise trouble("read client.directory", self.folder, error) from None
         for name in names:
             match = _NAME.fullmatch(name)
             if match is None or (client_id := int(match[1])) not in self._clients:

@@ -38,8 +38,6 @@ GREETING_S = 5.0  # pause before a hello is sent again
 
 
 class State(StrEnum):
-    """State of a client session."""
-
     AWAY = "away"  # no connection
     GREETING = "greeting"  # hello sent, no welcome yet
     IN = "in"
@@ -117,7 +115,6 @@ class ClientSession:
         self._dispatch("unreachable")
 
     def received(self, message: Message, parcel: Payload, at_s: float) -> list[Action]:
-        """Handle a message from the server."""
         self._heard_s = at_s
         return self._dispatch(_event_of(message), message, parcel, at_s)
 
@@ -134,7 +131,6 @@ class ClientSession:
         return self._dispatch("leave", Bye(reason=reason))
 
     def trained(self, run_id: str, update: Update, parcel: Payload) -> list[Action]:
-        """A task is done."""
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None

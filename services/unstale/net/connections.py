@@ -29,8 +29,6 @@ GROWTH, SHRINK_MAX = 1.25, 16.0  # of a share from one look to the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits."""
-
     strangers_max: int = CLIENTS_MAX
     connections_max: int = CLIENTS_MAX  # strangers and clients, as the limit of open files allows
     hello_s: float = 15.0  # time until a connection must speak for a client
@@ -80,7 +78,6 @@ class Arrivals:
     _sites: dict[str, _Site] = field(default_factory=dict)  # the latest to waste is last
 
     def wasted(self, address: str) -> None:
-        """A connection from an address was wasted."""
         site = self._sites.pop(address, None) or _Site()
         site.wasted += 1
         self._sites[address] = site

@@ -92,9 +92,7 @@ def identity(file: Path, setting: str) -> Identity:
     setting: configuration key of the file.
     """
     where = f"{setting} {str(file)!r}"
-    fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
-    if "secret-key" not in fields:
-        raise UserError(f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`")
+    fields = _fields(file, where, secret=True)
     public, secret = _key(fields, "public-key", where), _key(fields, "secret-key", where)
     if zmq.curve_public(secret.encode()).decode() != public:
         raise UserError(f"{where}: its secret key does not belong to its public key; make a new pair")
@@ -119,28 +117,22 @@ def client_identity(file: str | None, server_file: str | None) -> Identity | Non
 def public_key(file: Path, setting: str) -> str:
     """Read a public key file. setting: as in `identity`. Raises UserError."""
     where = f"{setting} {str(file)!r}"
-    return _key(_public_fields(file, where), "public-key", where)
+    return _key(_fields(file, where, secret=False), "public-key", where)
 
 
 def read_owner(file: Path) -> tuple[str, Owner]:
     """Read a file of the folder `admitted`: a public key and its owner. Raises UserError."""
     where = str(file)
-    fields = _public_fields(file, where)
+    fields = _fields(file, where, secret=False)
     if "clients" not in fields:
         raise UserError(f'{where} does not name the clients of its key, expected a line like clients = "0-9"')
     clients = ClientIds.parse(fields["clients"], f"{where}: clients")
     return _key(fields, "public-key", where), Owner(file.name.removesuffix(PUBLIC_SUFFIX), clients)
 
 
-def _public_fields(file: Path, where: str) -> dict[str, str]:
-    fields = _fields(file, where, f"a file NAME{PUBLIC_SUFFIX} of `unstale keys new`", secret=False)
-    if "secret-key" in fields:
-        raise UserError(f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}")
-    return fields
-
-
-def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str, str]:
-    """The fields of a file, by name. secret: other users must not have access."""
+def _fields(file: Path, where: str, *, secret: bool) -> dict[str, str]:
+    """The fields of a file, by name. secret: whether it holds a secret key, so that others must not have access."""
+    expected = f"a file NAME{SECRET_SUFFIX if secret else PUBLIC_SUFFIX} of `unstale keys new`"
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -156,6 +148,10 @@ def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str,
     fields = dict(filter(None, map(_field, content.decode("ascii", "replace").splitlines())))
     if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
         raise UserError(f"{where} is not a key file, expected {expected}")
+    if secret and "secret-key" not in fields:
+        raise UserError(f"{where} holds no secret key, expected {expected}")
+    if not secret and "secret-key" in fields:
+        raise UserError(f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}")
     return fields
 
 
