@@ -300,10 +300,8 @@ class ClientSession:
             return []  # never sent
         self._version = max(self._version, beat.version)
         self._heard_beat = max(beat.number, self._heard_beat or 0)
-        actions: list[Action] = [*self._updates.send_unanswered(beat.number, beat=self._beats)]
-        if self._model_beat <= beat.number:  # chunks that were under way before it have arrived by now, or are lost
-            actions += self.continue_download()
-        return actions
+        sends = self._updates.send_unanswered(beat.number, beat=self._beats)
+        return [*sends, *self._request_model_again(beat.number)]
 
     def _on_unexpected(self, message: Message, _parcel: Payload, _at_s: float) -> list[Action]:
         text = f"a client does not accept {message.type!r} messages"
@@ -350,6 +348,10 @@ class ClientSession:
         return [Send(message=bye)]
 
     # --- the task ---
+
+    def _request_model_again(self, answered: int) -> list[Action]:
+        """Chunks that were under way before heartbeat `answered` have arrived by now, or are lost."""
+        return self.continue_download() if self._model_beat <= answered else []
 
     def _drop_task(self) -> None:
         self._task, self._awaits_model = None, False
