@@ -1,10 +1,9 @@
 """Worker pools that compute jobs: processes of this machine, or a Ray cluster."""
 
 from unstale import __version__
-from unstale.workers import pool, ray_pool
-from unstale.workers.pool import Pool
+from unstale.workers import pool
+from unstale.workers.pool import Pool, RayStart
 from unstale.workers.program import described
-from unstale.workers.ray_pool import RayStart
 
 FACTORY = "unstale_papers.worker:begin"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -17,7 +16,7 @@ def local(*modules: str) -> Pool:
 
 def on_ray(address: str, gpus: float) -> Pool:
     """The machines of a Ray cluster. gpus: of each job. Raises OSError, and UserError where Ray is not installed."""
-    return ray_pool.start(
+    return pool.on_ray(
         RayStart(
             address=address,
             key="--ray",

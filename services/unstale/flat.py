@@ -103,24 +103,6 @@ def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
 
 
-Description = tuple[tuple[str, tuple[int, ...], str], ...]
-"""Name, shape and dtype of each part of a vector, in its order."""
-
-
-def describe(module: nn.Module) -> Description:
-    """The parameters in vector order, which the wire contract signs."""
-    return _described(module.named_parameters())
-
-
-def describe_buffers(module: nn.Module) -> Description:
-    """The float buffers in the order of `buffers_b`; empty for most models."""
-    return _described(float_buffers(module))
-
-
-def _described(tensors: Iterable[tuple[str, Tensor]]) -> Description:
-    return tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors)
-
-
 def to_bytes(model_d: Tensor) -> memoryview:
     """The vector's little-endian float32 bytes, as a view if it is in host memory. model_d: [d] float32, contiguous."""
     # One call of torch detaches and copies to the host; three calls would release the interpreter lock twice.

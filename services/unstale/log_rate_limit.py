@@ -48,7 +48,6 @@ class PeerRateLimit(logging.Filter):
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write a record."""
         if not hasattr(record, _KEY):
             return True
         peer: Hashable = getattr(record, _KEY)

@@ -27,16 +27,13 @@ def load(
 ) -> type[T]:
     """The class of a part. A plug-in cannot replace a built-in class.
 
+    Raises UserError for an unknown name, or a plug-in that cannot be imported or has another base class.
+
     Args:
         kind: of the part, for messages.
-        name: of the part.
         group: of entry points.
         base, base_name: base class of a plug-in, and its name for messages.
-        built_in: built-in classes by name.
         other_names: valid names without a class, for messages.
-
-    Raises:
-        UserError: for an unknown name, or a plug-in that cannot be imported or has another base class.
     """
     if name in built_in:
         return built_in[name]
@@ -45,8 +42,7 @@ def load(
         loaded: type[T] = point.load()
     except (ImportError, AttributeError) as error:
         raise UserError(f"{kind} {name!r} cannot be imported from {point.value}: {error}") from error
-    is_derived = inspect.isclass(loaded) and issubclass(loaded, base)
-    if not is_derived:
+    if not (inspect.isclass(loaded) and issubclass(loaded, base)):
         raise UserError(f"{kind} {name!r} is {point.value}, expected a class derived from {base_name}")
     return loaded
 

@@ -35,7 +35,7 @@ def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
 def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
     server_timeout.heard(101.0)
-    server_timeout.welcomed(lease_s=10.0)
+    server_timeout.lease_s = 10.0
     assert server_timeout.due_s == 101.0 + SILENCE_S
     warning = server_timeout.warning(121.0)
     assert warning == (
@@ -49,7 +49,7 @@ def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
 
 def test_whatever_is_heard_begins_it_anew() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=0.0)
-    server_timeout.welcomed(lease_s=10.0)
+    server_timeout.lease_s = 10.0
     assert server_timeout.warning(25.0) is not None
     server_timeout.heard(29.0)
     assert server_timeout.warning(48.0) is None
@@ -59,7 +59,7 @@ def test_whatever_is_heard_begins_it_anew() -> None:
 
 def test_within_the_lease_silence_is_nothing_strange() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=1.0, at_s=0.0)
-    server_timeout.welcomed(lease_s=60.0)
+    server_timeout.lease_s = 60.0
     assert server_timeout.due_s == 60.0
     assert server_timeout.warning(59.0) is None
     with pytest.raises(UserError, match=r"for 60 s; "):
@@ -71,7 +71,7 @@ def test_without_a_bound_it_is_waited_for_ever() -> None:
     bound = "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a message"
     assert server_timeout.warning(3.0) == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"
     server_timeout.heard(4.0)
-    server_timeout.welcomed(lease_s=10.0)
+    server_timeout.lease_s = 10.0
     assert server_timeout.warning(24.0) == (
         f"no message from the server at {SERVER} for 20 s; waiting for it to come back for ever, because {bound}"
     )

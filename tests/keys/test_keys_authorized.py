@@ -10,8 +10,7 @@ import pytest
 
 from unstale.errors import UserError
 from unstale.net import keygen
-from unstale.net.authorized_keys import AuthorizedKeys
-from unstale.net.keys import ClientIds, Identity
+from unstale.net.keys import AuthorizedKeys, ClientIds, Identity
 
 IdentityOf = Callable[[str], Identity]
 

@@ -11,7 +11,7 @@ from kubernetes.kubelet import Cluster
 from kubernetes.manifests import K8S, MADE_BY_HAND
 from support.processes import START_S
 from unstale.net import keys
-from unstale.net.authorized_keys import AuthorizedKeys
+from unstale.net.keys import AuthorizedKeys
 
 
 @pytest.fixture

@@ -2,7 +2,15 @@
 
 import pytest
 
-from unstale.net.arrivals import GROWTH, SHARE_MIN, SITES_LIMITED_MAX, SITES_MAX, WASTED_AT_ONCE, WASTED_PER_S, Arrivals
+from unstale.net.connections import (
+    GROWTH,
+    SHARE_MIN,
+    SITES_LIMITED_MAX,
+    SITES_MAX,
+    WASTED_AT_ONCE,
+    WASTED_PER_S,
+    Arrivals,
+)
 
 
 def waste(arrivals: Arrivals, count: float, site: str = "10.0.0.1") -> None:

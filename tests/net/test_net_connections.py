@@ -2,12 +2,12 @@
 
 import pytest
 
-from unstale.net.arrivals import Arrivals
 from unstale.net.connections import (
     HANDSHAKE_BYTES,
     MEMORY,
     MESSAGE_TOO_LONG,
     STRANGER_BYTES_MAX,
+    Arrivals,
     Connection,
     ConnectionLimits,
     ConnectionTable,

@@ -11,8 +11,7 @@ import pytest
 
 from support.running import PATIENCE_S
 from unstale.net import syn_filter
-from unstale.net.arrivals import SITES_LIMITED_MAX
-from unstale.net.connections import site_of
+from unstale.net.connections import SITES_LIMITED_MAX, site_of
 
 pytestmark = [
     pytest.mark.network,

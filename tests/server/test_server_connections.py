@@ -14,7 +14,7 @@ from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
 from unstale.config import Settings
 from unstale.net import keygen, keys
-from unstale.net.arrivals import WASTED_AT_ONCE
+from unstale.net.connections import WASTED_AT_ONCE
 from unstale.net.memory import MemoryBound
 from unstale_proto import codec
 from unstale_proto.errors import Reason
@@ -195,7 +195,7 @@ def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_ot
             peer.send(bytes(15_000 * (number + 1)))
         until(lambda: limiter.table.held_bytes >= 90_000, "all of it was read")
         used = iter([3, 3, 3, 2, 2, 0])  # over the bound before and after free memory is returned, twice
-        limiter._memory = MemoryBound(1, used=lambda: next(used, 0), shrink=lambda: None)
+        limiter.memory = MemoryBound(1, used=lambda: next(used, 0), shrink=lambda: None)
         assert peers[2].is_ended()
         assert peers[1].is_ended()
         make_rounds(client, task)

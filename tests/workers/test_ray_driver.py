@@ -12,7 +12,7 @@ import pytest
 from unstale.errors import UserError
 from unstale.workers.channel import Kind, receive, send
 from unstale.workers.channel import Pipe as Side
-from unstale.workers.ray_pool import RayStart
+from unstale.workers.pool import RayStart
 
 module = pytest.importorskip("unstale.workers.ray_driver", reason="Ray is not installed", exc_type=ImportError)
 exceptions = pytest.importorskip("ray.exceptions")

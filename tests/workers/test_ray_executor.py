@@ -10,9 +10,9 @@ from safetensors.torch import load, save
 
 from support.running import until
 from unstale.errors import UserError, WorkerLostError
-from unstale.workers import pool, ray_pool
+from unstale.workers import pool
 from unstale.workers.inversion_executor import InversionExecutor
-from unstale.workers.ray_pool import RayStart
+from unstale.workers.pool import RayStart
 
 VALUES = torch.arange(3.0)
 FULL, EMPTY = save({"values": VALUES}), save({"values": torch.empty(0)})
@@ -22,8 +22,8 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExecutor]]:
-    monkeypatch.setattr(ray_pool, "DRIVER", "workers.simulated_driver")
-    monkeypatch.setattr(ray_pool, "find_spec", lambda name: True)
+    monkeypatch.setattr(pool, "DRIVER", "workers.simulated_driver")
+    monkeypatch.setattr(pool, "find_spec", lambda name: True)
     made: list[InversionExecutor] = []
 
     def connect(address: str) -> InversionExecutor:
@@ -94,7 +94,7 @@ def test_why_it_does_not_come_back_is_said(to, tmp_path):
 
 
 def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
-    monkeypatch.setattr(ray_pool, "END_S", 10_000.0)  # in which it would not
+    monkeypatch.setattr(pool, "END_S", 10_000.0)  # in which it would not
     there = to("leaves")
     why_lost(there, EMPTY)
     assert why_lost(there, FULL) == "the Ray cluster leaves is gone"
@@ -102,13 +102,13 @@ def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
 
 
 def test_one_that_does_not_listen_loses_the_group(to, monkeypatch):
-    monkeypatch.setattr(ray_pool, "FRAME_S", 1)
+    monkeypatch.setattr(pool, "FRAME_S", 1)
     there = to("listens no more")
     assert why_lost(there, save({"values": torch.zeros(10**6)})) == "the Ray cluster listens no more is gone"
 
 
 def test_one_that_does_not_finish_what_it_sends_loses_the_group(to, monkeypatch):
-    monkeypatch.setattr(ray_pool, "FRAME_S", 1)
+    monkeypatch.setattr(pool, "FRAME_S", 1)
     assert why_lost(to("stammers"), EMPTY) == "the Ray cluster stammers is gone"
 
 
@@ -159,6 +159,6 @@ def test_it_takes_no_program_from_the_folder_of_the_run(to, tmp_path, monkeypatc
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_a_cluster_of_its_own_listens_to_this_machine_alone(to, monkeypatch):
-    monkeypatch.setattr(ray_pool, "DRIVER", "workers.ray_address")
+    monkeypatch.setattr(pool, "DRIVER", "workers.ray_address")
     with pytest.raises(UserError, match=r"^127\.0\.0\.1$"):
         to("local")

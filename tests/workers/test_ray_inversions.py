@@ -21,7 +21,7 @@ from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.net.clock import now_s
-from unstale.workers import ray_pool
+from unstale.workers import pool
 from unstale.workers.inversion_executor import InversionExecutor, connect
 from workers.gated_model import FOLDER
 
@@ -255,7 +255,7 @@ def test_a_worker_that_knows_the_model_not_is_refused_in_a_sentence(address):
 
 
 def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(ray_pool, "find_spec", lambda name: None)
+    monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         connect(settings("auto"), DATA)
     assert str(caught.value) == (

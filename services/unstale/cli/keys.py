@@ -63,7 +63,7 @@ def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> N
 def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
     """List the keys that are admitted, and their clients."""
     from unstale.net import keys
-    from unstale.net.authorized_keys import AuthorizedKeys
+    from unstale.net.keys import AuthorizedKeys
 
     admitted = AuthorizedKeys(folder / keys.ADMITTED).owners
     if as_json:

@@ -19,7 +19,7 @@ import torch
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, trouble
+from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"
@@ -59,9 +59,7 @@ def write(
 ) -> None:
     """Write or replace a file. Raises OSError, and then leaves the old file as it was.
 
-    Args:
-        parts: each in frames of format "B".
-        durable: the file survives a power failure.
+    parts: each in frames of format "B". durable: the file survives a power failure.
     """
     sizes = [sum(len(frame) for frame in frames) for frames in parts]
     encoded = json.dumps({**facts, "parts": sizes}).encode()
@@ -90,10 +88,8 @@ def write(
 
 def read(path: Path, kind: type[F]) -> Record[F]:
     """Read a file with facts of a kind. Raises DamagedError for other contents, UserError for an unreadable file."""
-    try:
+    with user_errors("read", path):
         contents = _contents(path)
-    except OSError as error:
-        raise trouble("read", path, error) from None
     body, checksum = contents[:-_CHECKSUM_BYTES], contents[-_CHECKSUM_BYTES:]
     is_intact = xxhash.xxh3_64_intdigest(body) == int.from_bytes(checksum, "little")
     if contents[: len(MAGIC)] != MAGIC or not is_intact:

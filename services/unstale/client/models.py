@@ -20,8 +20,6 @@ PLACES = 2  # concurrent downloads; each takes a model's size of disk or memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKey:
-    """Identity of a model."""
-
     run_id: str
     version: int
     checksum: str
@@ -29,7 +27,7 @@ class ModelKey:
 
     @property
     def name(self) -> str:
-        """Of its partial file."""
+        """Name of its partial file."""
         return f"{self.run_id[:8]}-{self.version}-{self.checksum}"
 
 
@@ -55,34 +53,19 @@ class _Model:
             self.receiving = None
 
 
+@dataclass(slots=True)
 class Models:
-    """For one thread.
+    """For one thread."""
 
-    Args:
-        open_part: opens a partial file by name; raises OSError.
-        spare_part: makes a partial file in memory.
-        found, delete: names of partial files of earlier processes, and how to delete one.
-    """
-
-    def __init__(
-        self,
-        open_part: Callable[[str], Part],
-        spare_part: Callable[[], Part],
-        *,
-        partial_names: Sequence[str] = (),
-        delete: Callable[[str], None] = lambda _: None,
-        window_bytes: int = WINDOW_BYTES,
-        places: int = PLACES,
-    ) -> None:
-        self._open_part = open_part
-        self._spare_part = spare_part
-        self._partial_names = list(partial_names)
-        self._delete = delete
-        self._window_bytes = window_bytes
-        self._places = places
-        self._models: dict[ModelKey, _Model] = {}
-        self._key_of: dict[int, ModelKey] = {}  # by client
-        self._woken: dict[int, None] = {}
+    open_part: Callable[[str], Part]  # opens a partial file by name; raises OSError
+    spare_part: Callable[[], Part]  # makes a partial file in memory
+    partial_names: list[str] = field(default_factory=list)  # of partial files of earlier processes
+    delete: Callable[[str], None] = lambda _: None  # deletes one of those
+    window_bytes: int = WINDOW_BYTES
+    places: int = PLACES
+    _models: dict[ModelKey, _Model] = field(default_factory=dict, init=False)
+    _key_of: dict[int, ModelKey] = field(default_factory=dict, init=False)  # by client
+    _woken: dict[int, None] = field(default_factory=dict, init=False)
 
     def want(self, client_id: int, task_id: int, key: ModelKey) -> None:
         """A client received a task with this model. It calls `ask` itself, so it is not woken."""
@@ -170,13 +153,10 @@ class Models:
             if model.is_incomplete and model.receiving is not None and model.receiving.is_whole:
                 self._complete(model, model.receiving)
         incomplete = [(key, model) for key, model in self._models.items() if model.is_incomplete]
-        for key, model in incomplete[: self._places]:
+        for key, model in incomplete[: self.places]:
             if model.receiving is None:
                 self._start(key, model)
                 self._woken[model.downloader] = None
-        self._drop_unwanted()
-
-    def _drop_unwanted(self) -> None:
         unwanted = [key for key, model in self._models.items() if not model.tasks]
         for key in unwanted[-1:]:  # the next task may use it; it takes no memory until then
             self._models[key].frames = None
@@ -186,11 +166,11 @@ class Models:
     def _start(self, key: ModelKey, model: _Model) -> None:
         self._delete_found(except_name=key.name)
         try:
-            part = self._open_part(key.name)
+            part = self.open_part(key.name)
         except OSError as error:
             part = self._part_in_memory(error)
         task_id = model.tasks[model.downloader]
-        receiving = Receiving(task_id, key.payload_bytes, key.checksum, part, window_bytes=self._window_bytes)
+        receiving = Receiving(task_id, key.payload_bytes, key.checksum, part, window_bytes=self.window_bytes)
         receiving.has_place = True
         model.receiving = receiving
         if receiving.is_whole and receiving.is_right():
@@ -208,10 +188,10 @@ class Models:
 
     def _part_in_memory(self, error: OSError) -> Part:
         log.warning("a model cannot be stored on disk (%s); it is downloaded to memory", error.strerror)
-        return self._spare_part()
+        return self.spare_part()
 
     def _delete_found(self, except_name: str | None = None) -> None:
-        for name in self._partial_names:
+        for name in self.partial_names:
             if name != except_name:
-                self._delete(name)
-        self._partial_names.clear()
+                self.delete(name)
+        self.partial_names.clear()

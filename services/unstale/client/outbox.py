@@ -3,7 +3,7 @@
     CLIENT-NUMBER.update    an update, stored before it is first sent, deleted after its ack. NUMBER: of its task
     CLIENT.state            the client's own state, for trainings with state and lossy encodings
     lock                    which clients have a process here
-    starts                  number of processes started here (`client.process_start`)
+    starts                  number of processes started here, and a random name of the folder
 
 An accepted update may change the state of its client (SCAFFOLD's c_i, MOON's last model), which must happen exactly
 once, wherever the process is killed. So the file of an update holds the state after it too, and an accepting `ack`
@@ -18,27 +18,32 @@ again.
 
 An update that cannot be stored, on a full disk for example, is kept in memory and sent all the same, with one warning.
 No promise is broken: it has no ack yet, so if the process is killed too, the server gives the task again.
+
+Starts are counted because the server keeps, of two processes of one client, the one that started later, in whatever
+order their hellos arrive.
 """
 
 import logging
 import os
 import re
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field
 from torch import Tensor
 
 from unstale import flat
-from unstale.client import atomic_file, process_start
+from unstale.client import atomic_file
 from unstale.client.actions import PendingUpdate
 from unstale.client.atomic_file import Facts, Record
 from unstale.errors import UserError
-from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble
+from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
 from unstale_proto import codec, limits, payload
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import ProcessStart, Update
@@ -70,6 +75,13 @@ class _UpdateFacts(Facts):
     keeps: tuple[str, ...]
 
 
+class _StartFacts(Facts):
+    """home: random name of the folder. number: of starts."""
+
+    home: str = Field(pattern=r"^[0-9a-f]{32}$")
+    number: int = Field(ge=0)
+
+
 class _Stored(NamedTuple):
     """A stored update. keeps: whether it holds state."""
 
@@ -91,13 +103,10 @@ class Outbox:
         self._stored: dict[tuple[int, int], _Stored] = {}  # by client and number
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
-        self._is_short = False  # files cannot be stored
-        self._calm_writes = 0  # successful writes in a row since
-        try:
+        self._calm_writes = _CALM_WRITES  # successful writes in a row; fewer mean that the disk may be full
+        with user_errors("use client.directory", folder):
             private_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
-        except OSError as error:
-            raise trouble("use client.directory", folder, error) from None
         self._lock_clients()
 
     def _lock_clients(self) -> None:
@@ -126,8 +135,40 @@ class Outbox:
     # --- when the process starts ---
 
     def next_start(self) -> ProcessStart:
-        """Count the start of this process. Called once."""
-        return process_start.next_start(self.folder, self._lock)
+        """Count and store one more start. Called once.
+
+        If it cannot be stored, the next process has the same number, and the server keeps the one with the latest
+        hello.
+        """
+        path = self.folder / "starts"
+        with self._exclusive():
+            last = _read_starts(path)
+            home = secrets.token_hex(16) if last is None else last.home
+            number = 1 if last is None else last.number + 1
+            try:
+                atomic_file.write(path, {"home": home, "number": number}, [], durable=True)
+            except OSError as error:
+                log.warning("cannot write %s (%s); the start of this process is not counted", path, error.strerror)
+        return ProcessStart(home=home, number=number)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Lock the byte of the lock file after those of all clients."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, limits.CLIENTS_MAX, os.SEEK_SET)
+        except OSError as error:
+            raise UserError(
+                f"client.directory cannot be locked ({error.strerror}); name a folder on another disk"
+            ) from None
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, limits.CLIENTS_MAX, os.SEEK_SET)
 
     def load(self) -> dict[int, list[PendingUpdate]]:
         """The unacknowledged updates by client, oldest first and fewer than `HOLDING_MAX` each.
@@ -141,10 +182,8 @@ class Outbox:
 
     def _list(self) -> Iterator[tuple[int, int]]:
         """Client and number of each update. Records which states exist; deletes incomplete files."""
-        try:
+        with user_errors("read client.directory", self.folder):
             names = os.listdir(self.folder)
-        except OSError as error:
-            raise trouble("read client.directory", self.folder, error) from None
         for name in names:
             match = _NAME.fullmatch(name)
             if match is None or (client_id := int(match[1])) not in self._clients:
@@ -282,18 +321,16 @@ class Outbox:
         try:
             atomic_file.write(path, facts, parts, durable=self._durable)
         except OSError as error:
-            self._calm_writes = 0
-            if not self._is_short:
-                self._is_short = True
+            if self._calm_writes == _CALM_WRITES:
                 log.warning(
                     "%s; until then updates are kept in memory, and lost if this process is killed",
                     trouble("write", path, error),
                 )
+            self._calm_writes = 0
             return False
-        if self._is_short:
+        if self._calm_writes < _CALM_WRITES:
             self._calm_writes += 1
             if self._calm_writes == _CALM_WRITES:
-                self._is_short, self._calm_writes = False, 0
                 log.info("%s: updates are stored again", self.folder)
         return True
 
@@ -305,6 +342,17 @@ class Outbox:
     def _delete(self, path: Path) -> None:
         with suppress(OSError):  # an update left here is sent again after the next start, and found to be a duplicate
             path.unlink()
+
+
+def _read_starts(path: Path) -> _StartFacts | None:
+    """None if the file is absent or damaged: the count restarts."""
+    if not path.exists():
+        return None
+    try:
+        return atomic_file.read(path, _StartFacts).facts
+    except DamagedError as error:
+        log.warning("%s; the count of process starts restarts", error)
+        return None
 
 
 def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, memoryview]]:

@@ -35,13 +35,8 @@ class Residuals:
     def encode(
         self, client_id: int, number: int, parts: Sequence[Tensor], encoding: Encoding
     ) -> tuple[Payload, Mapping[str, Tensor]]:
-        """Encode an update; repeating it gives the same result.
-
-        Args:
-            parts: of the payload, the first [d] float32.
-
-        Returns:
-            The payload as frames, and the state to store with it: none if something is not finite.
+        """The payload of an update, and the state to store with it: none if something is not finite. Repeating the
+        call gives the same result. parts: of the payload, the first [d] float32.
         """
         vector_d, *parts_behind = (part.detach().cpu() for part in parts)
         behind = [flat.to_bytes(part) for part in parts_behind]

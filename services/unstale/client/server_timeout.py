@@ -1,5 +1,6 @@
 """The time that a server may be silent. Pure."""
 
+from dataclasses import dataclass
 from math import inf
 
 from unstale.errors import UserError
@@ -8,54 +9,50 @@ FIRST_WORD_S = 3.0  # silence before the first warning about a server that has n
 SILENCE_S = 20.0  # the same for one that has, although it answers heartbeats
 
 
+@dataclass(slots=True)
 class ServerTimeout:
     """Warns about a silent server, and gives up after `patience_s` seconds of silence; None waits for ever.
 
     A client never gives up within the lease that the server grants: there may be nothing to send.
     """
 
-    def __init__(self, server: str, patience_s: float | None, at_s: float) -> None:
-        self._server = server
-        self._patience_s = inf if patience_s is None else patience_s
-        self._lease_s: float | None = None
-        self._since_s = at_s
-        self._has_warned = False
+    server: str
+    patience_s: float | None
+    at_s: float  # time of the latest message
+    lease_s: float | None = None  # of the latest welcome
+    has_warned: bool = False  # since the latest message
 
     def heard(self, at_s: float) -> None:
         """A message arrived."""
-        self._since_s, self._has_warned = at_s, False
-
-    def welcomed(self, lease_s: float) -> None:
-        """A welcome arrived. lease_s: the lease in it."""
-        self._lease_s = lease_s
+        self.at_s, self.has_warned = at_s, False
 
     @property
     def due_s(self) -> float:
         """Time of the next warning or of the end, if no message arrives before; infinity for never."""
-        return self._since_s + (self._limit_s if self._has_warned else min(self._limit_s, self._warn_after_s))
+        return self.at_s + (self._limit_s if self.has_warned else min(self._limit_s, self._warn_after_s))
 
     def warning(self, at_s: float) -> str | None:
         """The warning that is due now, once per silence. Raises UserError when the limit is reached."""
-        silence_s = at_s - self._since_s
+        silence_s = at_s - self.at_s
         if silence_s >= self._limit_s:
             raise UserError(self._last_message)
-        if silence_s < self._warn_after_s or self._has_warned:
+        if silence_s < self._warn_after_s or self.has_warned:
             return None
-        self._has_warned = True
-        if self._lease_s is None:
-            return f"no server answers at {self._server} yet; retrying {self._for_how_long}"
+        self.has_warned = True
+        if self.lease_s is None:
+            return f"no server answers at {self.server} yet; retrying {self._for_how_long}"
         return (
-            f"no message from the server at {self._server} for {self._warn_after_s:.0f} s; "
+            f"no message from the server at {self.server} for {self._warn_after_s:.0f} s; "
             f"waiting for it to come back {self._for_how_long}"
         )
 
     @property
     def _warn_after_s(self) -> float:
-        return FIRST_WORD_S if self._lease_s is None else max(SILENCE_S, self._lease_s)
+        return FIRST_WORD_S if self.lease_s is None else max(SILENCE_S, self.lease_s)
 
     @property
     def _limit_s(self) -> float:
-        return max(self._patience_s, self._lease_s or 0.0)
+        return inf if self.patience_s is None else max(self.patience_s, self.lease_s or 0.0)
 
     @property
     def _for_how_long(self) -> str:
@@ -68,9 +65,9 @@ class ServerTimeout:
 
     @property
     def _last_message(self) -> str:
-        if self._lease_s is None:
-            return f"no server answered at {self._server} for {self._limit_s:g} s; start it, or check client.server"
+        if self.lease_s is None:
+            return f"no server answered at {self.server} for {self._limit_s:g} s; start it, or check client.server"
         return (
-            f"no message from the server at {self._server} for {self._limit_s:g} s; "
+            f"no message from the server at {self.server} for {self._limit_s:g} s; "
             "start this client again when the server is back, or set client.patience_s higher"
         )

@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale.client.actions import Action, Retire, Send, Settle, Train, Warn
-from unstale.client.hosted_client import HostedClient
+from unstale.client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale.client.models import Models
 from unstale.client.outbox import Outbox
 from unstale.client.server_timeout import ServerTimeout
@@ -47,88 +46,97 @@ class StopNow:
 QueueItem = Result | StopNow | Ping
 
 
+@dataclass(slots=True)
+class HostedClient:
+    """A hosted client. finished: the result of its newest task, held until the client's device would be done."""
+
+    session: ClientSession
+    socket: zmq.Socket[bytes]
+    finished: Ready | Failed | None = None
+    finished_s: float = 0.0
+    run_is_over: bool = False  # the server has finished the run
+    away_s: float = 0.0  # time at which it lost its connection; infinity while it has one
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has no connection."""
+        return self.session.state is State.AWAY
+
+    @property
+    def is_in_the_run(self) -> bool:
+        """Whether it takes part, or tries to."""
+        return self.session.state is not State.OVER
+
+    @property
+    def due_s(self) -> float:
+        """Time of its next timer; infinity for never."""
+        session_s = inf if self.session.due_s is None else self.session.due_s
+        return session_s if self.finished is None else min(session_s, self.finished_s)
+
+
+@dataclass(kw_only=True, eq=False)
 class ClientProcess:
-    """Hosts clients until the run is finished or `stop` is called.
+    """Hosts clients until the run is finished or `stop` is called."""
 
-    Args:
-        prepare, durations, outbox: as in `Worker`; the outbox is closed with the process.
-        heartbeat_s: of the connections; the welcome holds that of the clients.
-        linger_s: time for unsent messages when the process ends.
-        patience_s: silence of the server after which the process ends; None for never.
-        identity: own key, and the key of the server; None for plain text.
-        http_address: HOST:PORT of metrics and health checks; None for none.
-    """
+    server: str
+    client_ids: range
+    prepare: Callable[[Welcome], TrainingContext]  # as in `Worker`
+    heartbeat_s: float  # of the connections; the welcome holds that of the clients
+    linger_s: float  # time for unsent messages when the process ends
+    patience_s: float | None = None  # silence of the server after which the process ends; None for never
+    durations: Callable[[Welcome], Durations] | None = None  # as in `Worker`
+    outbox: Outbox | None = None  # closed with the process
+    identity: Identity | None = None  # own key, and the key of the server; None for plain text
+    http_address: str | None = None  # HOST:PORT of metrics and health checks; port 0 is replaced by a free one
 
-    def __init__(
-        self,
-        *,
-        server: str,
-        client_ids: range,
-        prepare: Callable[[Welcome], TrainingContext],
-        heartbeat_s: float,
-        linger_s: float,
-        patience_s: float | None = None,
-        durations: Callable[[Welcome], Durations] | None = None,
-        outbox: Outbox | None = None,
-        identity: Identity | None = None,
-        http_address: str | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
         sockets.require_libzmq()
-        files.allow_connections(len(client_ids), files_each=2)
-        self._server = server
-        self._patience_s = patience_s
-        self._linger_s = linger_s
+        files.allow_connections(len(self.client_ids), files_each=2)
         self._queue: WakeableQueue[QueueItem] = WakeableQueue()
-        self._worker = Worker(prepare, self._queue.post, durations, outbox)
-        self._outbox = outbox
-        self._stored = {} if outbox is None else outbox.load()
+        self._worker = Worker(self.prepare, self._queue.post, self.durations, self.outbox)
+        stored = {} if self.outbox is None else self.outbox.load()
+        self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, max(1023, len(client_ids) + 16))
+        self._context.set(zmq.MAX_SOCKETS, max(1023, len(self.client_ids) + 16))
         self._poller = zmq.Poller()
         self._poller.register(self._queue.fileno(), zmq.POLLIN)
         self._clients: dict[int, HostedClient] = {}
         self._client_of: dict[zmq.Socket[bytes], HostedClient] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = WeakValueDictionary()
-        self._models = _models_of(client_ids.start, outbox)
-        self._is_welcome = False
+        self._models = _models_of(self.client_ids.start, self.outbox)
+        self._run_id: str | None = None  # of the first welcome
         self._stopped = False
         self._ended: list[Retire] = []
         self._unanswered: set[int] = set()  # clients whose goodbye at the end of the run has no answer
         self._dealer = partial(
-            sockets.dealer, self._context, heartbeat_s=heartbeat_s, linger_s=linger_s, identity=identity
+            sockets.dealer, self._context, heartbeat_s=self.heartbeat_s, linger_s=self.linger_s, identity=self.identity
         )
-        self._public = None if identity is None else identity.public
-        self._host(client_ids, None if outbox is None else outbox.next_start())
+        start = None if self.outbox is None else self.outbox.next_start()
+        for client_id in self.client_ids:
+            self._host(client_id, stored.get(client_id, ()), start)
         instruments = self._instruments()
         self._stats = ClientStats(instruments.record_all, now_s)
         self._http = None
-        if http_address is not None:
+        if self.http_address is not None:
             self._http = HttpService(
-                http_address,
+                self.http_address,
                 instruments.registry,
                 key="client.http_address",
                 healthy=self._is_healthy,
                 ready=self._is_ready,
             )
-        self.http_address = None if self._http is None else self._http.address
+            self.http_address = self._http.address
 
-    def _host(self, client_ids: range, start: ProcessStart | None) -> None:
-        for client_id in client_ids:
-            socket = self._dealer()
-            if client_id == client_ids.start:  # address and key are the same for all clients
-                self._watch_handshakes(socket)
-            sockets.connect(socket, self._server)
-            session = ClientSession(
-                client_id,
-                secrets.token_hex(16),
-                self._stored.get(client_id, ()),
-                models=self._models,
-                offers=encodings.NAMES,
-                start=start,
-            )
-            client = HostedClient(session, socket, away_s=now_s())
-            self._clients[client_id] = self._client_of[socket] = client
-            self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+    def _host(self, client_id: int, stored: Sequence[PendingUpdate], start: ProcessStart | None) -> None:
+        socket = self._dealer()
+        if not self._clients:  # address and key are the same for all clients
+            self._watch_handshakes(socket)
+        sockets.connect(socket, self.server)
+        token = secrets.token_hex(16)
+        session = ClientSession(client_id, token, stored, models=self._models, offers=encodings.NAMES, start=start)
+        client = HostedClient(session, socket, away_s=now_s())
+        self._clients[client_id] = self._client_of[socket] = client
+        self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
 
     def _instruments(self) -> Instruments:
         instruments = Instruments(catalogue.CLIENT_CATALOGUE)
@@ -149,7 +157,7 @@ class ClientProcess:
         """Whether the loop answers."""
         ping = Ping()
         self._queue.post(ping)
-        return ping.is_answered(PING_S)
+        return ping.answered.wait(PING_S)
 
     def _is_ready(self) -> bool:
         """Whether each client is in the run, or has ended."""
@@ -161,7 +169,7 @@ class ClientProcess:
 
     def run(self) -> None:
         """Work until the end. Raises UserError when the server refuses a client, or is silent for too long."""
-        self._server_timeout = ServerTimeout(self._server, self._patience_s, now_s())
+        self._server_timeout = ServerTimeout(self.server, self.patience_s, now_s())
         self._worker.start()
         reason = "the client ends"
         try:
@@ -190,11 +198,11 @@ class ClientProcess:
         self._queue.close()
         if all(client.run_is_over for client in self._clients.values()):
             self._models.close()
-        if self._outbox is not None:
+        if self.outbox is not None:
             for client_id, client in self._clients.items():
                 if client.run_is_over and client.session.run_id is not None:
-                    self._outbox.clear(client_id, client.session.run_id)
-            self._outbox.close()
+                    self.outbox.clear(client_id, client.session.run_id)
+            self.outbox.close()
 
     def _await_answers(self) -> None:
         """Read until the server has answered all goodbyes, for `linger_s` at most. Closing a connection that has unread
@@ -202,7 +210,7 @@ class ClientProcess:
         """
         for source in (self._queue.fileno(), self._handshakes.monitor):
             self._poller.unregister(source)
-        until_s = now_s() + self._linger_s
+        until_s = now_s() + self.linger_s
         while self._unanswered and (left_s := until_s - now_s()) > 0:
             for socket, _ in self._poller.poll(int(left_s * 1000) + 1):
                 self._receive(self._client_of[socket])
@@ -247,8 +255,8 @@ class ClientProcess:
 
     def _watch_handshakes(self, socket: zmq.Socket[bytes]) -> None:
         """Find out why a socket, not yet connected, gets no connection."""
-        settings = ("client.key", "client.server_key")
-        self._handshakes = Handshakes(socket, self._server, self._public, settings)
+        public = None if self.identity is None else self.identity.public
+        self._handshakes = Handshakes(socket, self.server, public, ("client.key", "client.server_key"))
         self._poller.register(self._handshakes.monitor, zmq.POLLIN)
 
     @property
@@ -269,7 +277,7 @@ class ClientProcess:
         self._handshakes.close()
         self._replace_socket(client)
         self._watch_handshakes(client.socket)
-        sockets.connect(client.socket, self._server)
+        sockets.connect(client.socket, self.server)
         self._poll(client)
 
     def _replace_socket(self, client: HostedClient) -> None:
@@ -315,18 +323,17 @@ class ClientProcess:
             self._unanswered.discard(client.session.client_id)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        self._server_timeout.welcomed(welcome.lease_s)
-        if self._is_welcome:
+        self._server_timeout.lease_s = welcome.lease_s
+        if self._run_id is not None:
             return
-        self._is_welcome = True
-        log.info("joined run %s of the server at %s", welcome.run_id, self._server)
-        runs = [pending.run_id for updates in self._stored.values() for pending in updates]
-        self._stored.clear()
-        resent = runs.count(welcome.run_id)
+        self._run_id = welcome.run_id
+        log.info("joined run %s of the server at %s", welcome.run_id, self.server)
+        resent = self._stored_runs.count(welcome.run_id)
+        dropped = len(self._stored_runs) - resent
         if resent:
             log.info("unacknowledged updates of an earlier process, sent again: %d", resent)
-        if len(runs) > resent:
-            log.warning("unacknowledged updates of another run, dropped: %d", len(runs) - resent)
+        if dropped:
+            log.warning("unacknowledged updates of another run, dropped: %d", dropped)
 
     def _handle(self, item: QueueItem) -> None:
         match item:

@@ -9,6 +9,7 @@ receiver gives credit, and is recovered in the same way.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,8 +38,6 @@ GREETING_S = 5.0  # pause before a hello is sent again
 
 
 class State(StrEnum):
-    """State of a client session."""
-
     AWAY = "away"  # no connection
     GREETING = "greeting"  # hello sent, no welcome yet
     IN = "in"
@@ -74,52 +73,36 @@ def _expanded(rows: _Rows) -> dict[tuple[State, str], Transition]:
     }
 
 
+@dataclass(slots=True, eq=False)
 class ClientSession:
-    """State of one client. Each call takes the time and returns actions, to be executed in order.
+    """State of one client. Each call takes the time and returns actions, to be executed in order."""
 
-    Args:
-        token: 16 random bytes in hex, drawn once per process.
-        kept: unacknowledged updates of earlier processes, fewer than `HOLDING_MAX`.
-        models: receiver of models in chunks; None refuses those.
-        chunk_bytes: most bytes of an update's chunk.
-        offers: names of the encodings that this client supports; None for float32 alone.
-        start: of this process; None where nothing is stored.
+    client_id: int
+    token: str  # 16 random bytes in hex, drawn once per process
+    kept: InitVar[Sequence[PendingUpdate]] = ()  # unacknowledged ones of earlier processes, fewer than `HOLDING_MAX`
+    _: KW_ONLY
+    models: Models | None = None  # receiver of models in chunks; None refuses those
+    chunk_bytes: InitVar[int] = limits.CHUNK_BYTES  # most bytes of an update's chunk
+    offers: tuple[str, ...] | None = None  # names of the encodings that this client supports; None for float32 alone
+    start: ProcessStart | None = None  # of this process; None where nothing is stored
+    state: State = State.AWAY
+    due_s: float | None = None  # time of the next call of `tick`; None for never
+    _updates: PendingUpdates = field(init=False)
+    _welcome: Welcome | None = None
+    _task: Task | None = None
+    _awaits_model: bool = False  # of the task, in chunks
+    _model_beat: int = 0  # number of the first heartbeat after the latest message about that model
+    _beats: int = 0
+    _heard_beat: int | None = None
+    _heard_s: float = 0.0
+    _version: int = 0
+    _newest_task_id: int = 0
+    _has_newest: bool = False  # received, and not given back
+    _warned: set[Reason] = field(default_factory=set)
 
-    Attributes:
-        due_s: time of the next call of `tick`; None for never.
-    """
-
-    def __init__(
-        self,
-        client_id: int,
-        token: str,
-        kept: Sequence[PendingUpdate] = (),
-        *,
-        models: Models | None = None,
-        chunk_bytes: int = limits.CHUNK_BYTES,
-        offers: tuple[str, ...] | None = None,
-        start: ProcessStart | None = None,
-    ) -> None:
+    def __post_init__(self, kept: Sequence[PendingUpdate], chunk_bytes: int) -> None:
         assert len(kept) < limits.HOLDING_MAX
-        self.client_id = client_id
-        self.state = State.AWAY
-        self.due_s: float | None = None
-        self._token = token
-        self._offers = offers
-        self._start = start
-        self._models = models
         self._updates = PendingUpdates(kept, chunk_bytes=chunk_bytes)
-        self._welcome: Welcome | None = None
-        self._task: Task | None = None
-        self._awaits_model = False  # of the task, in chunks
-        self._model_beat = 0  # number of the first heartbeat after the latest message about that model
-        self._beats = 0
-        self._heard_beat: int | None = None
-        self._heard_s = 0.0
-        self._version = 0
-        self._newest_task_id = 0
-        self._has_newest = False  # received, and not given back
-        self._warned: set[Reason] = set()
 
     # --- inputs ---
 
@@ -132,7 +115,6 @@ class ClientSession:
         self._dispatch("unreachable")
 
     def received(self, message: Message, parcel: Payload, at_s: float) -> list[Action]:
-        """Handle a message from the server."""
         self._heard_s = at_s
         return self._dispatch(_event_of(message), message, parcel, at_s)
 
@@ -149,7 +131,6 @@ class ClientSession:
         return self._dispatch("leave", Bye(reason=reason))
 
     def trained(self, run_id: str, update: Update, parcel: Payload) -> list[Action]:
-        """A task is done."""
         if not self.wants(run_id, update.task_id):
             return []
         assert self._task is not None
@@ -174,11 +155,11 @@ class ClientSession:
         """Request the model of the task, or start the training if the model is complete."""
         if self._task is None or not self._awaits_model:
             return []
-        assert self._models is not None and self._welcome is not None
+        assert self.models is not None and self._welcome is not None
         self._model_beat = self._beats
-        credit = self._models.ask(self.client_id) if self.state is State.IN else None
+        credit = self.models.ask(self.client_id) if self.state is State.IN else None
         actions: list[Action] = [] if credit is None else [Send(message=credit)]
-        frames = self._models.frames(self.client_id)
+        frames = self.models.frames(self.client_id)
         if frames is not None:
             self._awaits_model = False
             actions.append(Train(welcome=self._welcome, task=self._task, parcel=frames))
@@ -221,7 +202,7 @@ class ClientSession:
         self.due_s = at_s + GREETING_S
         holding = tuple(self._updates) if self._task is None else (*self._updates, self._task.task_id)
         hello = Hello(
-            client_id=self.client_id, session=self._token, holding=holding, encodings=self._offers, start=self._start
+            client_id=self.client_id, session=self.token, holding=holding, encodings=self.offers, start=self.start
         )
         return [Send(message=hello)]
 
@@ -262,7 +243,7 @@ class ClientSession:
             return []  # the welcome was lost, and the server finds that this task was, too
         if task.task_id <= self._newest_task_id:
             return []  # a copy
-        in_chunks = task.checksum is not None and not parcel and self._models is not None
+        in_chunks = task.checksum is not None and not parcel and self.models is not None
         try:
             _check_model(task, None if in_chunks else parcel, welcome)
         except RemoteContractError as error:
@@ -272,21 +253,21 @@ class ClientSession:
         self._version = max(self._version, task.version)
         if not in_chunks:
             return [Train(welcome=welcome, task=task, parcel=parcel)]
-        assert self._models is not None and task.checksum is not None
+        assert self.models is not None and task.checksum is not None
         self._awaits_model = True
         key = ModelKey(
             run_id=welcome.run_id, version=task.version, checksum=task.checksum, payload_bytes=task.payload_bytes
         )
-        self._models.want(self.client_id, task.task_id, key)
+        self.models.want(self.client_id, task.task_id, key)
         return self.continue_download()
 
     def _on_chunk(self, chunk: Chunk, frames: Payload, _at_s: float) -> list[Action]:
         if not self._awaits_model_of(chunk.task_id):
             return []
-        assert self._models is not None
+        assert self.models is not None
         self._model_beat = self._beats
         try:
-            credit = self._models.take(self.client_id, chunk, frames)
+            credit = self.models.take(self.client_id, chunk, frames)
         except RemoteContractError as error:
             if error.reason is not Reason.WRONG_CHECKSUM:
                 return [_refusal(error)]
@@ -294,7 +275,7 @@ class ClientSession:
             return [_refusal(error, chunk.task_id)]
         if credit is not None:
             return [Send(message=credit)]
-        return self.continue_download() if self._models.frames(self.client_id) is not None else []
+        return self.continue_download() if self.models.frames(self.client_id) is not None else []
 
     def _on_credit(self, credit: Credit, _parcel: Payload, _at_s: float) -> list[Action]:
         return [*self._updates.credited(credit, beat=self._beats)]
@@ -374,8 +355,8 @@ class ClientSession:
 
     def _drop_task(self) -> None:
         self._task, self._awaits_model = None, False
-        if self._models is not None:
-            self._models.leave(self.client_id)
+        if self.models is not None:
+            self.models.leave(self.client_id)
 
     def _give_task_back(self) -> None:
         self._drop_task()

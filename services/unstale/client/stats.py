@@ -1,6 +1,7 @@
 """Metrics of a client process."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from unstale.client.worker import Ready, Result
 from unstale.metrics import observe
@@ -8,38 +9,38 @@ from unstale.metrics.observe import Observation
 from unstale_proto.messages import Ack, Message, Update, Welcome
 
 
+@dataclass(slots=True)
 class ClientStats:
     """For the main thread. record: takes observations. clock: seconds, monotonic."""
 
-    def __init__(self, record: Callable[[Iterable[Observation]], None], clock: Callable[[], float]) -> None:
-        self._record = record
-        self._clock = clock
-        self._first_sent_s: dict[tuple[int, int], float] = {}
+    record: Callable[[Iterable[Observation]], None]
+    clock: Callable[[], float]
+    _first_sent_s: dict[tuple[int, int], float] = field(default_factory=dict, init=False)  # by client and task
 
     def sent(self, client_id: int, message: Message, payload_bytes: int) -> None:
         if isinstance(message, Update):
-            self._first_sent_s.setdefault((client_id, message.task_id), self._clock())
-            self._record([observe.update_sent()])
+            self._first_sent_s.setdefault((client_id, message.task_id), self.clock())
+            self.record([observe.update_sent()])
         if payload_bytes:
-            self._record([observe.client_payload("sent", payload_bytes)])
+            self.record([observe.client_payload("sent", payload_bytes)])
 
     def received(self, client_id: int, message: Message, payload_bytes: int) -> None:
         if isinstance(message, Welcome):
-            self._record([observe.welcomed()])
+            self.record([observe.welcomed()])
         elif isinstance(message, Ack):
             sent_s = self._first_sent_s.pop((client_id, message.task_id), None)
-            seconds = None if sent_s is None else self._clock() - sent_s
-            self._record(observe.update_answered(message.outcome, message.reason, seconds))
+            seconds = None if sent_s is None else self.clock() - sent_s
+            self.record(observe.update_answered(message.outcome, message.reason, seconds))
         if payload_bytes:
-            self._record([observe.client_payload("received", payload_bytes)])
+            self.record([observe.client_payload("received", payload_bytes)])
 
     def trained(self, result: Result) -> None:
         """A task has ended."""
         if isinstance(result, Ready):
-            self._record(observe.trained(result.computed_s))
+            self.record(observe.trained(result.computed_s))
         else:
-            self._record([observe.task_without_update("failed")])
+            self.record([observe.task_without_update("failed")])
 
     def superseded(self) -> None:
         """An update will never be sent."""
-        self._record([observe.task_without_update("superseded")])
+        self.record([observe.task_without_update("superseded")])

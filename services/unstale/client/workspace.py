@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from unstale import flat
 from unstale.config.scenario import conditions
-from unstale.config.settings import ClientSettings, Settings
+from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, attack_of, training_context
 from unstale.errors import UserError, unknown_name
 from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings, VariantSettings
@@ -33,9 +33,10 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name)
     made = training_context(settings, code=[name for name in code if name is not None])
+    module = made.model.module
     tensors = [
-        TensorSpec(name=name, shape=shape, dtype="float32")
-        for name, shape, _ in (*flat.describe(made.model.module), *flat.describe_buffers(made.model.module))
+        TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32")
+        for name, tensor in (*module.named_parameters(), *flat.float_buffers(module))
     ]
     if signature.digest(tensors) != welcome.signature:
         raise UserError(
@@ -50,7 +51,14 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
             "use the same files, data.share and data.validation on both sides"
         )
-    _announce_attack(settings, own.client)
+    attack = attack_of(settings.attack, settings.clients, settings.seed)
+    if attack is not None:  # the seed of the run selects the clients that attack
+        hosted = range(own.client.first, own.client.first + own.client.count)
+        log.warning(
+            "attack, for experiments: %s; %d of them in this process",
+            attack.description,
+            len(attack.clients.intersection(hosted)),
+        )
     return made
 
 
@@ -63,33 +71,28 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
     return conditions(_settings_of(welcome, own)).devices.duration_s
 
 
-def _announce_attack(settings: Settings, hosted: ClientSettings) -> None:
-    """Log how many clients of this process attack, if an attack is configured: the seed of the run selects them."""
-    attack = attack_of(settings.attack, settings.clients, settings.seed)
-    if attack is None:
-        return
-    attackers = attack.clients & {*range(hosted.first, hosted.first + hosted.count)}
-    log.warning("attack, for experiments: %s; %d of them in this process", attack.description, len(attackers))
-
-
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
     data_plan = welcome.data_plan or DataPlan()
+    model_plan = {} if welcome.model_plan is None else welcome.model_plan.model_dump(exclude_none=True)
     variant = _variant(data_plan, own)
+    defaults = DataSettings()
     data = {
         "name": welcome.data,
-        "path": _path(welcome.data, own),
+        "path": (own.client.data_path or own.data.path) if _has_path(welcome.data) else None,
         # A server causes no download that this machine does not configure.
         "download": own.data.download
         and own.data.name == welcome.data
         and variant.name in (None, own.data.variant.name),
         "variant": variant,
-        **_data_fields(data_plan),
+        # Fields that the plan does not set have their defaults, not this machine's values.
+        "normalise": data_plan.normalise or defaults.normalise,
+        "column": data_plan.column or defaults.column,
     }
     return own.model_copy(
         update={
             "seed": welcome.seed,
             "clients": welcome.clients,
-            "model": _section("model", ModelSettings, {"name": welcome.model, **_set_fields(welcome.model_plan)}),
+            "model": _section("model", ModelSettings, {"name": welcome.model, **model_plan}),
             "data": _section("data", DataSettings, dict(own.data) | data),
             "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
             "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
@@ -115,11 +118,6 @@ def _part(path: str, section: type[S], parts: Mapping[str, type[Any]], plan: Par
     return _section(path, section, {"name": plan.name, **taken})
 
 
-def _path(name: str, own: Settings) -> str | None:
-    """This machine's path of a data set that has one."""
-    return (own.client.data_path or own.data.path) if _has_path(name) else None
-
-
 def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
     """The server names the variant, and this machine its path."""
     variant = plan.variant
@@ -131,14 +129,3 @@ def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
 
 def _has_path(name: str) -> bool:
     return name in ("npz", "folder") or ":" in name
-
-
-def _set_fields(plan: BaseModel | None) -> dict[str, Any]:
-    """The fields of a plan that are set."""
-    return {} if plan is None else plan.model_dump(exclude_none=True)
-
-
-def _data_fields(plan: DataPlan) -> dict[str, Any]:
-    """Fields that are not set have their defaults, not this machine's values."""
-    defaults = DataSettings()
-    return {"normalise": plan.normalise or defaults.normalise, "column": plan.column or defaults.column}

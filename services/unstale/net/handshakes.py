@@ -6,6 +6,7 @@ after a refusal.
 
 import logging
 import struct
+from dataclasses import dataclass
 
 import zmq
 
@@ -25,40 +26,37 @@ def parsed(event: list[bytes]) -> tuple[int, int]:
     return kind, value
 
 
+@dataclass(eq=False)
 class Handshakes:
-    """Watches a socket that is not yet connected, in that socket's thread.
+    """Watches a socket that is not yet connected, in that socket's thread."""
 
-    Args:
-        address: of the server.
-        public: own key; None in plain text.
-        settings: configuration keys of the own key and of the server's.
-    """
+    socket: zmq.Socket[bytes]
+    address: str  # of the server
+    public: str | None  # own key; None in plain text
+    settings: tuple[str, str]  # configuration keys of the own key and of the server's
+    _broken: int = 0  # handshakes in a row
 
-    def __init__(self, socket: zmq.Socket[bytes], address: str, public: str | None, settings: tuple[str, str]) -> None:
-        self.socket = socket
-        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        self._address = address
-        self._public = public
-        self._own_setting, self._server_setting = settings
-        self._broken = 0
+    def __post_init__(self) -> None:
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def check(self) -> None:
         """Read the monitor. Raises UserError for a failure that only a person can fix."""
+        own_setting, server_setting = self.settings
         while self.monitor.poll(0):
             kind, value = parsed(self.monitor.recv_multipart())
             if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise UserError(
-                    f"the server at {self._address} refuses the key {self._public} of {self._own_setting}: "
+                    f"the server at {self.address} refuses the key {self.public} of {own_setting}: "
                     "the server has not authorized it, or has revoked it"
                 )
             if value == MISMATCH:
                 raise UserError(self._mismatch())
             self._broken = 0 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._broken + 1
-            if self._broken == BREAKS_SHOWN and self._public is not None:
+            if self._broken == BREAKS_SHOWN and self.public is not None:
                 log.warning(
                     "connections to %s break during the handshake; is the key in %s that server's?",
-                    self._address,
-                    self._server_setting,
+                    self.address,
+                    server_setting,
                 )
 
     def close(self) -> None:
@@ -68,6 +66,6 @@ class Handshakes:
             self.monitor.close()
 
     def _mismatch(self) -> str:
-        if self._public is None:
-            return f"the server at {self._address} requires a key; set {self._own_setting}, see unstale keys"
-        return f"the server at {self._address} uses plain text; start it with keys, or omit {self._own_setting}"
+        if self.public is None:
+            return f"the server at {self.address} requires a key; set {self.settings[0]}, see unstale keys"
+        return f"the server at {self.address} uses plain text; start it with keys, or omit {self.settings[0]}"

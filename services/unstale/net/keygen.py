@@ -7,18 +7,8 @@ from pathlib import Path
 import zmq
 
 from unstale.errors import UserError
-from unstale.net.authorized_keys import AuthorizedKeys, check_unowned
-from unstale.net.keys import (
-    ADMITTED,
-    INJECTOR,
-    PUBLIC_SUFFIX,
-    SECRET_SUFFIX,
-    SERVER,
-    ClientIds,
-    Owner,
-    cause,
-    public_key,
-)
+from unstale.net import keys
+from unstale.net.keys import ADMITTED, INJECTOR, PUBLIC_SUFFIX, SECRET_SUFFIX, SERVER, ClientIds, Owner, cause
 
 
 def create(folder: Path, name: str, clients: ClientIds | None) -> None:
@@ -31,7 +21,7 @@ def create(folder: Path, name: str, clients: ClientIds | None) -> None:
         if file.exists():
             raise UserError(f"{file} already exists; choose another name, or run unstale keys revoke {name} first")
     if clients is not None:
-        check_unowned("--clients", Owner(name, clients), AuthorizedKeys(folder / ADMITTED).owners)
+        keys.check_unowned("--clients", Owner(name, clients), keys.AuthorizedKeys(folder / ADMITTED).owners)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)
@@ -74,7 +64,7 @@ def _server_key(folder: Path) -> str:
     file = folder / f"{SERVER}{PUBLIC_SUFFIX}"
     if not file.exists():
         raise UserError(f"{file} does not exist; create the server's key first: unstale keys new {SERVER}")
-    return public_key(file, "the server's key")
+    return keys.public_key(file, "the server's key")
 
 
 def _text(metadata: Mapping[str, str], public: str, secret: str | None = None) -> str:

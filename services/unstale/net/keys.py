@@ -8,13 +8,14 @@ A key is a CURVE key of 32 bytes, written as 40 characters of Z85, in the file f
 (`zmq.auth`), so that a client in another language can read it.
 """
 
+import logging
 import os
 import re
 import stat
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import zmq
@@ -22,6 +23,8 @@ from zmq.utils import z85
 
 from unstale.errors import UserError
 from unstale_proto.limits import CLIENTS_MAX
+
+log = logging.getLogger("unstale.keys")
 
 SERVER, INJECTOR = "server", "injector"  # names of the keys of processes that others connect to
 ADMITTED = "admitted"
@@ -71,11 +74,8 @@ class Identity:
     """Keys of a process, in Z85. server: public key of the server that it connects to; None for a server."""
 
     public: str
-    secret: str
-    server: str | None
-
-    def __repr__(self) -> str:
-        return f"Identity(public={self.public!r})"  # no secret in logs
+    secret: str = field(repr=False)  # not in logs
+    server: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,7 @@ def identity(file: Path, setting: str) -> Identity:
     setting: configuration key of the file.
     """
     where = f"{setting} {str(file)!r}"
-    fields = _fields(file, where, f"a file NAME{SECRET_SUFFIX} of `unstale keys new`", secret=True)
-    if "secret-key" not in fields:
-        raise UserError(f"{where} holds no secret key, expected a file NAME{SECRET_SUFFIX} of `unstale keys new`")
+    fields = _fields(file, where, secret=True)
     public, secret = _key(fields, "public-key", where), _key(fields, "secret-key", where)
     if zmq.curve_public(secret.encode()).decode() != public:
         raise UserError(f"{where}: its secret key does not belong to its public key; make a new pair")
@@ -119,28 +117,22 @@ def client_identity(file: str | None, server_file: str | None) -> Identity | Non
 def public_key(file: Path, setting: str) -> str:
     """Read a public key file. setting: as in `identity`. Raises UserError."""
     where = f"{setting} {str(file)!r}"
-    return _key(_public_fields(file, where), "public-key", where)
+    return _key(_fields(file, where, secret=False), "public-key", where)
 
 
-def owner(file: Path) -> tuple[str, Owner]:
+def read_owner(file: Path) -> tuple[str, Owner]:
     """Read a file of the folder `admitted`: a public key and its owner. Raises UserError."""
     where = str(file)
-    fields = _public_fields(file, where)
+    fields = _fields(file, where, secret=False)
     if "clients" not in fields:
         raise UserError(f'{where} does not name the clients of its key, expected a line like clients = "0-9"')
     clients = ClientIds.parse(fields["clients"], f"{where}: clients")
     return _key(fields, "public-key", where), Owner(file.name.removesuffix(PUBLIC_SUFFIX), clients)
 
 
-def _public_fields(file: Path, where: str) -> dict[str, str]:
-    fields = _fields(file, where, f"a file NAME{PUBLIC_SUFFIX} of `unstale keys new`", secret=False)
-    if "secret-key" in fields:
-        raise UserError(f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}")
-    return fields
-
-
-def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str, str]:
-    """The fields of a file, by name. secret: other users must not have access."""
+def _fields(file: Path, where: str, *, secret: bool) -> dict[str, str]:
+    """The fields of a file, by name. secret: whether it holds a secret key, so that others must not have access."""
+    expected = f"a file NAME{SECRET_SUFFIX if secret else PUBLIC_SUFFIX} of `unstale keys new`"
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -156,6 +148,10 @@ def _fields(file: Path, where: str, expected: str, *, secret: bool) -> dict[str,
     fields = dict(filter(None, map(_field, content.decode("ascii", "replace").splitlines())))
     if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
         raise UserError(f"{where} is not a key file, expected {expected}")
+    if secret and "secret-key" not in fields:
+        raise UserError(f"{where} holds no secret key, expected {expected}")
+    if not secret and "secret-key" in fields:
+        raise UserError(f"{where} holds a secret key, for its owner alone; expected a public key, NAME{PUBLIC_SUFFIX}")
     return fields
 
 
@@ -184,3 +180,120 @@ def _key(fields: Mapping[str, str], name: str, where: str) -> str:
 def cause(error: OSError) -> str:
     """The system's description of an error, for a message."""
     return (error.strerror or str(error)).lower()
+
+
+FolderState = tuple[tuple[str, int, int, int, int], ...]
+"""Name, inode, size and times of each file."""
+
+
+class AuthorizedKeys:
+    """Reads the folder; raises UserError for a mistake in it. One thread calls `refresh`, any thread the other methods.
+
+    A file that becomes invalid later authorizes no key, with a warning. Of two keys that own one client, the
+    injector's aside, the one whose file comes first in the alphabet is authorized.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.owners: Mapping[str, Owner] = {}  # by public key, in the order of their names
+        self._unreadable = False
+        self._listed_ns = 0
+        self._state: FolderState | None = None
+        if not folder.is_dir():
+            raise UserError(f"{folder} does not exist, expected the authorized keys; see unstale keys new --help")
+        try:
+            mistakes = self._read_if_changed(only_new=False)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be read ({cause(error)})") from None
+        if mistakes:
+            raise mistakes[0]
+
+    def may_speak(self, key: str | None, client_id: int) -> bool:
+        """Whether a public key owns a client."""
+        owner = self.owners.get(key or "")
+        return owner is not None and client_id in owner.clients
+
+    def refresh(self, *, only_new: bool = False) -> None:
+        """Read the folder again if it has changed; keep the keys if it cannot be read.
+
+        only_new: check for added and removed files only, at a cost that does not grow with their number.
+        """
+        before = self.owners
+        try:
+            mistakes = self._read_if_changed(only_new=only_new)
+        except OSError as error:
+            if not self._unreadable:
+                log.warning("%s cannot be read now (%s); retrying", self._folder, cause(error))
+            self._unreadable = True
+            return
+        self._unreadable = False
+        for mistake in mistakes:
+            log.warning("%s; the file is ignored", mistake)
+        _log_changes("admitted", {key: owner for key, owner in self.owners.items() if key not in before})
+        _log_changes("revoked", {key: owner for key, owner in before.items() if key not in self.owners})
+
+    def _read_if_changed(self, *, only_new: bool) -> list[UserError]:
+        """Returns the mistakes in a changed folder. Raises OSError, and then changes nothing."""
+        try:
+            listed_ns = self._folder.stat().st_mtime_ns  # time of the last added or removed file
+        except FileNotFoundError:
+            listed_ns = 0
+        if only_new and listed_ns == self._listed_ns:
+            return []
+        state = self._stat_files()
+        mistakes: list[UserError] = []
+        if state != self._state:
+            self.owners, mistakes = self._read()
+        self._listed_ns, self._state = listed_ns, state
+        return mistakes
+
+    def _files(self) -> list[Path]:
+        """A missing folder is an empty one: deleting it revokes every key."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        # Hidden files are those of editors.
+        own = [name for name in names if name.endswith(PUBLIC_SUFFIX) and not name.startswith(".")]
+        return [self._folder / name for name in sorted(own)]
+
+    def _stat_files(self) -> FolderState:
+        state = []
+        for file in self._files():
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue  # deleted since
+            state.append((file.name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        return tuple(state)
+
+    def _read(self) -> tuple[dict[str, Owner], list[UserError]]:
+        owners: dict[str, Owner] = {}
+        mistakes: list[UserError] = []
+        for file in self._files():
+            try:
+                key, owner = read_owner(file)
+                if key in owners:
+                    raise UserError(f"{file} holds the key of {owners[key].name!r}, expected another key")
+                check_unowned(str(file), owner, owners)
+                owners[key] = owner
+            except UserError as mistake:
+                mistakes.append(mistake)
+        return owners, mistakes
+
+
+def check_unowned(where: str, owner: Owner, owners: Mapping[str, Owner]) -> None:
+    """Raise UserError when another key owns one of an owner's clients. where: start of the message."""
+    for other in owners.values():
+        if INJECTOR in (owner.name, other.name):
+            continue  # it forwards the messages of all clients, and checks their keys itself
+        shared = owner.clients.shared_with(other.clients)
+        if shared is not None:
+            raise UserError(
+                f"{where}: client {shared} belongs to {other.name!r} already; revoke that key, or take other ids"
+            )
+
+
+def _log_changes(change: str, owners: Mapping[str, Owner]) -> None:
+    if owners:
+        log.info("keys %s: %s", change, ", ".join(owner.name for owner in owners.values()))

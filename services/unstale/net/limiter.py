@@ -10,14 +10,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 import zmq
 
 from unstale.log_rate_limit import about_peer, logger
 from unstale.net import syn_filter, tcp
-from unstale.net.arrivals import Arrivals
 from unstale.net.clock import now_s
-from unstale.net.connections import MEMORY, NO_HELLO, Connection, ConnectionLimits, ConnectionTable
+from unstale.net.connections import MEMORY, NO_HELLO, Arrivals, Connection, ConnectionLimits, ConnectionTable
 from unstale.net.handshakes import FAILED, parsed
 from unstale.net.memory import MemoryBound
 from unstale.net.wakeable_queue import WakeableQueue
@@ -36,53 +36,45 @@ SHARES_S = 0.25  # between two changes of the shares of attempts to connect
 EVENTS_AT_ONCE = 256  # read before the caps are checked
 NO_DESCRIPTOR = -1  # of a message by a protocol older than ZMTP 3, or from this process
 
-OnCut = Callable[[bytes | None, str], None]
-"""Takes the routing id of a connection, None before its first message, and the reason."""
 
-
+@dataclass(slots=True, eq=False)
 class ConnectionLimiter:
     """Limits the connections to one socket. `watch` starts it, before the socket is bound.
 
-    Attributes:
-        at_rest: whether the socket is empty. Set by the socket's thread.
-
-    Args:
-        is_client: returns whether a routing id speaks for a client now. All callbacks run in the limiter's thread.
-        message_bytes_max: payload and header of a client's longest message.
-        on_cut: called for each connection that is cut.
-        on_failed: called with kind and value of each failed handshake.
-        on_crash: called with the error that ended the thread.
+    All callbacks run in the limiter's thread.
     """
 
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        *,
-        is_client: Callable[[bytes], bool],
-        message_bytes_max: int,
-        memory: MemoryBound,
-        on_cut: OnCut,
-        on_crash: Callable[[BaseException], None],
-        on_failed: Callable[[int, int], None] = lambda _kind, _value: None,
+    limits: InitVar[ConnectionLimits]
+    _: KW_ONLY
+    is_client: InitVar[Callable[[bytes], bool]]  # returns whether a routing id speaks for a client now
+    message_bytes_max: InitVar[int]  # payload and header of a client's longest message
+    memory: MemoryBound
+    on_cut: Callable[[bytes | None, str], None]  # takes routing id and reason; no id before the first message
+    on_crash: Callable[[BaseException], None]  # takes the error that ended the thread
+    on_failed: Callable[[int, int], None] = lambda _kind, _value: None  # takes kind and value of a failed handshake
+    at_rest: bool = True  # whether the socket is empty. Set by the socket's thread
+    table: ConnectionTable = field(init=False)
+    _freeing: Connection | None = None  # cut because of memory, and not yet closed
+    _drained: int = 0  # times that the socket's thread found the socket empty
+    _drained_seen: int = 0
+    _turn: int = 0
+    _read_s: float = field(default_factory=now_s)  # messages that arrived before were received
+    _ticked_s: float = field(default_factory=now_s)
+    _swept_s: float = field(default_factory=now_s)
+    _surplus_s: float = field(default_factory=now_s)
+    _shared_s: float = field(default_factory=now_s)
+    _listening: int = NO_DESCRIPTOR
+    _shares: dict[str, float] = field(default_factory=dict)  # of attempts to connect that pass, by address
+    _socket: Socket | None = None
+    _monitor: Socket = field(init=False)
+    _queue: WakeableQueue[tuple[Connection, str] | None] = field(init=False)
+    _thread: threading.Thread = field(init=False)
+    _readable: "_Readable" = field(init=False)
+
+    def __post_init__(
+        self, limits: ConnectionLimits, is_client: Callable[[bytes], bool], message_bytes_max: int
     ) -> None:
-        self.at_rest = True
         self.table = ConnectionTable(limits, is_client, message_bytes_max, Arrivals(now_s()))
-        self._on_cut, self._on_failed, self._on_crash = on_cut, on_failed, on_crash
-        self._memory = memory
-        self._freeing: Connection | None = None  # cut because of memory, and not yet closed
-        self._drained = 0  # times that the socket's thread found the socket empty
-        self._turn = 0
-        self._drained_seen = 0
-        self._read_s = now_s()  # messages that arrived before were received
-        self._ticked_s = self._read_s
-        self._swept_s = self._surplus_s = self._shared_s = self._read_s
-        self._listening = NO_DESCRIPTOR
-        self._shares: dict[str, float] = {}  # of attempts to connect that pass, by address
-        self._socket: Socket | None = None
-        self._monitor: Socket
-        self._queue: WakeableQueue[tuple[Connection, str] | None]
-        self._thread: threading.Thread
-        self._readable: _Readable
 
     @property
     def addresses_limited(self) -> int:
@@ -146,7 +138,7 @@ class ConnectionLimiter:
         try:
             while True:
                 ready = dict(poller.poll(int(TICK_S * 1000) if len(self.table) or self._shares else None))
-                for request in self._queue.drain() if self._queue.fileno() in ready else ():
+                for request in self._queue.drain():
                     if request is None:
                         return
                     self._cut(*request)
@@ -157,7 +149,7 @@ class ConnectionLimiter:
                 self._tick(at_s)
                 self._limit_arrivals(at_s)
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
-            self._on_crash(error)
+            self.on_crash(error)
 
     def _read_monitor(self) -> None:
         at_s = now_s()
@@ -173,7 +165,7 @@ class ConnectionLimiter:
             elif kind == zmq.EVENT_DISCONNECTED:
                 self.table.closed(value)
             elif kind & FAILED:
-                self._on_failed(kind, value)
+                self.on_failed(kind, value)
 
     def _cut_surplus(self, at_s: float) -> None:
         """Cut strangers over the caps: at intervals, because many reconnect as soon as they are cut."""
@@ -214,14 +206,14 @@ class ConnectionLimiter:
         if freeing is not None and self.table.get(freeing.fd) is freeing:
             return
         self._freeing = None
-        if not self._memory.is_exceeded(at_s, has_freed=freeing is not None):
+        if not self.memory.is_exceeded(at_s, has_freed=freeing is not None):
             return
         largest = self.table.largest()
         if largest is None:
             log.error(
                 "the process uses more than %d bytes (server.memory_bytes_max), and no connection holds unread "
                 "messages; raise the bound, or use a smaller model or fewer clients",
-                self._memory.bytes_max,
+                self.memory.bytes_max,
                 extra=about_peer(MEMORY),
             )
             return
@@ -264,7 +256,7 @@ class ConnectionLimiter:
 
     def _end(self, connection: Connection) -> None:
         assert connection.reason is not None
-        self._on_cut(connection.route, connection.reason)
+        self.on_cut(connection.route, connection.reason)
         if not tcp.end(connection.fd, connection.peer) and self.table.get(connection.fd) is connection:
             self.table.closed(connection.fd)
         log.warning(

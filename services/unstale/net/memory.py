@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 SHARE_OF_ALL = 0.8  # default bound, of the machine's or the container's memory
@@ -34,14 +33,9 @@ def bytes_max_by_default() -> int:
 
 def return_free() -> None:
     """Return free memory of glibc to the system."""
-    trim = _malloc_trim()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
 
 
 @dataclass(slots=True)

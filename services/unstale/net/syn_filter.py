@@ -53,9 +53,7 @@ def program(shares: Mapping[str, float]) -> list[Instruction]:
 def apply(fd: int, shares: Mapping[str, float]) -> None:
     """Replace the program of a listening socket. Raises OSError where that is not possible.
 
-    Args:
-        fd: of a socket that another library owns.
-        shares: as in `program`; empty to pass all.
+    fd: of a socket that another library owns. shares: as in `program`; empty to pass all.
     """
     if sys.platform != "linux":
         raise OSError("only Linux drops attempts to connect by address")

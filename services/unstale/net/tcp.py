@@ -54,16 +54,12 @@ def end(fd: int, peer: Peer) -> bool:
         return False
     try:
         with borrowed(fd) as connection:
-            if sys.platform != "linux" or not _disconnected(fd):
+            # Python's `connect` does not support AF_UNSPEC.
+            if sys.platform != "linux" or _libc().connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) != 0:
                 connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return False
     return True
-
-
-def _disconnected(fd: int) -> bool:
-    """Reset a connection by `connect` with AF_UNSPEC, which Python's `connect` does not support."""
-    return bool(_libc().connect(fd, bytes(SOCKADDR_BYTES), SOCKADDR_BYTES) == 0)
 
 
 @cache

@@ -16,9 +16,6 @@ class Ping:
 
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def is_answered(self, within_s: float) -> bool:
-        return self.answered.wait(within_s)
-
 
 class WakeableQueue(Generic[T]):
     """A FIFO queue with one reading thread. `fileno` is readable while it holds items."""

@@ -7,6 +7,7 @@ that of the answer to anything the peer sends. Why not `zmq.auth`: docs/decision
 
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import zmq
@@ -15,9 +16,9 @@ from zmq.utils import z85
 from unstale.errors import UserError
 from unstale.log_rate_limit import about_peer, logger
 from unstale.net import keys, sockets
-from unstale.net.authorized_keys import AuthorizedKeys
 from unstale.net.clock import now_s
 from unstale.net.handshakes import CRYPTOGRAPHIC
+from unstale.net.keys import AuthorizedKeys
 from unstale.net.wakeable_queue import WakeableQueue
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -30,47 +31,37 @@ LOGGED_KEYS_MAX = 100  # keys that the log names; a flood of others is only coun
 ZAP_ADDRESS, ZAP_VERSION, ZAP_DOMAIN = "inproc://zeromq.zap.01", b"1.0", b"unstale"
 
 UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY = "unknown-key", "wrong-server-key", "no-key"
-REASONS = (UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY)
+REASONS = (UNKNOWN_KEY, WRONG_SERVER_KEY, NO_KEY)  # no key: any other failure, such as plain text
 
 
+@dataclass(slots=True, eq=False)
 class ZapAuthenticator:
-    """Accepts every connection without a folder. The constructor reads the key files, and raises UserError.
+    """Accepts every connection without a folder. The constructor reads the key files, and raises UserError."""
 
-    Args:
-        folder: of keys; None for plain text.
-        name: of the own key in it.
-        setting: configuration key of the folder.
-        refused: called with the reason of each failed handshake, in the thread of `on_handshake_failed`:
-            `unknown-key`, `wrong-server-key`, or `no-key` for any other, such as plain text.
-        on_crash: called with the error that ended the authenticator's thread, in that thread.
-    """
+    folder: str | None  # of keys; None for plain text
+    name: str  # of the own key in it
+    setting: str  # configuration key of the folder
+    _: KW_ONLY
+    refused: Callable[[str], None]  # takes the reason of each failed handshake, in the thread of `on_handshake_failed`
+    on_crash: Callable[[BaseException], None]  # takes the error that ended the authenticator's thread, in that thread
+    identity: keys.Identity | None = None
+    _authorized: AuthorizedKeys | None = None
+    _logged: set[str] = field(default_factory=set)
+    _is_open: bool = False
+    _requests: Socket = field(init=False)
+    _queue: WakeableQueue[None] = field(init=False)
+    _thread: threading.Thread = field(init=False)
 
-    def __init__(
-        self,
-        folder: str | None,
-        name: str,
-        setting: str,
-        *,
-        refused: Callable[[str], None],
-        on_crash: Callable[[BaseException], None],
-    ) -> None:
-        self.identity: keys.Identity | None = None
-        self._authorized: AuthorizedKeys | None = None
-        if folder is not None:
-            file = Path(folder) / f"{name}{keys.SECRET_SUFFIX}"
-            self.identity = keys.identity(file, setting)
-            if name == keys.INJECTOR and self.identity.server is None:
-                raise UserError(
-                    f"{setting} {str(file)!r} does not name its server; create it by unstale keys new {name}"
-                )
-            self._authorized = AuthorizedKeys(Path(folder) / keys.ADMITTED)
-        self._logged: set[str] = set()
-        self._refused = refused
-        self._on_crash = on_crash
-        self._is_open = False
-        self._requests: Socket
-        self._queue: WakeableQueue[None]
-        self._thread: threading.Thread
+    def __post_init__(self) -> None:
+        if self.folder is None:
+            return
+        file = Path(self.folder) / f"{self.name}{keys.SECRET_SUFFIX}"
+        self.identity = keys.identity(file, self.setting)
+        if self.name == keys.INJECTOR and self.identity.server is None:
+            raise UserError(
+                f"{self.setting} {str(file)!r} does not name its server; create it by unstale keys new {self.name}"
+            )
+        self._authorized = AuthorizedKeys(Path(self.folder) / keys.ADMITTED)
 
     def start(self, context: Context, socket: Socket) -> None:
         """Protect a socket that is not yet bound."""
@@ -106,9 +97,9 @@ class ZapAuthenticator:
         if self._authorized is None:
             return
         if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._refused(UNKNOWN_KEY)
+            self.refused(UNKNOWN_KEY)
         else:
-            self._refused(WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY)
+            self.refused(WRONG_SERVER_KEY if value == CRYPTOGRAPHIC else NO_KEY)
 
     def owner_of(self, key: str | None, client_id: int) -> str | int:
         """The key with whose other clients a client shares its limits, or the client itself: in plain text, and behind
@@ -142,7 +133,7 @@ class ZapAuthenticator:
                     authorized.refresh(only_new=True)
                     self._requests.send_multipart(self._answer(self._requests.recv_multipart(), authorized))
         except BaseException as error:  # noqa: BLE001  (raised in the main thread)
-            self._on_crash(error)
+            self.on_crash(error)
 
     def _answer(self, request: list[bytes], authorized: AuthorizedKeys) -> list[bytes]:
         """Request: version, request id, domain, address, routing id, mechanism, credentials.

@@ -290,7 +290,7 @@ class Server:
             return False
         ping = Ping()
         self._queue.post(ping)
-        return ping.is_answered(PING_S)
+        return ping.answered.wait(PING_S)
 
     def _is_ready(self) -> bool:
         """Whether clients may come, and their updates can be stored."""

@@ -1,9 +1,11 @@
 """The welcome: the configuration of the run in terms of the wire contract."""
 
 import secrets
+from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from torch import Tensor
 
 from unstale import flat
 from unstale.config.settings import Settings
@@ -32,7 +34,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     labels: `Dataset.labels_digest`. Raises UserError for a model with more tensors than a header can name.
     """
     try:
-        tensors, buffers = _specs(flat.describe(model.module)), _specs(flat.describe_buffers(model.module))
+        tensors, buffers = _specs(model.module.named_parameters()), _specs(flat.float_buffers(model.module))
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
@@ -74,8 +76,8 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     return made
 
 
-def _specs(described: flat.Description) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name=name, shape=shape, dtype="float32") for name, shape, _ in described)
+def _specs(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32") for name, tensor in tensors)
 
 
 def _plan(plan: type[P], section: Section, part: BaseModel) -> P:

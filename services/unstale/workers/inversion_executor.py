@@ -6,21 +6,17 @@ from unstale.compensators.compensator import Executor
 from unstale.config.settings import Settings
 from unstale.errors import UserError, WorkerLostError
 from unstale.training.datasets import Dataset
-from unstale.workers import ray_pool
+from unstale.workers import pool
 from unstale.workers.inversion_tasks import described
+from unstale.workers.pool import RayStart
 from unstale.workers.program import described as described_program
-from unstale.workers.ray_pool import RayStart
 
 ATTEMPTS = 2  # a worker or a machine that fails is not the only one
 TASK_S = 3600.0  # a group of the preset `paper` may take that long on a CPU
 
 
 def connect(settings: Settings, dataset: Dataset) -> "InversionExecutor":
-    """Connect to the cluster of `compensator.ray`.
-
-    Raises:
-        UserError: The cluster cannot be used.
-    """
+    """Connect to the cluster of `compensator.ray`. Raises UserError if it cannot be used."""
     address = settings.compensator.ray
     assert address is not None
     return InversionExecutor(
@@ -51,7 +47,7 @@ class InversionExecutor(Executor):
         self._why_lost = ""
         self._has_stopped = False
         try:
-            self._pool = ray_pool.start(start)
+            self._pool = pool.on_ray(start)
         except OSError as error:
             raise UserError(self._not_started(error)) from None
         try:
@@ -80,7 +76,7 @@ class InversionExecutor(Executor):
         """Start a new connection; why groups are lost until it is ready."""
         self._pool.kill()
         try:
-            self._pool = ray_pool.start(self._start)
+            self._pool = pool.on_ray(self._start)
         except OSError as error:  # the next group tries again
             return self._not_started(error)
         self._why_lost = why_lost

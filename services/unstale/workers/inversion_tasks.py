@@ -89,7 +89,12 @@ class _Bench(NamedTuple):
 def _bench(text: str, gpu: int | None) -> _Bench:
     """The model and engine of a run. gpu: its number, None for the CPU."""
     description = json.loads(text)
-    _check_versions(description["versions"])
+    for package, here in _versions().items():
+        if here != (expected := description["versions"][package]):
+            raise UserError(
+                f"a worker of the Ray cluster has {package} {here}, expected {expected}, as where the run is; "
+                "install the same on all machines"
+            )
     torch.set_num_threads(description["threads"])
     device = torch.device("cpu")
     if gpu is not None:
@@ -106,15 +111,6 @@ def _bench(text: str, gpu: int | None) -> _Bench:
 def _versions() -> dict[str, str]:
     """Of the packages that decide the bits; of PyTorch's without the device that it was built for."""
     return {"unstale": __version__, "torch": torch.__version__.partition("+")[0]}
-
-
-def _check_versions(expected: Mapping[str, str]) -> None:
-    for name, here in _versions().items():
-        if here != expected[name]:
-            raise UserError(
-                f"a worker of the Ray cluster has {name} {here}, expected {expected[name]}, as where the run is; "
-                "install the same on all machines"
-            )
 
 
 def _gpu(gpus: float) -> int | None:

@@ -30,7 +30,6 @@ def _exit_with_parent(descriptor: int) -> None:
 
 
 def _reporter(pipe: Pipe, number: int) -> Progress:
-    """Sends the progress of a task."""
     sent = 0.0
 
     def report(share: float) -> None:

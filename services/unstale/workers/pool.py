@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 
 from unstale.errors import UserError, WorkerLostError
@@ -19,6 +21,26 @@ from unstale.workers.channel import Kind, Pipe, receive, send
 from unstale.workers.program import Progress, described
 
 LOCAL = "unstale.workers.local_worker"
+DRIVER = "unstale.workers.ray_driver"  # named, not imported: it imports Ray
+FRAME_S = 10  # after which a driver hangs that neither reads nor writes the rest of a frame
+END_S = 10.0  # Ray ends a cluster of its own in one or two
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then listens on 127.0.0.1 alone, on any system
+NO_REPORTS = {"RAY_USAGE_STATS_ENABLED": "0"}  # to Ray's makers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayStart:
+    """How a cluster is used."""
+
+    address: str
+    key: str  # setting of the address, for error messages
+    program: str  # as of `unstale.workers.program.described`
+    cpus: int  # of each task
+    gpus: float  # of each task
+    advice: str  # ends the error message for a cluster without these
+    attempts: int = 1  # of a task whose worker fails
+    task_s: float | None = None  # time without any result after which all tasks are tried again; None for no limit
+    reuses_gpus: bool = False  # a worker may compute several tasks, each on another GPU: the program chooses the device
 
 
 def local(
@@ -28,10 +50,25 @@ def local(
     return Pool(LOCAL, described(factory, settings), environment=environment, descriptors=descriptors)
 
 
-class Pool:
-    """One worker process and its tasks. Usable from any thread.
+def on_ray(start: RayStart) -> "Pool":
+    """A process that connects to a Ray cluster. Raises UserError if Ray is not installed, and OSError as `Pool`."""
+    if find_spec("ray") is None:
+        raise UserError(
+            f"{start.key} is {start.address!r}, but Ray is not installed; install it with pip install 'unstale[ray]'"
+        )
+    environment = NO_REPORTS | (LOOPBACK if start.address == "local" else {})
+    return Pool(
+        DRIVER,
+        json.dumps(asdict(start)),
+        environment={name: value for name, value in environment.items() if name not in os.environ},
+        why_lost=f"the Ray cluster {start.address} is gone",
+        end_s=END_S,
+        frame_s=FRAME_S,
+    )
 
-    The process ends with this one, however this one ends.
+
+class Pool:
+    """One worker process and its tasks, for any thread. The process ends with this one, however this one ends.
 
     ready: Done when the pool takes tasks. Fails with UserError if it refuses, with WorkerLostError if it has ended.
     capacity: Tasks that are computed at a time; 0 before the pool is ready. Changes with a cluster's machines.
@@ -50,19 +87,15 @@ class Pool:
         end_s: float = 0.0,
         frame_s: int = 0,
     ) -> None:
-        """Start the process.
+        """Start the process. Raises OSError if it does not start.
 
         Args:
-            module: The program of the process.
             start: Content of its first frame.
             environment: Variables that differ from those of this process.
             descriptors: Open files that the process inherits.
             why_lost: Why tasks are lost when the process ends; None for how it ended.
             end_s: Seconds that the process has to end by itself on `close`.
             frame_s: Seconds without progress within a frame after which the process is lost; 0 for no limit.
-
-        Raises:
-            OSError: The process does not start.
         """
         self.ready: Future[None] = Future()
         self.capacity = 0

@@ -20,11 +20,7 @@ def described(factory: str, settings: Any) -> str:
 
 @lru_cache(maxsize=4)
 def loaded(program: str) -> Compute:
-    """The function of a program, made once in each process.
-
-    Raises:
-        UserError: This machine cannot compute such tasks.
-    """
+    """The function of a program, made once in each process. Raises UserError if this machine cannot compute it."""
     parts = json.loads(program)
     module, _, name = parts["factory"].partition(":")
     compute: Compute = getattr(import_module(module), name)(parts["settings"])

@@ -8,7 +8,9 @@ server or simulator, does not connect; this process does. It ends when the socke
 """
 
 import json
+import logging
 import queue
+import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,9 +26,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from unstale.errors import UserError
 from unstale.net.clock import now_s
 from unstale.workers.channel import Frame, Kind, Pipe, receive, send
-from unstale.workers.ray_connection import cause, connect
-from unstale.workers.ray_pool import RayStart
+from unstale.workers.pool import RayStart
 
+CONNECT_S = 5.0  # Ray itself would try for two minutes
+STORE_BYTES = 256 * 2**20  # object memory of a cluster that is started here; the rest goes to disk
 PREPARE_S = 120.0  # a worker imports PyTorch and builds a model; on a cold disk that may take a minute
 OTHERS_S = 20.0  # for the other machines after the first is ready; they may be busy with other tasks
 POLL_S = 0.02  # longest `ray.wait`, and so the delay of a request of the parent
@@ -62,12 +65,7 @@ class Driver:
     """Runs tasks on a Ray cluster. pipe: To the parent."""
 
     def __init__(self, start: RayStart, pipe: Pipe) -> None:
-        """Connect to the cluster and check it.
-
-        Raises:
-            UserError: The cluster cannot compute the tasks.
-            EOFError: The parent has ended.
-        """
+        """Raises UserError if the cluster cannot compute the tasks, and EOFError when the parent has ended."""
         self._start = start
         self._pipe = pipe
         self._where = f"{start.key} is {start.address!r}, but"
@@ -239,6 +237,42 @@ class Driver:
 def _end(reference: Any) -> None:
     """Cancel a task and kill its worker: interrupted during the import of PyTorch, it could not import it again."""
     ray.cancel(reference, force=True)
+
+
+def connect(address: str, *, key: str) -> None:
+    """Connect this process. key: setting of the address. Raises UserError if there is no such cluster."""
+    options: dict[str, Any] = {"address": address}
+    if address == "local":
+        options |= {"object_store_memory": STORE_BYTES, "include_dashboard": False}
+    elif address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"{key} is {address!r}, but nothing answers there ({error}), expected the head of a Ray cluster; start "
+                "one with `ray start --head`, or use local"
+            ) from None
+    try:
+        ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
+        raise UserError(
+            f"{key} is {address!r}, but Ray cannot connect ({_first_sentence(error)}), expected a cluster that runs; "
+            "start one with `ray start --head`, or use local"
+        ) from None
+
+
+def cause(error: RayError) -> str:
+    """The cause of a failed task, one line."""
+    if not isinstance(error, RayTaskError):
+        return _first_sentence(error) or type(error).__name__
+    if isinstance(error.cause, UserError):
+        return str(error.cause)
+    return f"{type(error.cause).__name__}: {_first_sentence(error.cause)}"
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def main(descriptor: int) -> None:

@@ -25,7 +25,7 @@ from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.journal.sequence_file import SequenceFile
 from unstale.net import keys
-from unstale.net.authorized_keys import AuthorizedKeys
+from unstale.net.keys import AuthorizedKeys
 from unstale_proto import codec
 from unstale_proto.limits import CLIENTS_MAX
 
