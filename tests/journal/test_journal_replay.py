@@ -163,7 +163,7 @@ def rounds_of(path: Path) -> list[tuple[torch.Tensor, list[tuple[int, float]]]]:
         return [
             (
                 rows.matrix(updates := list(run.database.updates_of(row.version))),
-                [(update.base_version, update.local_rate) for update in updates],
+                [(update.staged.base_version, update.staged.local_rate) for update in updates],
             )
             for row in run.database.rounds()
         ]

@@ -16,7 +16,9 @@ D = 5
 
 
 def about(client_id: int) -> StagedUpdate:
-    return StagedUpdate(client_id=client_id, num_examples=1, batch_examples=1, loss=0.0, local_rate=1.0)
+    return StagedUpdate(
+        client_id=client_id, task_id=1, base_version=0, num_examples=1, batch_examples=1, loss=0.0, local_rate=1.0
+    )
 
 
 class Stored:

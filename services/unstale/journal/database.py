@@ -26,7 +26,7 @@ from unstale.journal.rows import (
 from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, reported
-from unstale.journal.tables import META, Table, Values
+from unstale.journal.tables import META
 
 WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
 WAL_BYTES_MAX = 64 * 1024**2  # a long read may let the log grow beyond this; it is truncated then
@@ -73,7 +73,7 @@ class Database:
         """Open the database, or create it unless `read_only`. takes_loss: accept that events at its end are lost."""
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")
-        self._pending: dict[int, Values] = {}  # rows of STATES by handle: a cache
+        self._pending: dict[int, row_codec.State] = {}  # by handle: a cache
         with ExitStack() as stack, reported(path, "open"):
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
@@ -84,7 +84,7 @@ class Database:
             self.machine_restarted = last_boot is not None and (last_boot == "" or last_boot != boot())
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             if self._format != FORMAT and not read_only:
-                formats.convert(self._connection)
+                formats.convert(self._connection, self._format)
                 self._format = FORMAT
             stack.pop_all()
 
@@ -103,13 +103,14 @@ class Database:
             self._insert(row_codec.EVENTS, batch.events)
             self._insert(row_codec.TASKS, batch.tasks)
             self._insert(row_codec.UPDATES, batch.updates)
-            self._pending.update(
-                (row.handle, row_codec.pending_state(row)) for row in batch.updates if row.handle is not None
-            )
+            for row in batch.updates:
+                if row.handle is not None:
+                    segment = row.location and row.location.segment
+                    self._pending[row.handle] = row_codec.State(row.seq, row.handle, segment)
             self._insert(row_codec.OWN_EVALUATIONS, batch.own_evaluations)
             self._insert(row_codec.ROUNDS, batch.rounds)
-            for row in batch.rounds:
-                self._join(row)
+            for applied in batch.rounds:
+                self._join(applied)
             # A run that resumes may evaluate and save a version again.
             self._insert(row_codec.EVALUATIONS, batch.evaluations, replace=True)
             self._insert(row_codec.CHECKPOINTS, batch.checkpoints, replace=True)
@@ -144,8 +145,8 @@ class Database:
                 (seq,),
             ).fetchall()
             if version is not None:
-                states = list(self._connection.select(self._states, "WHERE round >= ?", version))
-                self._connection.update(row_codec.STATES, map(row_codec.without_round, states), _ROUND_COLUMNS)
+                states = [state.without_round for state in self._states("WHERE round >= ?", version)]
+                self._connection.update(row_codec.STATES, states, _ROUND_COLUMNS)
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             self._delete_from(seq, at_s)
@@ -198,8 +199,8 @@ class Database:
         with self._connection.transaction(sync=False):
             stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
             for segment in stored_in - set(kept):
-                states = list(self._connection.select(self._states, "WHERE segment = ?", segment))
-                self._connection.update(row_codec.STATES, map(row_codec.without_segment, states), ("segment",))
+                states = [state._replace(segment=None) for state in self._states("WHERE segment = ?", segment)]
+                self._connection.update(row_codec.STATES, states, ("segment",))
 
     # --- reading ---
 
@@ -272,8 +273,7 @@ class Database:
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Rounds that made later versions, in order."""
         for row in self._records(row_codec.ROUNDS, "WHERE version > ? ORDER BY version", after):
-            states = self._connection.select(self._states, _OF_ROUND, row.version)
-            yield row._replace(members=tuple(map(row_codec.member, states)))
+            yield row._replace(members=tuple(state.member for state in self._states(_OF_ROUND, row.version)))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Evaluations by version."""
@@ -350,16 +350,12 @@ class Database:
     # --- internals ---
 
     @property
-    def _updates_codec(self) -> Codec[UpdateRow]:
-        return row_codec.UPDATES if self._format == FORMAT else row_codec.UPDATES_3
-
-    @property
     def _codecs(self) -> list[Codec[Any]]:
         """Of all tables but `meta`."""
         return [
             row_codec.EVENTS,
             row_codec.TASKS,
-            self._updates_codec,
+            row_codec.updates(self._format),
             row_codec.ROUNDS,
             row_codec.EVALUATIONS,
             row_codec.OWN_EVALUATIONS,
@@ -418,10 +414,10 @@ class Database:
         """Store which updates a round was made of."""
         pending = self._pending
         if any(member.handle not in pending for member in row.members):
-            states = self._connection.select(self._states, "WHERE handle IS NOT NULL AND round IS NULL")
-            pending.update((state[1], state) for state in states)
+            states = self._states("WHERE handle IS NOT NULL AND round IS NULL")
+            pending.update((state.handle, state) for state in states)
         joined = [
-            row_codec.in_round(pending.pop(member.handle), row.version, position, member)
+            pending.pop(member.handle).in_round(row.version, position, member)
             for position, member in enumerate(row.members)
             if member.handle in pending
         ]
@@ -429,7 +425,7 @@ class Database:
         assert updated == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, condition: str, *values: int) -> Iterator[UpdateRow]:
-        return self._records(self._updates_codec, condition, *values)
+        return self._records(row_codec.updates(self._format), condition, *values)
 
     def _records(self, codec: Codec[Record], condition: str, *values: int) -> Iterator[Record]:
         """Rows of a table as records. Raises DamagedError for a damaged row."""
@@ -439,6 +435,6 @@ class Database:
             except UNREADABLE:
                 raise self._connection.damaged(f"{codec.table.row(row)} cannot be read") from None
 
-    @property
-    def _states(self) -> Table:
-        return row_codec.STATES if self._format == FORMAT else row_codec.STATES_3
+    def _states(self, condition: str, *values: int) -> Iterator[row_codec.State]:
+        rows = self._connection.select(row_codec.states(self._format), condition, *values)
+        return map(row_codec.State._make, rows)

@@ -121,7 +121,7 @@ def _check_was_made(version: int, last: int) -> None:
 
 def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int, float]:
     """Bound on the norm of each update at its arrival, by seq."""
-    seqs = {update.seq for update in updates if update.norm is not None}
+    seqs = {update.seq for update in updates if update.norms is not None}
     if not seqs:
         return {}
     # The bound of the first updates needs the initial model, which is not loaded here.
@@ -133,8 +133,8 @@ def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int,
         if update.seq > max(seqs):
             break
         if update.seq in seqs:
-            bound_of[update.seq] = bounds.bounds(update.local_rate).update
-        bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
+            bound_of[update.seq] = bounds.bounds(update.staged.local_rate).update
+        bounds.replay(update.staged.client_id, update.staged.base_version, update.norms, update.reason)
     return {seq: bound for seq, bound in bound_of.items() if bound < math.inf}
 
 
@@ -142,17 +142,17 @@ def _members(row: RoundRow, updates: Sequence[UpdateRow], bounds: Mapping[int, f
     total = math.fsum(abs(member.weight) for member in row.members)
     return tuple(
         MemberExplained(
-            client_id=update.client_id,
-            task_id=update.task_id,
-            base_version=update.base_version,
+            client_id=update.staged.client_id,
+            task_id=update.staged.task_id,
+            base_version=update.staged.base_version,
             staleness=member.staleness,
             weight=member.weight,
             share=abs(member.weight) / total if total > 0 else None,
-            loss=update.loss,
-            num_examples=update.num_examples,
+            loss=update.staged.loss,
+            num_examples=update.staged.num_examples,
             arrived_s=update.at_s,
             into_round_s=update.at_s - (row.closed_s - row.wait_s),
-            norm=update.norm,
+            norm=None if update.norms is None else update.norms.update,
             bound=bounds.get(update.seq),
             compensation=None if row.compensation is None else row.compensation.updates[index],
         )

@@ -86,26 +86,16 @@ class Recorder:
             return result  # changes nothing, and may be repeated without limit
         seq = journal.next_seq()
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
-        staged = incoming.staged
-        norm, norm_buffers, norm_extra = incoming.norms or (None, None, None)
         journal.batch.updates.append(
             UpdateRow(
                 seq,
                 event.at_s,
-                event.client_id,
-                event.task_id,
-                event.base_version,
+                incoming.staged,
                 verdict.outcome.value,
                 verdict.reason,
-                staged.num_examples,
-                staged.batch_examples,
-                staged.loss,
-                staged.local_rate,
+                incoming.norms,
                 handle=event.handle if accepted else None,
                 location=journal.append(incoming.row, event.handle) if accepted else None,
-                norm=norm,
-                norm_buffers=norm_buffers,
-                norm_extra=norm_extra,
             )
         )
         own = incoming.evaluation

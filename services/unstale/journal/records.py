@@ -51,9 +51,9 @@ def arrival(row: UpdateRow) -> EventRow:
     """The record of an update's arrival. A rejected update has no handle: its row is not stored."""
     defect = None if row.reason in tuple(Reason) else row.reason
     fields = {
-        "client_id": row.client_id,
-        "task_id": row.task_id,
-        "base_version": row.base_version,
+        "client_id": row.staged.client_id,
+        "task_id": row.staged.task_id,
+        "base_version": row.staged.base_version,
         "handle": -1 if row.handle is None else row.handle,
         "defect": defect,
     }

@@ -15,7 +15,7 @@ from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row, task_row
 from unstale.journal.resumption import ROLLED_BACK
-from unstale.journal.rounds import RecordedRounds, staged
+from unstale.journal.rounds import RecordedRounds
 from unstale.journal.rows import EventRow, RoundRow
 from unstale.journal.spill import Spill
 from unstale.learner.learner import Learner
@@ -190,7 +190,7 @@ class Recovery:
                 raise self._contradicts(f"updates seq {update.seq} waits for a round")
             pending.remove(update.handle)
             self._journal.note_location(update.handle, update.location)
-            rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
+            rows.append((update.handle, update.staged, partial(self._recorded.fill, update)))
         if pending:
             raise self._contradicts(f"updates handle {min(pending)} does not wait for a round")
         making = self._coordinator.making

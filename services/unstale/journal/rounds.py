@@ -17,7 +17,7 @@ from unstale.journal.disk import DamagedError
 from unstale.journal.rows import RoundRow, UpdateRow
 from unstale.journal.segments import Segments
 from unstale.journal.spill import StoredRows
-from unstale.learner.updates import RoundUpdate, StagedUpdate
+from unstale.learner.updates import RoundUpdate
 
 
 class RecordedRounds:
@@ -71,10 +71,7 @@ class RecordedRounds:
         """The updates of a round, as stored and for the learner."""
         updates = list(self._database.updates_of(row.version))
         members = tuple(
-            staged(update).in_round(
-                task_id=update.task_id, base_version=update.base_version, staleness=member.staleness
-            )
-            for update, member in zip(updates, row.members, strict=True)
+            update.staged.in_round(member.staleness) for update, member in zip(updates, row.members, strict=True)
         )
         return updates, members
 
@@ -84,15 +81,4 @@ def damaged_estimates(version: int, path: Path) -> DamagedError:
     return DamagedError(
         f"{path}, the estimates with which version {version} was compensated, is missing or damaged; put it back from "
         "a copy"
-    )
-
-
-def staged(update: UpdateRow) -> StagedUpdate:
-    """Facts about an update beside its row."""
-    return StagedUpdate(
-        client_id=update.client_id,
-        num_examples=update.num_examples,
-        batch_examples=update.batch_examples,
-        loss=update.loss,
-        local_rate=update.local_rate,
     )

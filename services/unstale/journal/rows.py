@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.learner.row_checks import Norms
+from unstale.learner.updates import StagedUpdate
 
 
 class Location(NamedTuple):
@@ -47,35 +48,22 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """An update and the first verdict on it. Other fields as in `learner.updates.StagedUpdate`.
+    """An update and the first verdict on it.
 
     Attributes:
         seq: Number of the event.
         reason: None exactly for an accepted update, which alone has a handle and a place.
-        norm, norm_buffers, norm_extra: Euclidean norms of its vectors, None where not measured or without that vector.
+        norms: Euclidean norms of its vectors, None where they were not measured.
     """
 
     seq: int
     at_s: float
-    client_id: int
-    task_id: int
-    base_version: int
+    staged: StagedUpdate
     outcome: str
     reason: str | None
-    num_examples: int
-    batch_examples: int
-    loss: float
-    local_rate: float
+    norms: Norms | None = None
     handle: int | None = None
     location: Location | None = None
-    norm: float | None = None
-    norm_buffers: float | None = None
-    norm_extra: float | None = None
-
-    @property
-    def norms(self) -> Norms | None:
-        """The norms of its vectors; None where they were not measured."""
-        return None if self.norm is None else Norms(self.norm, self.norm_buffers, self.norm_extra)
 
 
 class MemberRow(NamedTuple):
@@ -103,8 +91,8 @@ class RoundRow(NamedTuple):
         closed_s: When the coordinator closed it.
         wait_s, compensate_s, aggregate_s: Duration of the open round, the compensation and the step.
         digest: SHA-256 of the version, hex.
-        members: In order of arrival.
         compensation: None without a compensator.
+        members: In order of arrival.
     """
 
     version: int
@@ -117,8 +105,8 @@ class RoundRow(NamedTuple):
     rate_factor: float
     overflowed: bool
     digest: str
-    members: tuple[MemberRow, ...]
     compensation: CompensationRow | None = None
+    members: tuple[MemberRow, ...] = ()
 
 
 class EvaluationRow(NamedTuple):

@@ -149,7 +149,10 @@ def _frame(rows: Iterable[Sequence[Any]], **kinds: Any) -> pd.DataFrame:
 def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
     updates = _frame(
         (
-            (row.handle, row.at_s - started_s, row.client_id, row.reason, row.loss, row.num_examples)
+            (
+                *(row.handle, row.at_s - started_s, row.staged.client_id, row.reason),
+                *(row.staged.loss, row.staged.num_examples),
+            )
             for row in database.updates_after(0)
         ),
         handle="Int64",

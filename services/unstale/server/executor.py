@@ -264,7 +264,7 @@ class ActionExecutor:
             self._staging.keep(event.handle, incoming.staged)
             self.delivery.accepted(action.client_id)
             if self._prefetch:
-                self._precompute(event, incoming.staged)
+                self._precompute(incoming.staged)
         self._stats.judged(action, incoming, self._admission.bounds)
         self._admission.judged(action, event.base_version, incoming.norms)
         self._client_limits.on_verdict(action, event.at_s)
@@ -273,12 +273,11 @@ class ActionExecutor:
             log.warning("%s", warning)
         self.after_commit.append((self._outbox.acknowledge, action))
 
-    def _precompute(self, event: events.UpdateArrived, staged: StagedUpdate) -> None:
+    def _precompute(self, staged: StagedUpdate) -> None:
         """Let work on an update that is stale already begin before its round closes."""
-        staleness = self._coordinator.version - event.base_version
+        staleness = self._coordinator.version - staged.base_version
         if staleness > 0:
-            update = staged.in_round(task_id=event.task_id, base_version=event.base_version, staleness=staleness)
-            self._compute(PrecomputeCommand(row_D=self._staging.newest_D, update=update))
+            self._compute(PrecomputeCommand(row_D=self._staging.newest_D, update=staged.in_round(staleness)))
 
     def _discard_update(self, action: actions.DiscardUpdate) -> None:
         self._staging.discard(action.handle)
