@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf, nan
 from pathlib import Path
@@ -17,7 +17,11 @@ from unstale.journal.database import Conservation, Database
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
+from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import Fairness, OwnEvaluations
+
+_STAGED = {field.name: int if field.type is int else float for field in fields(StagedUpdate)}
+"""Columns of the fields of an update."""
 
 
 class State(StrEnum):
@@ -149,19 +153,14 @@ def _frame(rows: Iterable[Sequence[Any]], **kinds: Any) -> pd.DataFrame:
 def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
     updates = _frame(
         (
-            (
-                *(row.handle, row.at_s - started_s, row.staged.client_id, row.reason),
-                *(row.staged.loss, row.staged.num_examples),
-            )
+            (row.handle, row.at_s - started_s, row.reason, *[getattr(row.staged, name) for name in _STAGED])
             for row in database.updates_after(0)
         ),
         handle="Int64",
         elapsed_s=float,
-        client_id=int,
         reason=object,
-        loss_nats=float,
-        num_examples=int,
-    )
+        **_STAGED,
+    ).rename(columns={"loss": "loss_nats"})
     members = _frame(
         _members(rounds),
         handle="Int64",
