@@ -149,7 +149,7 @@ def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -
     assert killed.returncode == -signal.SIGKILL
     assert format_of(run) == 3
     assert rows(run, "SELECT * FROM updates") == before
-    assert rows(run, "SELECT name FROM sqlite_master WHERE name LIKE 'updates_%3'") == []
+    assert rows(run, "SELECT name FROM sqlite_master WHERE name LIKE 'former%'") == []
     convert(run)
     assert format_of(run) == 4
 
