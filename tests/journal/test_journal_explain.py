@@ -14,9 +14,8 @@ from support.running import small
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import DEADLINE
 from unstale.errors import UserError
-from unstale.journal.close_reason import _ordinal
 from unstale.journal.database import Database
-from unstale.journal.explain import explain
+from unstale.journal.explain import _ordinal, explain
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import Batch, EventRow, RoundRow, UpdateRow
 from unstale.journal.rundir import RunDirectory
