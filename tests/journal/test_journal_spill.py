@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from unstale.journal.disk import DamagedError
+from unstale.journal.rounds import Spill
 from unstale.journal.rows import Location
 from unstale.journal.segments import Segments
-from unstale.journal.spill import Spill
 from unstale.learner.updates import Rows, StagedUpdate
 
 D = 5

@@ -186,7 +186,7 @@ class _Seed:
             for module in ("journal", "database"):
                 stack.enter_context(patch(f"unstale.journal.{module}.boot", lambda: f"boot {self.boot}"))
             stack.enter_context(patch("unstale.journal.database.WAL_PAGES", self.wal_pages))
-            stack.enter_context(patch("unstale.journal.copy_detection.mark", _mark))
+            stack.enter_context(patch("unstale.journal.resumption.mark", _mark))
             while self._live():
                 self.boot += 1
         return self.report

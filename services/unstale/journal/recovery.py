@@ -15,9 +15,8 @@ from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row, task_row
 from unstale.journal.resumption import ROLLED_BACK
-from unstale.journal.rounds import RecordedRounds
+from unstale.journal.rounds import RecordedRounds, Spill
 from unstale.journal.rows import EventRow, RoundRow
-from unstale.journal.spill import Spill
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
@@ -28,20 +27,13 @@ log = logging.getLogger("unstale.journal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """State of a resumed run.
+    """State of a resumed run."""
 
-    Attributes:
-        at_s: Run time of the last record.
-        events, rounds: Number of events that were replayed, and of rounds that were computed again.
-        checkpoint_seq: Last event that the checkpoint covers, 0 without one.
-        admission: State of the admission in the checkpoint; None without one.
-    """
-
-    at_s: float
-    events: int
-    rounds: int
-    checkpoint_seq: int
-    admission: Mapping[str, Any] | None
+    at_s: float  # run time of the last record
+    events: int  # that were replayed
+    rounds: int  # that were computed again
+    checkpoint_seq: int  # last event that the checkpoint covers, 0 without one
+    admission: Mapping[str, Any] | None  # state of the admission in the checkpoint; None without one
 
 
 class Recovery:

@@ -1,23 +1,59 @@
-"""Reads rounds from the journal.
+"""Reads rounds from the journal: of a run that is computed again, and of one whose pending rows are on disk.
 
 Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from unstale import flat
 from unstale.compensators import Made
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError
-from unstale.journal.rows import RoundRow, UpdateRow
+from unstale.journal.disk import DamagedError, open_file, read_all, user_errors
+from unstale.journal.rows import Location, RoundRow, UpdateRow
 from unstale.journal.segments import Segments
-from unstale.journal.spill import StoredRows
-from unstale.learner.updates import RoundUpdate
+from unstale.learner.updates import Round, RoundUpdate, Row, StagedUpdate, Staging
+
+FLOAT_BYTES = 4
+
+
+class StoredRows:
+    """The rows of a round, read by columns. shape: [K, D]."""
+
+    def __init__(self, locations: Sequence[Location], row_numbers: int, path_of: Callable[[int], Path]) -> None:
+        self.shape = (len(locations), row_numbers)
+        self._locations = locations
+        self._path_of = path_of
+        self._files: dict[int, int] = {}
+
+    def columns(self, start: int, end: int) -> Tensor:
+        """Columns start to end of all rows: [K, end - start] float32. Raises UserError for a damaged file."""
+        part_Kc = torch.empty(len(self._locations), end - start)
+        for row_c, location in zip(part_Kc, self._locations, strict=True):
+            self._read(location, start, row_c)
+        return part_Kc
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _read(self, location: Location, start: int, row_c: Tensor) -> None:
+        path = self._path_of(location.segment)
+        into = flat.to_bytes(row_c)
+        with user_errors("read", path):
+            if location.segment not in self._files:
+                self._files[location.segment] = open_file(path, os.O_RDONLY)
+            filled = read_all(self._files[location.segment], into, location.offset + FLOAT_BYTES * start)
+        if filled < len(into):
+            raise DamagedError(f"{path} is too short; put it back from a copy, or start a new run with --run")
 
 
 class RecordedRounds:
@@ -82,3 +118,41 @@ def damaged_estimates(version: int, path: Path) -> DamagedError:
         f"{path}, the estimates with which version {version} was compensated, is missing or damaged; put it back from "
         "a copy"
     )
+
+
+class Spill(Staging):
+    """Staging that keeps pending rows on disk, for rounds that do not fit in memory: the journal has stored them.
+
+    Only for policies that work column by column. The row that is being written is in memory.
+    """
+
+    def __init__(
+        self, row_numbers: int, *, locations: MutableMapping[int, Location], path_of: Callable[[int], Path]
+    ) -> None:
+        """locations: by handle; the journal adds them and a round removes them. path_of: the file of a segment."""
+        super().__init__(row_numbers, 1, blocks_max=2)
+        self._row: Row | None = None
+        self._kept: dict[int, StagedUpdate] = {}
+        self._locations = locations
+        self._path_of = path_of
+
+    @override
+    def row(self) -> tuple[int, Row]:
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        self._being_written = self._handles
+        self._handles += 1
+        self._row = Row.of(torch.empty(self._row_numbers)) if self._row is None else self._row
+        return self._being_written, self._row
+
+    @override
+    def keep(self, handle: int, update: StagedUpdate) -> None:
+        self.discard(handle)
+        self._row = None
+        self._kept[handle] = update
+
+    @override
+    def take(self, handles: Sequence[int]) -> Round:
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        updates = tuple(self._kept.pop(handle) for handle in handles)
+        rows = StoredRows([self._locations.pop(handle) for handle in handles], self._row_numbers, self._path_of)
+        return Round(rows, updates, rows.close)

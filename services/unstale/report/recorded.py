@@ -12,9 +12,9 @@ import pandas as pd
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import Conservation, Database
 from unstale.journal.replay import RecordedRun
+from unstale.journal.resumption import ENDED, RUN_ID
 from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
 from unstale.learner.updates import StagedUpdate
