@@ -38,6 +38,7 @@ _LAST_SEQ = (
     "UNION ALL SELECT max(seq) FROM checkpoints)"
 )
 _FIRST_S = "SELECT min(at_s) FROM (SELECT seq, at_s FROM events UNION ALL SELECT seq, at_s FROM updates) WHERE seq >= ?"
+_FIRST_VERSION = "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'"
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 
 Record = TypeVar("Record")
@@ -48,7 +49,7 @@ TOTALS = "totals"  # of the tables, as the last server left them, after its mark
 SYNCED = "synced"  # seq up to which all events were known to be durable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Conservation:
     """Counts of updates with a verdict: received = aggregated + pending + rejected."""
 
@@ -62,17 +63,12 @@ class Database:
     """The database of a run. One thread at a time.
 
     Errors of the disk and of SQLite are raised as UserError, damage as DamagedError.
-
-    Attributes:
-        log: SQLite's log; all that was stored is durable after a sync of it.
-        machine_restarted: Whether the machine may have restarted since the last write, which loses unsynced events.
-        missing: Number of events at the end that are known to be lost.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, takes_loss: bool = False) -> None:
         """Open the database, or create it unless `read_only`. takes_loss: accept that events at its end are lost."""
         self.path = path
-        self.log = path.with_name(f"{path.name}-wal")
+        self.log = path.with_name(f"{path.name}-wal")  # SQLite's; all that was stored is durable after a sync of it
         self._pending: dict[int, row_codec.State] = {}  # by handle: a cache
         with ExitStack() as stack, reported(path, "open"):
             self._connection = Connection(path, read_only=read_only)
@@ -81,7 +77,9 @@ class Database:
             self._sequence_file = SequenceFile(path.with_name(f"{path.name}-newest"), read_only=read_only)
             stack.callback(self._sequence_file.close)
             last_boot = self.meta(BOOT)
+            # Since the last write, perhaps: that loses unsynced events.
             self.machine_restarted = last_boot is not None and (last_boot == "" or last_boot != boot())
+            # Number of events at the end that are known to be lost.
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             if self._format != FORMAT and not read_only:
                 formats.convert(self._connection, self._format)
@@ -140,10 +138,7 @@ class Database:
         with self._connection.transaction(sync=True):
             run = self._connection.execute
             ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
-            ((version,),) = run(
-                "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'",
-                (seq,),
-            ).fetchall()
+            ((version,),) = run(_FIRST_VERSION, (seq,)).fetchall()
             if version is not None:
                 states = [state.without_round for state in self._states("WHERE round >= ?", version)]
                 self._connection.update(row_codec.STATES, states, _ROUND_COLUMNS)
@@ -153,12 +148,10 @@ class Database:
         self.end_here()
 
     def rewind(self, checkpoint: CheckpointRow, pending: Collection[UpdateRow], facts: Mapping[str, str]) -> None:
-        """Delete all that happened after a checkpoint.
+        """Delete all that happened after a checkpoint, which has no pending updates and open tasks.
 
-        Args:
-            checkpoint: Without pending updates and open tasks.
-            pending: Updates of `pending_at` the checkpoint, as they are to be kept.
-            facts: For `set_meta`, in the same transaction.
+        pending: updates of `pending_at` the checkpoint, as they are to be kept. facts: for `set_meta`, in the same
+        transaction.
         """
         version = checkpoint.version
         with self._connection.transaction(sync=True):
@@ -181,18 +174,15 @@ class Database:
 
     def forget_checkpoints(self, before_version: int) -> None:
         """Forget older checkpoints. Here and below: files may be deleted after the next sync."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
+        self._forget("DELETE FROM checkpoints WHERE version < ?", before_version)
 
     def forget_checkpoint(self, version: int) -> None:
         """Forget a damaged checkpoint."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM checkpoints WHERE version = ?", (version,))
+        self._forget("DELETE FROM checkpoints WHERE version = ?", version)
 
     def forget_events(self, up_to_seq: int) -> None:
         """Forget events that every checkpoint covers."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
+        self._forget("DELETE FROM events WHERE seq <= ?", up_to_seq)
 
     def forget_segments(self, kept: Collection[int]) -> None:
         """Forget the places of rows in other segments."""
@@ -227,8 +217,7 @@ class Database:
 
     def last_handle(self) -> int:
         """The greatest handle, -1 without one."""
-        handle = self._connection.number("SELECT max(handle) FROM updates")
-        return -1 if handle is None else handle
+        return self._connection.number("SELECT ifnull(max(handle), -1) FROM updates") or 0
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Later events, in order. Raises DamagedError where one is missing or damaged."""
@@ -309,15 +298,14 @@ class Database:
 
     def seq_of(self, version: int) -> int | None:
         """Number of the event that made a version, None where it is not stored."""
-        ((seq,),) = self._connection.rows(
+        return self._connection.number(
             "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?", version
         )
-        return None if seq is None else int(seq)
 
     def conservation(self) -> Conservation:
         """Counts of updates, by one query."""
-        ((received, aggregated, pending, rejected),) = self._connection.rows("SELECT * FROM conservation")
-        return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
+        (counts,) = self._connection.rows("SELECT * FROM conservation")
+        return Conservation(*counts)
 
     def audit(self) -> Audit:
         """Verify the checksum of every row, and compare rows with one another."""
@@ -402,6 +390,10 @@ class Database:
 
     def _insert(self, codec: Codec[Record], rows: Iterable[Record], *, replace: bool = False) -> None:
         self._connection.insert(codec.table, map(codec.encode, rows), replace=replace)
+
+    def _forget(self, statement: str, number: int) -> None:
+        with self._connection.transaction(sync=False):
+            self._connection.execute(statement, (number,))
 
     def _delete_from(self, seq: int, at_s: float) -> None:
         """Delete events from a number on, and tasks from a time on."""

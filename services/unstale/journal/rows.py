@@ -23,18 +23,12 @@ class Location(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """An event that the coordinator handled; an update's arrival is an `UpdateRow`.
+    """An event that the coordinator handled; an update's arrival is an `UpdateRow`."""
 
-    Attributes:
-        seq: Number of the event, from 1.
-        kind: Type of the event.
-        fields: Its other fields, as JSON values.
-    """
-
-    seq: int
+    seq: int  # number of the event, from 1
     at_s: float
-    kind: str
-    fields: Mapping[str, Any]
+    kind: str  # type of the event
+    fields: Mapping[str, Any]  # its other fields, as JSON values
 
 
 class TaskRow(NamedTuple):
@@ -48,20 +42,14 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """An update and the first verdict on it.
+    """An update and the first verdict on it."""
 
-    Attributes:
-        seq: Number of the event.
-        reason: None exactly for an accepted update, which alone has a handle and a place.
-        norms: Euclidean norms of its vectors, None where they were not measured.
-    """
-
-    seq: int
+    seq: int  # number of the event
     at_s: float
     staged: StagedUpdate
     outcome: str
-    reason: str | None
-    norms: Norms | None = None
+    reason: str | None  # None exactly for an accepted update, which alone has a handle and a place
+    norms: Norms | None = None  # Euclidean, of its vectors; None where they were not measured
     handle: int | None = None
     location: Location | None = None
 
@@ -84,29 +72,20 @@ class CompensationRow(NamedTuple):
 
 
 class RoundRow(NamedTuple):
-    """An applied round.
+    """An applied round."""
 
-    Attributes:
-        version: That it made.
-        closed_s: When the coordinator closed it.
-        wait_s, compensate_s, aggregate_s: Duration of the open round, the compensation and the step.
-        digest: SHA-256 of the version, hex.
-        compensation: None without a compensator.
-        members: In order of arrival.
-    """
-
-    version: int
-    closed_s: float
+    version: int  # that it made
+    closed_s: float  # when the coordinator closed it
     applied_s: float
-    wait_s: float
+    wait_s: float  # duration of the open round, and below of the compensation and the step
     compensate_s: float
     aggregate_s: float
     learning_rate: float
     rate_factor: float
     overflowed: bool
-    digest: str
-    compensation: CompensationRow | None = None
-    members: tuple[MemberRow, ...] = ()
+    digest: str  # SHA-256 of the version, hex
+    compensation: CompensationRow | None = None  # None without a compensator
+    members: tuple[MemberRow, ...] = ()  # in order of arrival
 
 
 class EvaluationRow(NamedTuple):
