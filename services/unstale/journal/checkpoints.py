@@ -26,7 +26,7 @@ from unstale.journal.disk import (
     DamagedError,
     NoRoomError,
     free_bytes,
-    open_file,
+    opened,
     read_all,
     sync_folder,
     trouble,
@@ -129,14 +129,11 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`state` and `about` as written, with tensors on the CPU. Raises DamagedError."""
     with user_errors("read", path):
         try:
-            file = open_file(path, os.O_RDONLY)
+            with opened(path, os.O_RDONLY) as file:
+                _verify(file, path)
+                return _read(file, path)
         except FileNotFoundError:
             raise _damaged(path, "is missing") from None
-        try:
-            _verify(file, path)
-            return _read(file, path)
-        finally:
-            os.close(file)
 
 
 def read_at(path: Path, seq: int, last_seq: int) -> tuple[dict[str, Any], int]:
@@ -173,8 +170,7 @@ def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray
 def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
     """Write and sync a file; returns its size."""
     contents = (_bytes(tensor.detach().cpu().contiguous()) for tensor in tensors)
-    file = open_file(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) as file:
         checksum = xxh3_64()
         offset = 0
         for data in chain([memoryview(header)], contents):
@@ -183,8 +179,6 @@ def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
             offset += len(data)
         write_all(file, memoryview(checksum.hexdigest().encode()), _CHECKSUM_AT)
         os.fsync(file)
-    finally:
-        os.close(file)
     return offset
 
 

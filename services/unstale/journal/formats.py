@@ -20,8 +20,7 @@ ALTER TABLE updates RENAME TO former_updates;
 def recognised(connection: Connection, *, may_create: bool) -> int:
     """The format of a database. Creates the tables in an empty one if `may_create`.
 
-    Raises:
-        UserError: The format is unknown, or it is not the database of a run.
+    Raises UserError if the format is unknown, or it is not the database of a run.
     """
     (application,), (version,) = (
         connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")

@@ -113,7 +113,11 @@ class Recorder:
             return self.coordinator.handle(event)
         making = self.coordinator.making
         assert making is not None
-        made = result.compensation
+        made, compensation = result.compensation, None
+        if made is not None:
+            compensation = CompensationRow(
+                tuple(made.updates), tuple(made.errors), dict(made.fallbacks), is_kept=made.made is not None
+            )
         journal.batch.rounds.append(
             RoundRow(
                 version=result.version,
@@ -126,11 +130,7 @@ class Recorder:
                 rate_factor=result.rate_factor,
                 overflowed=result.overflowed,
                 digest=digest,
-                compensation=None
-                if made is None
-                else CompensationRow(
-                    tuple(made.updates), tuple(made.errors), dict(made.fallbacks), is_kept=made.made is not None
-                ),
+                compensation=compensation,
                 members=tuple(
                     MemberRow(contribution.handle, contribution.staleness, weight)
                     for contribution, weight in zip(making, result.weights_K, strict=True)

@@ -124,11 +124,8 @@ def drop_lost_events(database: Database, segments: Segments, sync_every_s: float
 def check_is_no_copy(directory: RunDirectory, database: Database, segments: Segments) -> str | None:
     """Compare a database with the files beside it. segments: before `cut`.
 
-    Returns:
-        Reason why the run needs another id: the last server did not leave the directory like this. None if it did.
-
-    Raises:
-        DamagedError: Files are newer than the database.
+    Returns the reason why the run needs another id: the last server did not leave the directory like this. None if it
+    did. Raises DamagedError where files are newer than the database.
     """
     if database.meta(BOOT) is None:  # no server has used it
         paths = [*checkpoints.files(directory.checkpoints), *segments.paths]

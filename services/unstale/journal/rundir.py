@@ -15,17 +15,7 @@ from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
-from unstale.journal.disk import (
-    NOFOLLOW,
-    PART,
-    DamagedError,
-    check_no_links,
-    locked,
-    locked_folder,
-    private_folder,
-    sync_folder,
-    user_errors,
-)
+from unstale.journal.disk import NOFOLLOW, PART, DamagedError, locked, private_folder, sync_folder, user_errors
 from unstale.journal.sqlite import Connection, reported
 from unstale.journal.tables import META
 
@@ -87,7 +77,12 @@ class RunDirectory:
         """
         with user_errors("open the run directory", path):
             private_folder(path)
-            check_no_links(path, _NAMES)
+            links = [path / name for name in _NAMES if (path / name).is_symlink()]
+            if links:
+                raise UserError(
+                    f"{links[0]} is a symbolic link, expected a file or folder of its own; remove it, or name another "
+                    "folder"
+                )
             names = {entry.name for entry in path.iterdir()} - {LOCK, _CONFIG_PART}
             if names and CONFIG not in names and DATABASE not in names:
                 raise UserError(
@@ -170,7 +165,7 @@ def _locked(path: Path) -> ExitStack:
     """Locks of the directory and of the file `lock`, which may be deleted while a server runs."""
     in_use = f"{path} is in use by another process; end that server, or name another --run directory"
     with ExitStack() as stack:
-        stack.callback(os.close, locked_folder(path, in_use))
+        stack.callback(os.close, locked(path, in_use, os.O_RDONLY | os.O_DIRECTORY))  # harder to delete than a file
         stack.callback(os.close, locked(path / LOCK, in_use))
         return stack.pop_all()
 

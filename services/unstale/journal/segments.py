@@ -18,6 +18,7 @@ from unstale.journal.disk import (
     DamagedError,
     duplicate,
     open_file,
+    opened,
     read_all,
     sync_folder,
     trouble,
@@ -116,14 +117,11 @@ class Segments:
         path = self.path(location.segment)
         with user_errors("read", path):
             try:
-                file = open_file(path, os.O_RDONLY)
+                with opened(path, os.O_RDONLY) as file:
+                    _check_header(file, path)
+                    filled = read_all(file, into, location.offset)
             except FileNotFoundError:
                 raise _damaged(path, "is missing", "that it exists") from None
-            try:
-                _check_header(file, path)
-                filled = read_all(file, into, location.offset)
-            finally:
-                os.close(file)
         if filled < location.size_bytes:
             end = location.offset + location.size_bytes
             raise _damaged(path, f"ends at byte {location.offset + filled}", f"at least {end} bytes")
@@ -176,7 +174,7 @@ class Segments:
         if end:
             path = self.path(max(end))
             with user_errors("open", path):
-                self._file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
+                self._file = open_file(path, os.O_RDWR)
                 self._current = max(end)
                 _check_header(self._file, path)
 
@@ -242,7 +240,7 @@ class Segments:
         try:
             if self._spares:
                 self._spares.pop(0).rename(path)
-            file = open_file(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
+            file = open_file(path, os.O_RDWR | fresh, 0o600)
             write_all(file, memoryview(HEADER), 0)
         except OSError as error:
             if file >= 0:
@@ -307,6 +305,5 @@ def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = No
         with user_errors("sync", new_in):
             sync_folder(new_in)
     if then is not None:
-        with user_errors("sync", then):
-            file = open_file(then, os.O_RDONLY | os.O_CLOEXEC)
-        _sync({file: then}, None)
+        with user_errors("sync", then), opened(then, os.O_RDONLY) as file:
+            os.fdatasync(file)
