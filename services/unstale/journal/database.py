@@ -98,20 +98,16 @@ class Database:
         if not batch:
             return
         with self._storing(sync):
-            self._insert(row_codec.EVENTS, batch.events)
-            self._insert(row_codec.TASKS, batch.tasks)
-            self._insert(row_codec.UPDATES, batch.updates)
+            for codec in row_codec.CODECS:
+                # A run that resumes may evaluate and save a version again.
+                replaces = codec in (row_codec.EVALUATIONS, row_codec.CHECKPOINTS)
+                self._insert(codec, getattr(batch, codec.table.name), replace=replaces)
             for row in batch.updates:
                 if row.handle is not None:
                     segment = row.location and row.location.segment
                     self._pending[row.handle] = row_codec.State(row.seq, row.handle, segment)
-            self._insert(row_codec.OWN_EVALUATIONS, batch.own_evaluations)
-            self._insert(row_codec.ROUNDS, batch.rounds)
             for applied in batch.rounds:
                 self._join(applied)
-            # A run that resumes may evaluate and save a version again.
-            self._insert(row_codec.EVALUATIONS, batch.evaluations, replace=True)
-            self._insert(row_codec.CHECKPOINTS, batch.checkpoints, replace=True)
             if batch.synced is not None:
                 self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
         last_seq = batch.last_seq
@@ -340,15 +336,7 @@ class Database:
     @property
     def _codecs(self) -> list[Codec[Any]]:
         """Of all tables but `meta`."""
-        return [
-            row_codec.EVENTS,
-            row_codec.TASKS,
-            row_codec.updates(self._format),
-            row_codec.ROUNDS,
-            row_codec.EVALUATIONS,
-            row_codec.OWN_EVALUATIONS,
-            row_codec.CHECKPOINTS,
-        ]
+        return [row_codec.updates(self._format) if codec is row_codec.UPDATES else codec for codec in row_codec.CODECS]
 
     def _prepare(self, read_only: bool) -> int:
         """Create the tables in a new database, and check its pages; returns its format."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unstale.config import build
 from unstale.config.compensation import compensator
@@ -45,14 +45,6 @@ class RolledBack:
     copy: Path  # of the run directory before the rollback
 
 
-class _Target(NamedTuple):
-    """The version of a rollback, the last event that stays, and the checkpoint of that version, if any."""
-
-    version: int
-    seq: int
-    checkpoint: CheckpointRow | None
-
-
 def roll_back(
     path: Path, version: int | None, *, without: Collection[int] = (), readmit: Collection[int] = ()
 ) -> RolledBack:
@@ -74,9 +66,9 @@ def roll_back(
         database = journal.database
         excluded = _excluded(settings, resumption.excluded(database), without, readmit)
         last = journal.last_version()
-        target = _target(directory, database, last if version is None else version, last)
-        state = _state_at(journal, settings, target)
-        return _go_back(journal, target, state, excluded)
+        version = last if version is None else version
+        seq, state = _state_of(journal, settings, version, last)
+        return _go_back(journal, version, seq, state, excluded)
 
 
 def _excluded(
@@ -97,44 +89,32 @@ def _excluded(
     return after
 
 
-def _target(directory: RunDirectory, database: Database, version: int, last: int) -> _Target:
-    if version == 0:
-        return _Target(version, seq=0, checkpoint=None)
+def _state_of(journal: Journal, settings: Settings, version: int, last: int) -> tuple[int, State]:
+    """Last event of a version, and the state then, from its checkpoint or computed from earlier data."""
+    database = journal.database
     for row in database.checkpoints():
-        if row.version == version:
+        if row.version == version and version > 0:
             with suppress(DamagedError):
-                checkpoints.read(directory.checkpoints / row.file)
-                return _Target(version, row.seq, checkpoint=row)
-    if resumption.first_computable(database) <= version <= last:
+                state, _ = checkpoints.read(journal.directory.checkpoints / row.file)
+                return row.seq, _without_clients(settings, state["learner"], state["coordinator"])
+    seq = 0 if version == 0 else None
+    if version > 0 and resumption.first_computable(database) <= version <= last:
         seq = database.seq_of(version)
-        if seq is not None:
-            return _Target(version, seq, checkpoint=None)
-    raise UserError(
-        f"--to is {version}, expected a version that can be computed from the stored data: "
-        f"{resumption.possible_versions(database, last)}"
-    )
+    if seq is None:
+        raise UserError(
+            f"--to is {version}, expected a version that can be computed from the stored data: "
+            f"{resumption.possible_versions(database, last)}"
+        )
+    return seq, _computed(journal, settings, seq)
 
 
-def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
-    """States of learner and coordinator, from the checkpoint or computed from earlier data."""
-    coordinator_settings = build.coordinator_settings(settings)
-    if target.checkpoint is not None:
-        state, _ = checkpoints.read(journal.directory.checkpoints / target.checkpoint.file)
-        learner, coordinator = state["learner"], state["coordinator"]
-    else:
-        learner, coordinator = _computed(journal, settings, target)
-    return {
-        "learner": learner,
-        "coordinator": snapshot.without_clients(coordinator, coordinator_settings.stale_rounds_max),
-    }
-
-
-def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[State, State]:
+def _computed(journal: Journal, settings: Settings, seq: int) -> State:
+    """The state after an event, computed again."""
     parts = build.run_components(settings, partial(compensator, clock=now_s))
     learner = parts.learner
     coordinator_settings = replace(parts.coordinator, excluded=resumption.excluded(journal.database))
     coordinator = Coordinator(coordinator_settings)
-    if target.seq > 0:
+    if seq > 0:
         staging = (
             journal.spill(learner.row_numbers)
             if learner.column_wise
@@ -146,42 +126,45 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
             learner=learner,
             staging=staging,
             evaluate=build.evaluation(settings, parts.model, parts.dataset, parts.device),
-        ).run_to(target.seq)
-    return learner.state_dict(), snapshot.taken(coordinator)
+        ).run_to(seq)
+    return _without_clients(settings, learner.state_dict(), snapshot.taken(coordinator))
 
 
-def _go_back(journal: Journal, target: _Target, state: State, excluded: frozenset[int]) -> RolledBack:
+def _without_clients(settings: Settings, learner: State, coordinator: dict[str, Any]) -> State:
+    stale_rounds_max = build.coordinator_settings(settings).stale_rounds_max
+    return {"learner": learner, "coordinator": snapshot.without_clients(coordinator, stale_rounds_max)}
+
+
+def _go_back(journal: Journal, version: int, seq: int, state: State, excluded: frozenset[int]) -> RolledBack:
     directory, database = journal.directory, journal.database
     former, former_version = database.meta(RUN_ID) or None, journal.last_version()
     accepted = _accepted(database)
     # A new file name: a checkpoint that the database names must stay. Leading zeros do not change the version.
-    path = checkpoints.path_of(directory.checkpoints, target.version)
+    path = checkpoints.path_of(directory.checkpoints, version)
     while path.exists():
         path = path.with_name(f"0{path.name}")
-    written = checkpoints.write(directory.checkpoints, target.version, state, {"seq": target.seq}, path)
+    written = checkpoints.write(directory.checkpoints, version, state, {"seq": seq}, path)
     try:
         copy = _set_copy_aside(directory, database, written.path)
     except BaseException:
         written.path.unlink(missing_ok=True)
         raise
-    row = CheckpointRow(
-        target.version, target.seq, written.path.name, written.size_bytes, at_s=state["coordinator"]["now_s"]
-    )
+    row = CheckpointRow(version, seq, written.path.name, written.size_bytes, at_s=state["coordinator"]["now_s"])
     pending = [
         update._replace(outcome="rejected", reason=DROPPED, handle=None, location=None)
-        for update in database.pending_at(target.seq, target.version)
+        for update in database.pending_at(seq, version)
     ]
     facts = {
         RUN_ID: "",
-        SYNCED: str(target.seq),
+        SYNCED: str(seq),
         resumption.GIVEN_UP: "",
-        resumption.ROLLED_BACK: str(target.version),
+        resumption.ROLLED_BACK: str(version),
         resumption.EXCLUDED: json.dumps(sorted(excluded)),
     }
     database.rewind(row, pending, facts)
-    _delete_newer(directory, {row.file for row in database.checkpoints()}, target.version)
+    _delete_newer(directory, {row.file for row in database.checkpoints()}, version)
     return RolledBack(
-        version=target.version,
+        version=version,
         former_version=former_version,
         run_id=give_new_id(directory, database),
         former_run_id=former,

@@ -246,3 +246,6 @@ def _absent(version: int) -> frozenset[str]:
 
 
 UPDATES, STATES = updates(FORMAT), states(FORMAT)
+
+CODECS: tuple[Codec[Any], ...] = (EVENTS, TASKS, UPDATES, ROUNDS, EVALUATIONS, OWN_EVALUATIONS, CHECKPOINTS)
+"""Of all tables but `meta`; the tables have the names of the fields of `Batch`."""
