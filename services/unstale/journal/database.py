@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -87,7 +87,6 @@ class Database:
             stack.pop_all()
 
     def close(self) -> None:
-        """Close the files."""
         self._sequence_file.close()
         self._connection.close()
 
@@ -97,19 +96,23 @@ class Database:
         """Store a batch in one transaction. sync: return when it and all before it is durable; not if it is empty."""
         if not batch:
             return
-        with self._storing(sync):
-            for codec in row_codec.CODECS:
-                # A run that resumes may evaluate and save a version again.
-                replaces = codec in (row_codec.EVALUATIONS, row_codec.CHECKPOINTS)
-                self._insert(codec, getattr(batch, codec.table.name), replace=replaces)
-            for row in batch.updates:
-                if row.handle is not None:
-                    segment = row.location and row.location.segment
-                    self._pending[row.handle] = row_codec.State(row.seq, row.handle, segment)
-            for applied in batch.rounds:
-                self._join(applied)
-            if batch.synced is not None:
-                self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
+        try:
+            with self._connection.transaction(sync):
+                for codec in row_codec.CODECS:
+                    # A run that resumes may evaluate and save a version again.
+                    replaces = codec in (row_codec.EVALUATIONS, row_codec.CHECKPOINTS)
+                    self._insert(codec, getattr(batch, codec.table.name), replace=replaces)
+                for row in batch.updates:
+                    if row.handle is not None:
+                        segment = row.location and row.location.segment
+                        self._pending[row.handle] = row_codec.State(row.seq, row.handle, segment)
+                for applied in batch.rounds:
+                    self._join(applied)
+                if batch.synced is not None:
+                    self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
+        except BaseException:
+            self._pending.clear()
+            raise
         last_seq = batch.last_seq
         if last_seq is not None:
             self._sequence_file.set(last_seq)
@@ -165,7 +168,6 @@ class Database:
         self.end_here()
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy of the database to a new file."""
         self._connection.copy_to(path)
 
     def forget_checkpoints(self, before_version: int) -> None:
@@ -321,7 +323,6 @@ class Database:
             raise self.damaged(f"{damages[0]}{more}")
 
     def damaged(self, damage: str) -> DamagedError:
-        """The error for a damage."""
         return self._connection.damaged(damage)
 
     def store_totals(self) -> None:
@@ -365,16 +366,6 @@ class Database:
                 "the events that are lost"
             )
         return max(0, newest - last)
-
-    @contextmanager
-    def _storing(self, sync: bool) -> Iterator[None]:
-        """A transaction; an error clears the cache of pending updates."""
-        try:
-            with self._connection.transaction(sync):
-                yield
-        except BaseException:
-            self._pending.clear()
-            raise
 
     def _insert(self, codec: Codec[Record], rows: Iterable[Record], *, replace: bool = False) -> None:
         self._connection.insert(codec.table, map(codec.encode, rows), replace=replace)

@@ -5,6 +5,7 @@ Legend: K updates of a round, in order of arrival; D numbers of a row.
 
 import os
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,7 +41,6 @@ class StoredRows:
         return part_Kc
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files.values():
             os.close(file)
         self._files.clear()
@@ -56,41 +56,40 @@ class StoredRows:
             raise DamagedError(f"{path} is too short; put it back from a copy, or start a new run with --run")
 
 
+@dataclass(frozen=True, slots=True)
 class RecordedRounds:
     """Reads the updates of rounds, and estimates of stale updates."""
 
-    def __init__(self, database: Database, segments: Segments, compensations: Path, row_numbers: int) -> None:
-        """compensations: folder of estimates. row_numbers: D."""
-        self._database = database
-        self._segments = segments
-        self._compensations = compensations
-        self._row_numbers = row_numbers
+    database: Database
+    segments: Segments
+    compensations: Path  # folder of estimates
+    row_numbers: int  # D
 
     def fill(self, update: UpdateRow, row_D: Tensor) -> None:
         """Read an accepted update into row_D: [D] float32 in host memory. Raises DamagedError."""
         assert update.location is not None, f"{update} was not accepted"
-        self._segments.read(update.location, flat.to_bytes(row_D))
+        self.segments.read(update.location, flat.to_bytes(row_D))
 
     def matrix(self, updates: Sequence[UpdateRow]) -> Tensor:
         """Rows of updates: [K, D] float32. Raises DamagedError."""
-        matrix_KD = torch.empty(len(updates), self._row_numbers)
+        matrix_KD = torch.empty(len(updates), self.row_numbers)
         for update, row_D in zip(updates, matrix_KD, strict=True):
             self.fill(update, row_D)
         return matrix_KD
 
     def stored(self, updates: Sequence[UpdateRow]) -> StoredRows:
         """The same, read by columns after verifying one row at a time. Raises DamagedError."""
-        row_D = torch.empty(self._row_numbers)
+        row_D = torch.empty(self.row_numbers)
         for update in updates:
             self.fill(update, row_D)
         locations = [update.location for update in updates if update.location is not None]
-        return StoredRows(locations, self._row_numbers, self._segments.path)
+        return StoredRows(locations, self.row_numbers, self.segments.path)
 
     def made(self, row: RoundRow) -> Made | None:
         """Estimates that a round was compensated with; None without any. Raises DamagedError."""
         if row.compensation is None or not row.compensation.is_kept:
             return None
-        path = checkpoints.path_of(self._compensations, row.version)
+        path = checkpoints.path_of(self.compensations, row.version)
         try:
             state, _ = checkpoints.read(path)
         except DamagedError:
@@ -101,11 +100,11 @@ class RecordedRounds:
     def has_made(self, row: RoundRow) -> bool:
         """Whether the estimates of a round exist, or it had none."""
         is_kept = row.compensation is not None and row.compensation.is_kept
-        return not is_kept or checkpoints.path_of(self._compensations, row.version).exists()
+        return not is_kept or checkpoints.path_of(self.compensations, row.version).exists()
 
     def members(self, row: RoundRow) -> tuple[list[UpdateRow], tuple[RoundUpdate, ...]]:
         """The updates of a round, as stored and for the learner."""
-        updates = list(self._database.updates_of(row.version))
+        updates = list(self.database.updates_of(row.version))
         members = tuple(
             update.staged.in_round(member.staleness) for update, member in zip(updates, row.members, strict=True)
         )

@@ -185,13 +185,13 @@ def _encode_update(row: UpdateRow) -> Values:
     values = zip(_STAGED, _staged_values(row.staged), strict=True)
     staged = [_any(value) if name in _FLOATS else value for name, value in values]
     norms = map(_any, row.norms or (None, None, None))
-    place: Values = (None, None, None, None)
+    location: Values = (None, None, None, None)
     if row.location is not None:
         segment, offset, size_bytes, checksum = row.location
-        place = (offset, size_bytes, signed(checksum), segment)
+        location = (offset, size_bytes, signed(checksum), segment)
     in_no_round = (None, None, None, None)
     facts = (row.seq, _real(row.at_s), *staged[:3], row.outcome, row.reason, *staged[3:], *norms)
-    return (*facts, row.handle, *place, *in_no_round)
+    return (*facts, row.handle, *location, *in_no_round)
 
 
 def _decode_update(values: Values) -> UpdateRow:

@@ -50,7 +50,6 @@ class SequenceFile:
             write_all(self._file, memoryview(_packed(number)), 0)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -39,7 +39,6 @@ class Connection:
         self.executescript = self._connection.executescript
 
     def close(self) -> None:
-        """Close the database."""
         with reported(self.path, "close"):
             self._connection.close()
 
