@@ -178,13 +178,14 @@ _FACTS = (
     *("seq", "at_s", *_STAGED[:3], "outcome", "reason", *_STAGED[3:], *_NORMS),
     *("handle", "offset", "size_bytes", "checksum"),
 )
+_STAGED_END = 7 + len(_STAGED[3:])
 _staged_values = attrgetter(*_STAGED)
 
 
 def _encode_update(row: UpdateRow) -> Values:
     values = zip(_STAGED, _staged_values(row.staged), strict=True)
     staged = [_any(value) if name in _FLOATS else value for name, value in values]
-    norms = map(_any, row.norms or (None, None, None))
+    norms = (None, None, None) if row.norms is None else map(_any, row.norms)
     location: Values = (None, None, None, None)
     if row.location is not None:
         segment, offset, size_bytes, checksum = row.location
@@ -196,19 +197,18 @@ def _encode_update(row: UpdateRow) -> Values:
 
 def _decode_update(values: Values) -> UpdateRow:
     """Without a place where the segment is deleted."""
-    row = dict(zip((*_FACTS, *_STATE), values, strict=True))
-    location = None
-    if row["segment"] is not None:
-        location = Location(row["segment"], row["offset"], row["size_bytes"], checksum=row["checksum"] % 2**64)
+    staged = dict(zip(_STAGED, (*values[2:5], *values[7:_STAGED_END]), strict=True))
+    seq, at_s, outcome, reason = *values[:2], *values[5:7]
+    norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, *_ = values[_STAGED_END:]
     return UpdateRow(
-        row["seq"],
-        row["at_s"],
-        StagedUpdate(**{name: row[name] for name in _STAGED}),
-        row["outcome"],
-        row["reason"],
-        None if row["norm"] is None else Norms(*[row[name] for name in _NORMS]),
-        row["handle"],
-        location,
+        seq,
+        at_s,
+        StagedUpdate(**staged),
+        outcome,
+        reason,
+        None if norm is None else Norms(norm, norm_buffers, norm_extra),
+        handle,
+        None if segment is None else Location(segment, offset, size_bytes, checksum % 2**64),
     )
 
 
