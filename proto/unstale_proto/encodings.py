@@ -34,22 +34,17 @@ _SCALE_MAX = np.nextafter(np.finfo(_F4).max / np.float32(_CODE_MAX), np.float32(
 
 
 class Encoding(ABC):
-    """Encodes payloads of one size.
-
-    Attributes:
-        feeds_back: whether the part that it leaves out is added to the next vector (error feedback).
-        payload_bytes: of every payload.
-    """
+    """Encodes payloads of one size."""
 
     name: ClassVar[str]  # on the wire
-    feeds_back: ClassVar[bool] = False
+    feeds_back: ClassVar[bool] = False  # the part that it leaves out is added to the next vector (error feedback)
 
     def __init__(self, dimension: int, behind: int, head_bytes: int) -> None:
         """dimension: d. behind: numbers behind the d. head_bytes: of the d encoded numbers; a multiple of 4."""
         self.dimension = dimension
         self.behind = behind
         self.head_bytes = head_bytes
-        self.payload_bytes = head_bytes + limits.FLOAT_BYTES * behind
+        self.payload_bytes = head_bytes + limits.FLOAT_BYTES * behind  # of every payload
 
     @abstractmethod
     def frames(self, parts: Sequence[memoryview]) -> list[memoryview]:

@@ -53,19 +53,14 @@ class Part(Protocol):
 
 
 class Receiving:
-    """Receiver of one payload.
-
-    Attributes:
-        task_id: of its messages; it may change.
-        has_place: whether the sender gets credit now.
-    """
+    """Receiver of one payload."""
 
     def __init__(self, task_id: int, payload_bytes: int, checksum: str, part: Part, *, window_bytes: int) -> None:
-        self.task_id = task_id
+        self.task_id = task_id  # of its messages; it may change
         self.payload_bytes = payload_bytes
         self.checksum = checksum
         self.part = part
-        self.has_place = False
+        self.has_place = False  # the sender gets credit now
         self._window_bytes = window_bytes
         if part.have > payload_bytes:
             part.clear()

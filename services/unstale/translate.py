@@ -1,6 +1,7 @@
 """Translates between messages of the wire and events, actions and updates of the coordinator."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import isfinite
 from typing import cast
 
@@ -28,6 +29,9 @@ from unstale_proto.messages import (
     Update,
     UpdateEncoding,
 )
+
+_SAME_IN_HEADER = {field.name for field in fields(StagedUpdate)} - {"client_id", "batch_examples", "local_rate"}
+"""Fields of a staged update that are also fields of the header, with the same meaning."""
 
 # --- messages to events ---
 
@@ -72,20 +76,16 @@ def to_staged(update: Update, client_id: int) -> StagedUpdate:
     """The header of a staged update."""
     return StagedUpdate(
         client_id=client_id,
-        num_examples=update.num_examples,
         batch_examples=update.batch_examples or update.num_examples,
-        loss=update.loss,
         local_rate=update.learning_rate,
+        **{name: getattr(update, name) for name in _SAME_IN_HEADER},
     )
 
 
 def to_round(contributions: Sequence[actions.Contribution], staged: Sequence[StagedUpdate]) -> tuple[RoundUpdate, ...]:
     """The updates of a round, in order of arrival."""
     return tuple(
-        update.in_round(
-            task_id=contribution.task_id, base_version=contribution.base_version, staleness=contribution.staleness
-        )
-        for contribution, update in zip(contributions, staged, strict=True)
+        update.in_round(contribution.staleness) for contribution, update in zip(contributions, staged, strict=True)
     )
 
 

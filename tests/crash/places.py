@@ -37,7 +37,7 @@ _JOURNAL = "unstale.journal"
 
 FIRST: dict[str, list[Place]] = {
     "server": [
-        *_around(f"{_JOURNAL}.rundir:_write_settings", 1),
+        *_around(f"{_JOURNAL}.rundir:_write_config", 1),
         *_around(f"{_JOURNAL}.formats:_create", 1),
         *_around(f"{_JOURNAL}.database:Database.set_meta", 1),
         Place(f"{_JOURNAL}.segments:Segments.append", AFTER, 1),

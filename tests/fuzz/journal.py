@@ -66,7 +66,7 @@ class PlayedJournal:
         if isinstance(message, Task):
             assert message.task_id in self.tasks, f"{message} is said before it is stored"
         elif message.first_outcome == "accepted":
-            stored = any(update.task_id == message.task_id and update.location for update in self.updates)
+            stored = any(update.staged.task_id == message.task_id and update.location for update in self.updates)
             assert stored, f"{message} is said before it is stored"
 
     def check(self, coordinator: Coordinator, make: Callable[[], Coordinator]) -> None:

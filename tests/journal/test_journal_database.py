@@ -18,6 +18,7 @@ from unstale.journal import records
 from unstale.journal.database import Conservation, Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.rows import Batch, Location, UpdateRow
+from unstale.learner.row_checks import Norms
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def stored(path: Path, *batches: Batch) -> Database:
 
 def test_every_record_comes_back_as_it_was(path: Path) -> None:
     place = Location(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
-    measured = accepted(1, 0, place)._replace(norm=1.5, norm_buffers=math.inf, norm_extra=0.0)
+    measured = accepted(1, 0, place)._replace(norms=Norms(1.5, math.inf, 0.0))
     members = (measured, accepted(2, 1, place, loss=-0.0))
     batch = Batch(
         events=[event(4, task_id=2**63 - 1, reason=None), event(5, silent=[1, 2]), event(7)],
@@ -76,7 +77,7 @@ def test_the_sign_of_zero_and_what_is_no_number_come_back(path: Path) -> None:
     update = database.update(0)
     (round_,), losses = database.rounds(), [each.loss for each in database.evaluations()]
     assert update is not None
-    assert math.copysign(1, update.loss) == -1
+    assert math.copysign(1, update.staged.loss) == -1
     assert math.copysign(1, round_.members[0].weight) == -1
     assert math.isnan(round_.rate_factor)
     assert math.isnan(losses[0])
@@ -381,8 +382,8 @@ def test_a_flipped_bit_anywhere_ends_in_a_sentence_or_changes_nothing_that_count
         return
     try:
         found = list(database.updates_after(0))
-        assert [(row.seq, row.loss, row.handle) for row in found] == [
-            (row.seq, row.loss, row.handle) for row in updates
+        assert [(row.seq, row.staged.loss, row.handle) for row in found] == [
+            (row.seq, row.staged.loss, row.handle) for row in updates
         ]
         assert list(database.events_after(0)) == [records.arrival(update) for update in updates]
     except UserError:
@@ -409,6 +410,7 @@ from pathlib import Path
 from support.journal import turn
 from unstale.journal.database import Database
 from unstale.journal.rows import Batch
+from unstale.learner.row_checks import Norms
 
 database = Database(Path(sys.argv[1]))
 for number in count():

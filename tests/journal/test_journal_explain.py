@@ -14,12 +14,12 @@ from support.running import small
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import DEADLINE
 from unstale.errors import UserError
-from unstale.journal.close_reason import _ordinal
 from unstale.journal.database import Database
-from unstale.journal.explain import explain
+from unstale.journal.explain import _ordinal, explain
 from unstale.journal.replay import RecordedRun
 from unstale.journal.rows import Batch, EventRow, RoundRow, UpdateRow
 from unstale.journal.rundir import RunDirectory
+from unstale.learner.row_checks import Norms
 
 BUFFERED = {"name": "buffered", "k": 2}
 
@@ -301,8 +301,8 @@ def test_each_member_has_its_norm_and_the_bound_when_it_came(tmp_path: Path) -> 
     # Of six clients three are enough for a median, and the refused one votes, too: 20 * 2 of 1, 2, 90; then 20 * 3 of
     # 1, 2, 3, 90.
     norms = {1: 2.0, 2: 1.0, 4: 3.0, 5: 4.0, 6: 5.0}
-    updates = [arrived(seq, float(seq), client_id=seq - 1)._replace(norm=norm) for seq, norm in norms.items()]
-    refused = rejected(3, client_id=2)._replace(at_s=3.0, norm=90.0, reason="norm-too-large")
+    updates = [arrived(seq, float(seq), client_id=seq - 1)._replace(norms=Norms(norm)) for seq, norm in norms.items()]
+    refused = rejected(3, client_id=2)._replace(at_s=3.0, norms=Norms(90.0), reason="norm-too-large")
     not_measured = arrived(7, 7.0, client_id=0)
     batch = Batch(
         updates=[*updates[:2], refused, *updates[2:], not_measured],

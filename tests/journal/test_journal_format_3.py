@@ -55,8 +55,8 @@ def test_readers_read_it_as_it_is(run: Path) -> None:
     database = Database(run / "run.db", read_only=True)
     assert database.conservation() == Conservation(received=16, aggregated=14, pending=1, rejected=1)
     updates = list(database.updates_after(0))
-    assert [update.task_id for update in updates] == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20, 23, 22]
-    assert {(update.norm, update.norm_buffers, update.norm_extra) for update in updates} == {(None, None, None)}
+    assert [update.staged.task_id for update in updates] == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20, 23, 22]
+    assert {update.norms for update in updates} == {None}
     last = list(database.rounds())[-1]
     assert last.digest == DIGEST_7
     assert [(member.handle, member.staleness, member.weight) for member in last.members] == [(12, 0, 0.5), (13, 0, 0.5)]
@@ -149,7 +149,7 @@ def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -
     assert killed.returncode == -signal.SIGKILL
     assert format_of(run) == 3
     assert rows(run, "SELECT * FROM updates") == before
-    assert rows(run, "SELECT name FROM sqlite_master WHERE name LIKE 'updates_%3'") == []
+    assert rows(run, "SELECT name FROM sqlite_master WHERE name LIKE 'former%'") == []
     convert(run)
     assert format_of(run) == 4
 

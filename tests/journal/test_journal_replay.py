@@ -12,7 +12,7 @@ from support.running import small
 from unstale import flat
 from unstale.config import Given
 from unstale.errors import UserError
-from unstale.journal import journal, recorded_settings
+from unstale.journal import journal, rundir
 from unstale.journal.checkpoints import read
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
@@ -124,7 +124,7 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     with pytest.raises(DamagedError, match=r"config\.yaml was changed: training\.schedule\.period is 5\.0"):
         replayed(path)
     database = Database(path / "run.db")
-    database.set_meta({recorded_settings.KEY: ""})  # as a version of unstale that kept no text there left it
+    database.set_meta({rundir.SETTINGS: ""})  # as a version of unstale that kept no text there left it
     database.close()
     again = replayed(path)
     assert (again.version, again.updates) == (1, 3)
@@ -163,7 +163,7 @@ def rounds_of(path: Path) -> list[tuple[torch.Tensor, list[tuple[int, float]]]]:
         return [
             (
                 rows.matrix(updates := list(run.database.updates_of(row.version))),
-                [(update.base_version, update.local_rate) for update in updates],
+                [(update.staged.base_version, update.staged.local_rate) for update in updates],
             )
             for row in run.database.rounds()
         ]

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from unstale.journal.disk import DamagedError
+from unstale.journal.rounds import Spill
 from unstale.journal.rows import Location
 from unstale.journal.segments import Segments
-from unstale.journal.spill import Spill
 from unstale.learner.updates import Rows, StagedUpdate
 
 D = 5
 
 
 def about(client_id: int) -> StagedUpdate:
-    return StagedUpdate(client_id=client_id, num_examples=1, batch_examples=1, loss=0.0, local_rate=1.0)
+    return StagedUpdate(
+        client_id=client_id, task_id=1, base_version=0, num_examples=1, batch_examples=1, loss=0.0, local_rate=1.0
+    )
 
 
 class Stored:

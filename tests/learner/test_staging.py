@@ -12,7 +12,9 @@ from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, w
 
 
 def update(client_id: int) -> StagedUpdate:
-    return StagedUpdate(client_id=client_id, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1)
+    return StagedUpdate(
+        client_id=client_id, task_id=5, base_version=2, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1
+    )
 
 
 def stage(staging: Staging, value: float) -> int:
@@ -184,7 +186,7 @@ def test_one_row_is_written_at_a_time() -> None:
 
 
 def test_a_round_knows_of_an_update_what_it_said_and_what_the_coordinator_says() -> None:
-    assert update(4).in_round(task_id=5, base_version=2, staleness=7) == RoundUpdate(
+    assert update(4).in_round(staleness=7) == RoundUpdate(
         client_id=4, task_id=5, base_version=2, staleness=7, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1
     )
 

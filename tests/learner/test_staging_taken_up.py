@@ -4,7 +4,9 @@ from torch import Tensor
 
 from unstale.learner.updates import StagedUpdate, Staging
 
-UPDATE = StagedUpdate(client_id=0, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.1)
+UPDATE = StagedUpdate(
+    client_id=0, task_id=1, base_version=0, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.1
+)
 
 
 def staging_with(*values: float, closed: int | None) -> Staging:

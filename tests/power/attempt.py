@@ -186,7 +186,7 @@ class _Seed:
             for module in ("journal", "database"):
                 stack.enter_context(patch(f"unstale.journal.{module}.boot", lambda: f"boot {self.boot}"))
             stack.enter_context(patch("unstale.journal.database.WAL_PAGES", self.wal_pages))
-            stack.enter_context(patch("unstale.journal.copy_detection.mark", _mark))
+            stack.enter_context(patch("unstale.journal.resumption.mark", _mark))
             while self._live():
                 self.boot += 1
         return self.report
@@ -255,7 +255,7 @@ class _Seed:
             self.report.false_alarms += self.run_id not in (None, server.run_id)
         self.run_id = server.run_id
         database = server.journal.database
-        found = {row.task_id for row in database.updates_after(0) if row.reason is None}
+        found = {row.staged.task_id for row in database.updates_after(0) if row.reason is None}
         lost = {task: at_s for task, at_s in self.acknowledged.items() if task not in found}
         if lost:
             self.report.lost += len(lost)
@@ -311,7 +311,7 @@ class _Seed:
     def _check_end(self) -> None:
         """The run is finished, and nothing that was acknowledged since the last failure is missing."""
         journal = self._opened()
-        found = {row.task_id for row in journal.database.updates_after(0) if row.reason is None}
+        found = {row.staged.task_id for row in journal.database.updates_after(0) if row.reason is None}
         journal.close()
         assert self.acknowledged.keys() <= found
         assert self.told_finished == ROUNDS

@@ -6,9 +6,9 @@ from typing import Any
 from support.journal import accepted, rejected, task
 from support.running import small
 from unstale.compensators import Compensated, MeasuredError
-from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import BOOT, Database
 from unstale.journal.disk import boot
+from unstale.journal.resumption import ENDED, RUN_ID
 from unstale.journal.rows import Batch, CompensationRow, EvaluationRow, MemberRow, RoundRow, UpdateRow
 from unstale.journal.rundir import RunDirectory
 from unstale.report.content import Report

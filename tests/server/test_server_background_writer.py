@@ -151,7 +151,15 @@ def test_a_round_is_not_made_before_its_rows_are_written(
 
     def arrives(handle: int) -> list[actions.Action]:
         task = tasks[handle]
-        staged = StagedUpdate(client_id=task.client_id, num_examples=1, batch_examples=1, loss=1.0, local_rate=0.1)
+        staged = StagedUpdate(
+            client_id=task.client_id,
+            task_id=task.task_id,
+            base_version=task.version,
+            num_examples=1,
+            batch_examples=1,
+            loss=1.0,
+            local_rate=0.1,
+        )
         event = events.UpdateArrived(
             client_id=task.client_id, task_id=task.task_id, base_version=0, handle=handle, at_s=1.0
         )

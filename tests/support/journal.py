@@ -14,6 +14,7 @@ from unstale.journal.rows import (
     TaskRow,
     UpdateRow,
 )
+from unstale.learner.updates import StagedUpdate
 
 
 def event(seq: int, **fields: Any) -> EventRow:
@@ -42,15 +43,17 @@ def _update(
     return UpdateRow(
         seq=seq,
         at_s=seq / 8,
-        client_id=client_id,
-        task_id=seq,
-        base_version=0,
+        staged=StagedUpdate(
+            client_id=client_id,
+            task_id=seq,
+            base_version=0,
+            num_examples=10,
+            batch_examples=5,
+            loss=loss,
+            local_rate=0.1,
+        ),
         outcome=outcome,
         reason=reason,
-        num_examples=10,
-        batch_examples=5,
-        loss=loss,
-        local_rate=0.1,
         handle=handle,
         location=place,
     )

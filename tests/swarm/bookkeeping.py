@@ -117,11 +117,11 @@ def check_stored(database: Database, bookkeeping: Bookkeeping, digests: Mapping[
     else. digests: by version."""
     updates = list(database.updates_after(0))
     accepted = [row for row in updates if row.handle is not None]
-    found = {row.task_id: (row.client_id, row.base_version) for row in accepted}
+    found = {row.staged.task_id: (row.staged.client_id, row.staged.base_version) for row in accepted}
     assert len(found) == len(accepted), "an update is stored twice"
     expected = {task_id: (one.client_id, one.base_version) for task_id, one in bookkeeping.accepted.items()}
     assert found == expected, "what is stored is not what was accepted"
-    task_of = {row.handle: row.task_id for row in accepted}
+    task_of = {row.handle: row.staged.task_id for row in accepted}
     rounds = {row.version: row for row in database.rounds()}
     members = {version: tuple(task_of[one.handle] for one in row.members) for version, row in rounds.items()}
     assert members == bookkeeping.rounds, "the rounds that are stored are not those that were made"

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unstale.journal import records, row_codec
+from unstale.journal import records
 from unstale.journal.row_codec import Codec
+from unstale.journal.rows import EventRow
 from unstale.journal.sqlite import Connection
 from unstale.journal.tables import META, ChangedRowError, Table, Values
 
@@ -16,27 +17,17 @@ LISTED = 20  # damaged rows listed per table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Result of an audit.
+    """Result of an audit."""
 
-    Attributes:
-        rows: Number of rows by table.
-        damages: Such as "tasks task_id 7 does not match its checksum".
-    """
-
-    rows: Mapping[str, int]
-    damages: tuple[str, ...]
+    rows: Mapping[str, int]  # by table
+    damages: tuple[str, ...]  # such as "tasks task_id 7 does not match its checksum"
 
 
 class Rule(NamedTuple):
-    """A relation between rows.
+    """A relation between rows."""
 
-    Attributes:
-        query: SQL that selects violations.
-        damage: Format of the message about one, for the columns of the query.
-    """
-
-    query: str
-    damage: str
+    query: str  # SQL that selects violations
+    damage: str  # format of the message about one, for the columns of the query
 
 
 _PARTS = {
@@ -126,48 +117,37 @@ RULES = (
 
 def audit(connection: Connection, codecs: Sequence[Codec[Any]]) -> Audit:
     """Verify all rows of these tables and of `meta`; compare them if all are intact."""
+    # Damages that SQLite detects: in pages, and in indexes that contradict their tables.
+    results = [str(text) for (text,) in connection.rows(f"PRAGMA integrity_check({LISTED})")]
+    damages = [" ".join(text.split()) for text in results if text != "ok"]
     rows: dict[str, int] = {}
-    damages = _damaged_pages(connection)
-    for table, decode in [(META, tuple), *((codec.table, _decoder(codec)) for codec in codecs)]:
+    for table, decode in [(META, tuple), *((codec.table, codec.decode) for codec in codecs)]:
         rows[table.name], damaged = _read(connection, table, decode)
         damages += damaged[:LISTED]
         if len(damaged) > LISTED:
             damages.append(f"{table.name}: {len(damaged) - LISTED} more rows do not match their checksums")
     if not damages:
-        damages += _contradictions(connection)
+        for rule in RULES:
+            violations = connection.rows(f"{rule.query.format(**_PARTS)} LIMIT {LISTED}")
+            damages += [rule.damage.format(*values) for values in violations]
     return Audit(rows=rows, damages=tuple(damages))
 
 
-def _damaged_pages(connection: Connection) -> list[str]:
-    """Damages that SQLite detects: in pages, and in indexes that contradict their tables."""
-    results = [str(text) for (text,) in connection.rows(f"PRAGMA integrity_check({LISTED})")]
-    return [" ".join(text.split()) for text in results if text != "ok"]
-
-
-def _decoder(codec: Codec[Any]) -> Callable[[Values], Any]:
-    if codec is row_codec.EVENTS:
-        return lambda values: records.to_event(row_codec.EVENTS.decode(values))
-    return codec.decode
-
-
 def _read(connection: Connection, table: Table, decode: Callable[[Values], Any]) -> tuple[int, list[str]]:
+    """Number of rows, and damages."""
     count = 0
     damages = []
     for values in connection.rows(table.select):
         count += 1
         try:
-            decode(table.opened(values))
+            record = decode(table.opened(values))
+            if isinstance(record, EventRow):
+                records.to_event(record)
         except ChangedRowError as error:
             damages.append(str(error))
         except UNREADABLE:
             damages.append(f"{table.row(values)} cannot be read")
     return count, damages
-
-
-def _contradictions(connection: Connection) -> Iterator[str]:
-    for rule in RULES:
-        for values in list(connection.rows(f"{rule.query.format(**_PARTS)} LIMIT {LISTED}")):
-            yield rule.damage.format(*values)
 
 
 def totals(connection: Connection, tables: Iterable[Table]) -> str:

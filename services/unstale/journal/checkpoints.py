@@ -10,11 +10,11 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from unstale.journal.disk import (
     DamagedError,
     NoRoomError,
     free_bytes,
-    open_file,
+    opened,
     read_all,
     sync_folder,
     trouble,
@@ -57,8 +57,7 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _ORDER = list(_TYPES.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFile:
+class CheckpointFile(NamedTuple):
     """A complete checkpoint on disk."""
 
     path: Path
@@ -76,14 +75,10 @@ def write(
 ) -> CheckpointFile:
     """Write `00000120.safetensors` for version 120, or the file `path` of the folder, and make it durable.
 
-    Args:
-        state, about: Nested dictionaries (with keys int, str, bool or None), lists and tuples of tensors, numbers,
-            strings, bytes and None, which must not change meanwhile.
-        reserve_bytes: Space that must stay free on the disk.
+    state, about: nested dictionaries (with keys int, str, bool or None), lists and tuples of tensors, numbers, strings,
+    bytes and None, which must not change meanwhile. reserve_bytes: must stay free on the disk.
 
-    Raises:
-        NoRoomError: The disk is full; no part of the file is left.
-        UserError: For other values, or another error of the disk.
+    Raises NoRoomError for a full disk; no part of the file is left. Raises UserError for other values or errors.
     """
     tensors: dict[str, Tensor] = {}
     rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
@@ -118,6 +113,13 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
+def delete(folder: Path, before_version: int) -> None:
+    """Delete the files of earlier versions."""
+    for path in files(folder):
+        if version_of(path) < before_version:
+            path.unlink()
+
+
 def version_of(path: Path) -> int:
     """Version of a checkpoint, from its name."""
     return int(path.stem)
@@ -127,32 +129,19 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`state` and `about` as written, with tensors on the CPU. Raises DamagedError."""
     with user_errors("read", path):
         try:
-            file = open_file(path, os.O_RDONLY)
+            with opened(path, os.O_RDONLY) as file:
+                _verify(file, path)
+                return _read(file, path)
         except FileNotFoundError:
             raise _damaged(path, "is missing") from None
-        try:
-            _verify(file, path)
-            return _read(file, path)
-        finally:
-            os.close(file)
 
 
 def read_at(path: Path, seq: int, last_seq: int) -> tuple[dict[str, Any], int]:
-    """Read the checkpoint of a row of the database.
+    """Read the state of a checkpoint, and the last event that it covers.
 
     A second checkpoint of one version replaces the file of the first. A server that is killed before it stores the new
-    row leaves a file that covers more events than its row says.
-
-    Args:
-        path: Of the file.
-        seq: Last event that the row covers.
-        last_seq: Last event in the database.
-
-    Returns:
-        The state, and the last event that it covers.
-
-    Raises:
-        DamagedError: The file is damaged, or covers fewer events than its row or more than the database.
+    row leaves a file that covers more events than its row says. Raises DamagedError for a damaged file, and for one
+    that covers fewer events than its row in the database (`seq`) or more than the database (`last_seq`).
     """
     state, about = read(path)
     covered = about.get("seq")
@@ -179,25 +168,18 @@ def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray
 
 
 def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
-    file = open_file(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
+    """Write and sync a file; returns its size."""
+    contents = (_bytes(tensor.detach().cpu().contiguous()) for tensor in tensors)
+    with opened(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) as file:
         checksum = xxh3_64()
         offset = 0
-        for data in _contents(header, tensors):
+        for data in chain([memoryview(header)], contents):
             checksum.update(data)
             write_all(file, data, offset)
             offset += len(data)
         write_all(file, memoryview(checksum.hexdigest().encode()), _CHECKSUM_AT)
         os.fsync(file)
-    finally:
-        os.close(file)
     return offset
-
-
-def _contents(header: bytearray, tensors: Iterable[Tensor]) -> Iterator[memoryview]:
-    yield memoryview(header)
-    for tensor in tensors:
-        yield _bytes(tensor.detach().cpu().contiguous())
 
 
 def _bytes(tensor: Tensor) -> memoryview:
@@ -259,20 +241,32 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     name: the path to the value.
     """
     kind = type(value)
-    if kind in _SCALARS:
-        return _packed_scalar(value)
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if kind is float and not math.isfinite(value):
+        return {"float": struct.pack(">d", value).hex()}
+    if kind in (*_KEYS, float):
+        return value
     if kind is dict:
-        items = [[_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()]
-        return {"dict": items}
+        return {"dict": [[_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
     if kind in (list, tuple):
         items = [_packed(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
         return items if kind is list else {"tuple": items}
-    if isinstance(value, Tensor) and value.dtype in _NAMES:
-        while name in tensors:  # {1: ..., "1": ...}
-            name += "'"
-        tensors[name] = value
-        return {"tensor": name}
-    raise _not_storable(value, name)
+    if not isinstance(value, Tensor) or value.dtype not in _NAMES:
+        raise _not_storable(value, name)
+    while name in tensors:  # {1: ..., "1": ...}
+        name += "'"
+    tensors[name] = value
+    return {"tensor": name}
+
+
+_KEYS = (bool, int, str, type(None))
+
+
+def _key(key: Any, name: str) -> Any:
+    if type(key) not in _KEYS:
+        raise UserError(f"key {key!r} of {name} is a {type(key).__name__}, expected a text or a whole number")
+    return key
 
 
 def _not_storable(value: Any, name: str) -> UserError:
@@ -281,24 +275,6 @@ def _not_storable(value: Any, name: str) -> UserError:
         f"{name} is {kind}, expected tensors, numbers, texts, bytes, None, and dictionaries, lists and tuples of them; "
         "change the values that `state_dict` returns"
     )
-
-
-_SCALARS = (bool, int, str, type(None), float, bytes)
-
-
-def _packed_scalar(value: bool | float | str | bytes | None) -> Any:
-    """One of `_SCALARS` as JSON."""
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": struct.pack(">d", value).hex()}
-    return value
-
-
-def _key(key: Any, name: str) -> Any:
-    if type(key) not in (bool, int, str, type(None)):
-        raise UserError(f"key {key!r} of {name} is a {type(key).__name__}, expected a text or a whole number")
-    return key
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -26,7 +26,7 @@ from unstale.journal.rows import (
 from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, reported
-from unstale.journal.tables import META, Table, Values
+from unstale.journal.tables import META
 
 WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
 WAL_BYTES_MAX = 64 * 1024**2  # a long read may let the log grow beyond this; it is truncated then
@@ -38,6 +38,7 @@ _LAST_SEQ = (
     "UNION ALL SELECT max(seq) FROM checkpoints)"
 )
 _FIRST_S = "SELECT min(at_s) FROM (SELECT seq, at_s FROM events UNION ALL SELECT seq, at_s FROM updates) WHERE seq >= ?"
+_FIRST_VERSION = "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'"
 _SEGMENTS = "SELECT DISTINCT segment FROM updates WHERE segment IS NOT NULL"
 
 Record = TypeVar("Record")
@@ -48,7 +49,7 @@ TOTALS = "totals"  # of the tables, as the last server left them, after its mark
 SYNCED = "synced"  # seq up to which all events were known to be durable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Conservation:
     """Counts of updates with a verdict: received = aggregated + pending + rejected."""
 
@@ -62,18 +63,13 @@ class Database:
     """The database of a run. One thread at a time.
 
     Errors of the disk and of SQLite are raised as UserError, damage as DamagedError.
-
-    Attributes:
-        log: SQLite's log; all that was stored is durable after a sync of it.
-        machine_restarted: Whether the machine may have restarted since the last write, which loses unsynced events.
-        missing: Number of events at the end that are known to be lost.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, takes_loss: bool = False) -> None:
         """Open the database, or create it unless `read_only`. takes_loss: accept that events at its end are lost."""
         self.path = path
-        self.log = path.with_name(f"{path.name}-wal")
-        self._pending: dict[int, Values] = {}  # rows of STATES by handle: a cache
+        self.log = path.with_name(f"{path.name}-wal")  # SQLite's; all that was stored is durable after a sync of it
+        self._pending: dict[int, row_codec.State] = {}  # by handle: a cache
         with ExitStack() as stack, reported(path, "open"):
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
@@ -81,15 +77,16 @@ class Database:
             self._sequence_file = SequenceFile(path.with_name(f"{path.name}-newest"), read_only=read_only)
             stack.callback(self._sequence_file.close)
             last_boot = self.meta(BOOT)
+            # Since the last write, perhaps: that loses unsynced events.
             self.machine_restarted = last_boot is not None and (last_boot == "" or last_boot != boot())
+            # Number of events at the end that are known to be lost.
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             if self._format != FORMAT and not read_only:
-                formats.convert(self._connection)
+                formats.convert(self._connection, self._format)
                 self._format = FORMAT
             stack.pop_all()
 
     def close(self) -> None:
-        """Close the files."""
         self._sequence_file.close()
         self._connection.close()
 
@@ -99,22 +96,23 @@ class Database:
         """Store a batch in one transaction. sync: return when it and all before it is durable; not if it is empty."""
         if not batch:
             return
-        with self._storing(sync):
-            self._insert(row_codec.EVENTS, batch.events)
-            self._insert(row_codec.TASKS, batch.tasks)
-            self._insert(row_codec.UPDATES, batch.updates)
-            self._pending.update(
-                (row.handle, row_codec.pending_state(row)) for row in batch.updates if row.handle is not None
-            )
-            self._insert(row_codec.OWN_EVALUATIONS, batch.own_evaluations)
-            self._insert(row_codec.ROUNDS, batch.rounds)
-            for row in batch.rounds:
-                self._join(row)
-            # A run that resumes may evaluate and save a version again.
-            self._insert(row_codec.EVALUATIONS, batch.evaluations, replace=True)
-            self._insert(row_codec.CHECKPOINTS, batch.checkpoints, replace=True)
-            if batch.synced is not None:
-                self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
+        try:
+            with self._connection.transaction(sync):
+                for codec in row_codec.CODECS:
+                    # A run that resumes may evaluate and save a version again.
+                    replaces = codec in (row_codec.EVALUATIONS, row_codec.CHECKPOINTS)
+                    self._insert(codec, getattr(batch, codec.table.name), replace=replaces)
+                for row in batch.updates:
+                    if row.handle is not None:
+                        segment = row.location and row.location.segment
+                        self._pending[row.handle] = row_codec.State(row.seq, row.handle, segment)
+                for applied in batch.rounds:
+                    self._join(applied)
+                if batch.synced is not None:
+                    self._connection.insert(META, [(SYNCED, str(batch.synced))], replace=True)
+        except BaseException:
+            self._pending.clear()
+            raise
         last_seq = batch.last_seq
         if last_seq is not None:
             self._sequence_file.set(last_seq)
@@ -139,25 +137,20 @@ class Database:
         with self._connection.transaction(sync=True):
             run = self._connection.execute
             ((at_s,),) = run(_FIRST_S, (seq,)).fetchall()
-            ((version,),) = run(
-                "SELECT min(json_extract(fields, '$.version')) FROM events WHERE seq >= ? AND kind = 'RoundApplied'",
-                (seq,),
-            ).fetchall()
+            ((version,),) = run(_FIRST_VERSION, (seq,)).fetchall()
             if version is not None:
-                states = list(self._connection.select(self._states, "WHERE round >= ?", version))
-                self._connection.update(row_codec.STATES, map(row_codec.without_round, states), _ROUND_COLUMNS)
+                states = [state.without_round for state in self._states("WHERE round >= ?", version)]
+                self._connection.update(row_codec.STATES, states, _ROUND_COLUMNS)
                 run("DELETE FROM evaluations WHERE version >= ?", (version,))
                 run("DELETE FROM rounds WHERE version >= ?", (version,))
             self._delete_from(seq, at_s)
         self.end_here()
 
     def rewind(self, checkpoint: CheckpointRow, pending: Collection[UpdateRow], facts: Mapping[str, str]) -> None:
-        """Delete all that happened after a checkpoint.
+        """Delete all that happened after a checkpoint, which has no pending updates and open tasks.
 
-        Args:
-            checkpoint: Without pending updates and open tasks.
-            pending: Updates of `pending_at` the checkpoint, as they are to be kept.
-            facts: For `set_meta`, in the same transaction.
+        pending: updates of `pending_at` the checkpoint, as they are to be kept. facts: for `set_meta`, in the same
+        transaction.
         """
         version = checkpoint.version
         with self._connection.transaction(sync=True):
@@ -175,31 +168,27 @@ class Database:
         self.end_here()
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy of the database to a new file."""
         self._connection.copy_to(path)
 
     def forget_checkpoints(self, before_version: int) -> None:
         """Forget older checkpoints. Here and below: files may be deleted after the next sync."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM checkpoints WHERE version < ?", (before_version,))
+        self._forget("DELETE FROM checkpoints WHERE version < ?", before_version)
 
     def forget_checkpoint(self, version: int) -> None:
         """Forget a damaged checkpoint."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM checkpoints WHERE version = ?", (version,))
+        self._forget("DELETE FROM checkpoints WHERE version = ?", version)
 
     def forget_events(self, up_to_seq: int) -> None:
         """Forget events that every checkpoint covers."""
-        with self._connection.transaction(sync=False):
-            self._connection.execute("DELETE FROM events WHERE seq <= ?", (up_to_seq,))
+        self._forget("DELETE FROM events WHERE seq <= ?", up_to_seq)
 
     def forget_segments(self, kept: Collection[int]) -> None:
         """Forget the places of rows in other segments."""
         with self._connection.transaction(sync=False):
             stored_in = {segment for (segment,) in self._connection.rows(_SEGMENTS)}
             for segment in stored_in - set(kept):
-                states = list(self._connection.select(self._states, "WHERE segment = ?", segment))
-                self._connection.update(row_codec.STATES, map(row_codec.without_segment, states), ("segment",))
+                states = [state._replace(segment=None) for state in self._states("WHERE segment = ?", segment)]
+                self._connection.update(row_codec.STATES, states, ("segment",))
 
     # --- reading ---
 
@@ -226,8 +215,7 @@ class Database:
 
     def last_handle(self) -> int:
         """The greatest handle, -1 without one."""
-        handle = self._connection.number("SELECT max(handle) FROM updates")
-        return -1 if handle is None else handle
+        return self._connection.number("SELECT ifnull(max(handle), -1) FROM updates") or 0
 
     def events_after(self, seq: int) -> Iterator[EventRow]:
         """Later events, in order. Raises DamagedError where one is missing or damaged."""
@@ -272,8 +260,7 @@ class Database:
     def rounds(self, after: int = 0) -> Iterator[RoundRow]:
         """Rounds that made later versions, in order."""
         for row in self._records(row_codec.ROUNDS, "WHERE version > ? ORDER BY version", after):
-            states = self._connection.select(self._states, _OF_ROUND, row.version)
-            yield row._replace(members=tuple(map(row_codec.member, states)))
+            yield row._replace(members=tuple(state.member for state in self._states(_OF_ROUND, row.version)))
 
     def evaluations(self) -> Iterator[EvaluationRow]:
         """Evaluations by version."""
@@ -309,15 +296,14 @@ class Database:
 
     def seq_of(self, version: int) -> int | None:
         """Number of the event that made a version, None where it is not stored."""
-        ((seq,),) = self._connection.rows(
+        return self._connection.number(
             "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?", version
         )
-        return None if seq is None else int(seq)
 
     def conservation(self) -> Conservation:
         """Counts of updates, by one query."""
-        ((received, aggregated, pending, rejected),) = self._connection.rows("SELECT * FROM conservation")
-        return Conservation(received=received, aggregated=aggregated, pending=pending, rejected=rejected)
+        (counts,) = self._connection.rows("SELECT * FROM conservation")
+        return Conservation(*counts)
 
     def audit(self) -> Audit:
         """Verify the checksum of every row, and compare rows with one another."""
@@ -337,7 +323,6 @@ class Database:
             raise self.damaged(f"{damages[0]}{more}")
 
     def damaged(self, damage: str) -> DamagedError:
-        """The error for a damage."""
         return self._connection.damaged(damage)
 
     def store_totals(self) -> None:
@@ -350,21 +335,9 @@ class Database:
     # --- internals ---
 
     @property
-    def _updates_codec(self) -> Codec[UpdateRow]:
-        return row_codec.UPDATES if self._format == FORMAT else row_codec.UPDATES_3
-
-    @property
     def _codecs(self) -> list[Codec[Any]]:
         """Of all tables but `meta`."""
-        return [
-            row_codec.EVENTS,
-            row_codec.TASKS,
-            self._updates_codec,
-            row_codec.ROUNDS,
-            row_codec.EVALUATIONS,
-            row_codec.OWN_EVALUATIONS,
-            row_codec.CHECKPOINTS,
-        ]
+        return [row_codec.updates(self._format) if codec is row_codec.UPDATES else codec for codec in row_codec.CODECS]
 
     def _prepare(self, read_only: bool) -> int:
         """Create the tables in a new database, and check its pages; returns its format."""
@@ -394,18 +367,12 @@ class Database:
             )
         return max(0, newest - last)
 
-    @contextmanager
-    def _storing(self, sync: bool) -> Iterator[None]:
-        """A transaction; an error clears the cache of pending updates."""
-        try:
-            with self._connection.transaction(sync):
-                yield
-        except BaseException:
-            self._pending.clear()
-            raise
-
     def _insert(self, codec: Codec[Record], rows: Iterable[Record], *, replace: bool = False) -> None:
         self._connection.insert(codec.table, map(codec.encode, rows), replace=replace)
+
+    def _forget(self, statement: str, number: int) -> None:
+        with self._connection.transaction(sync=False):
+            self._connection.execute(statement, (number,))
 
     def _delete_from(self, seq: int, at_s: float) -> None:
         """Delete events from a number on, and tasks from a time on."""
@@ -418,10 +385,10 @@ class Database:
         """Store which updates a round was made of."""
         pending = self._pending
         if any(member.handle not in pending for member in row.members):
-            states = self._connection.select(self._states, "WHERE handle IS NOT NULL AND round IS NULL")
-            pending.update((state[1], state) for state in states)
+            states = self._states("WHERE handle IS NOT NULL AND round IS NULL")
+            pending.update((state.handle, state) for state in states)
         joined = [
-            row_codec.in_round(pending.pop(member.handle), row.version, position, member)
+            pending.pop(member.handle).in_round(row.version, position, member)
             for position, member in enumerate(row.members)
             if member.handle in pending
         ]
@@ -429,7 +396,7 @@ class Database:
         assert updated == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, condition: str, *values: int) -> Iterator[UpdateRow]:
-        return self._records(self._updates_codec, condition, *values)
+        return self._records(row_codec.updates(self._format), condition, *values)
 
     def _records(self, codec: Codec[Record], condition: str, *values: int) -> Iterator[Record]:
         """Rows of a table as records. Raises DamagedError for a damaged row."""
@@ -439,6 +406,6 @@ class Database:
             except UNREADABLE:
                 raise self._connection.damaged(f"{codec.table.row(row)} cannot be read") from None
 
-    @property
-    def _states(self) -> Table:
-        return row_codec.STATES if self._format == FORMAT else row_codec.STATES_3
+    def _states(self, condition: str, *values: int) -> Iterator[row_codec.State]:
+        rows = self._connection.select(row_codec.states(self._format), condition, *values)
+        return map(row_codec.State._make, rows)

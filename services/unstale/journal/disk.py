@@ -1,4 +1,4 @@
-"""Files and folders, with one-line error messages."""
+"""Files, folders and free space, with one-line error messages."""
 
 import errno
 import logging
@@ -6,7 +6,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,13 +28,9 @@ class DamagedError(UserError):
 
 
 class NoRoomError(UserError):
-    """The disk has no room; nothing was stored.
+    """The disk has no room; nothing was stored."""
 
-    Attributes:
-        needed_bytes: Size of the file, 0 where it is not known.
-    """
-
-    needed_bytes = 0
+    needed_bytes = 0  # size of the file, 0 where it is not known
 
 
 _NO_ROOM = {
@@ -75,6 +71,16 @@ def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
     return when_free(lambda: os.open(path, flags | NOFOLLOW, mode))
 
 
+@contextmanager
+def opened(path: Path, flags: int, mode: int = 0o777) -> Iterator[int]:
+    """`open_file` for the block. Raises OSError."""
+    file = open_file(path, flags, mode)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def duplicate(file: int) -> int:
     """`os.dup`, by `when_free`. Raises OSError."""
     return when_free(lambda: os.dup(file))
@@ -99,10 +105,7 @@ def private_folder(path: Path) -> None:
     """Create a folder for its owner alone, or check the owner and mode of an existing one.
 
     Write permission of the group is removed, with a warning. Read permissions stay: its files are for the owner alone.
-
-    Raises:
-        OSError: It cannot be created or read.
-        UserError: It belongs to another user, or every user may write to it.
+    Raises UserError where it belongs to another user, or every user may write to it; OSError.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if sys.platform == "win32":
@@ -124,38 +127,22 @@ def private_folder(path: Path) -> None:
         log.warning("%s: its group may not write to it any more (mode was %04o)", path, mode)
 
 
-def check_no_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError where one of these files and folders is a symbolic link. They need not exist."""
-    for name in names:
-        if (folder / name).is_symlink():
-            raise UserError(
-                f"{folder / name} is a symbolic link, expected a file or folder of its own; remove it, or name another "
-                "folder"
-            )
+def locked(path: Path, in_use: str, flags: int = os.O_RDWR | os.O_CREAT | NOFOLLOW) -> int:
+    """Lock a file, or with `O_DIRECTORY` a folder, until it is closed, and return it.
 
-
-def locked(path: Path, in_use: str) -> int:
-    """Lock a file until it is closed, and return it. Raises UserError(in_use) where another process has the lock."""
-    return _flocked(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NOFOLLOW, 0o600), in_use)
-
-
-def locked_folder(path: Path, in_use: str) -> int:
-    """The same for a folder, which is harder to delete than a file."""
-    return _flocked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), in_use)
-
-
-def _flocked(file: int, in_use: str) -> int:
+    Raises UserError(in_use) where another process has the lock.
+    """
+    file = os.open(path, flags, 0o600)
     if sys.platform == "win32":
         return file  # has no such locks
     import fcntl
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BaseException as error:
         os.close(file)
-        raise UserError(in_use) from None
-    except BaseException:
-        os.close(file)
+        if isinstance(error, BlockingIOError):
+            raise UserError(in_use) from None
         raise
     return file
 
@@ -195,8 +182,70 @@ def read_all(file: int, into: memoryview, offset: int) -> int:
 
 def sync_folder(folder: Path) -> None:
     """Make the list of files of a folder durable. Raises OSError."""
-    opened = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as file:
+        os.fsync(file)
+
+
+class DiskSpaceMonitor:
+    """Logs one line when updates start or stop to be refused, and checkpoints to be skipped.
+
+    Any thread may call `alarm` and `refusal`, one thread the other methods.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._refused_below: int | None = None  # bytes that the last refused update needs
+        self._save_needs: int | None = None  # bytes that the skipped checkpoint needs
+        self._left_out = ""  # message about that checkpoint
+
+    def on_update(self, needed_bytes: int, room_bytes: int) -> None:
+        """Note whether an update fits on the disk. needed_bytes: for the update, and to remain free.
+
+        A smaller update that fits does not end the refusal: the space must suffice for the refused one.
+        """
+        refused_below = self._refused_below
+        if room_bytes < needed_bytes:
+            self._refused_below = needed_bytes
+            if refused_below is None:
+                log.warning("%s", self._refused(needed_bytes))
+        elif refused_below is not None and room_bytes >= refused_below:
+            self._refused_below = None
+            log.info("%s: there is room again; updates are accepted", self._folder)
+
+    def on_checkpoint_left_out(self, version: int, error: UserError, needed_bytes: int) -> None:
+        """Note a skipped checkpoint. needed_bytes: Free bytes that it needs."""
+        if self._save_needs is None:
+            log.warning(
+                "the checkpoint of version %d is left out (%s); another one is tried when there is room", version, error
+            )
+        self._save_needs = needed_bytes
+        self._left_out = f"no checkpoint is written: {error}"
+
+    def on_checkpoint_saved(self, version: int) -> None:
+        """Note a written checkpoint."""
+        if self._save_needs is not None:
+            self._save_needs, self._left_out = None, ""
+            log.info("there is room again: the checkpoint of version %d is written", version)
+
+    def may_save(self) -> bool:
+        """Whether a checkpoint was skipped and fits now."""
+        return self._save_needs is not None and free_bytes(self._folder) >= self._save_needs
+
+    def alarm(self) -> str | None:
+        """Message about refused updates or a skipped checkpoint; None without one."""
+        return self.refusal() or self._left_out or None
+
+    def refusal(self) -> str | None:
+        """Message about refused updates, or about a disk that cannot be read; None if the refused update fits now."""
+        refused_below = self._refused_below
+        try:
+            is_short = refused_below is not None and free_bytes(self._folder) < refused_below
+        except UserError as error:
+            return str(error)
+        return self._refused(refused_below) if refused_below is not None and is_short else None
+
+    def _refused(self, needed_bytes: int) -> str:
+        return (
+            f"updates are refused: {self._folder} has less than {needed_bytes} bytes free, which run.free_bytes_min "
+            "and an update need; make room"
+        )

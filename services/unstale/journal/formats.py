@@ -1,11 +1,9 @@
-"""Creates `run.db`, checks its format, and converts it from the former one."""
+"""Creates `run.db`, checks its format, and converts it from a former one."""
 
 from unstale.errors import UserError
 from unstale.journal import row_codec
-from unstale.journal.schema import APPLICATION, FORMAT, SCHEMA, UPDATES, VIEWS
+from unstale.journal.schema import APPLICATION, FORMAT, OLDEST_FORMAT, SCHEMA, UPDATES, VIEWS
 from unstale.journal.sqlite import Connection
-
-FORMER_FORMAT = 3  # may be read; a server converts it
 
 _CONVERT = f"""
 BEGIN IMMEDIATE;
@@ -13,7 +11,7 @@ DROP VIEW conservation;
 DROP VIEW clients;
 DROP INDEX updates_by_round;
 DROP INDEX updates_by_segment;
-ALTER TABLE updates RENAME TO updates_{FORMER_FORMAT};
+ALTER TABLE updates RENAME TO former_updates;
 {UPDATES}
 {VIEWS}
 """
@@ -22,8 +20,7 @@ ALTER TABLE updates RENAME TO updates_{FORMER_FORMAT};
 def recognised(connection: Connection, *, may_create: bool) -> int:
     """The format of a database. Creates the tables in an empty one if `may_create`.
 
-    Raises:
-        UserError: The format is unknown, or it is not the database of a run.
+    Raises UserError if the format is unknown, or it is not the database of a run.
     """
     (application,), (version,) = (
         connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
@@ -34,10 +31,11 @@ def recognised(connection: Connection, *, may_create: bool) -> int:
         return FORMAT
     if application != APPLICATION:
         raise UserError(f"{connection.path} is not the database of a run; name another --run directory")
-    if version not in (FORMAT, FORMER_FORMAT):
+    formats = range(OLDEST_FORMAT, FORMAT + 1)
+    if version not in formats:
         raise UserError(
-            f"{connection.path} has format {version}, expected {FORMER_FORMAT} or {FORMAT}; resume with the version of "
-            "unstale that made it, or name another --run directory"
+            f"{connection.path} has format {version}, expected {' or '.join(map(str, formats))}; resume with the "
+            "version of unstale that made it, or name another --run directory"
         )
     return int(version)
 
@@ -55,12 +53,12 @@ def _create(connection: Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file without its log is a valid database
 
 
-def convert(connection: Connection) -> None:
-    """Convert a database of the former format, in one transaction. Raises UserError."""
-    former = f"updates_{FORMER_FORMAT}"
+def convert(connection: Connection, version: int) -> None:
+    """Convert a database of a former format, in one transaction. Raises UserError."""
+    former = row_codec.updates(version).table
     with connection.transaction(sync=True, script=_CONVERT):
-        rows = connection.rows(row_codec.UPDATES_3.table.select.replace("FROM updates", f"FROM {former}"))
-        opened = connection.opened(row_codec.UPDATES_3.table, rows)
-        connection.insert(row_codec.UPDATES.table, map(row_codec.from_format_3, opened))
-        connection.execute(f"DROP TABLE {former}")
+        rows = connection.rows(former.select.replace("FROM updates", "FROM former_updates"))
+        opened = connection.opened(former, rows)
+        connection.insert(row_codec.UPDATES.table, (row_codec.newest(values, version) for values in opened))
+        connection.execute("DROP TABLE former_updates")
         connection.execute(f"PRAGMA user_version = {FORMAT}")

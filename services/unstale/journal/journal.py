@@ -10,15 +10,14 @@ from typing import Any
 from unstale.compensators import Made
 from unstale.config.settings import RunSettings
 from unstale.coordinator import events
-from unstale.journal import checkpoints, copy_detection, recorded_settings, records, resumption
-from unstale.journal.crash_recovery import DURABILITY, ENDED, RUN_ID, drop_lost_events
+from unstale.journal import checkpoints, records, resumption
 from unstale.journal.database import BOOT, SYNCED, Database
-from unstale.journal.disk import NoRoomError, boot, free_bytes
-from unstale.journal.disk_space import DiskSpaceMonitor
+from unstale.journal.disk import DiskSpaceMonitor, NoRoomError, boot, free_bytes
+from unstale.journal.resumption import DURABILITY, ENDED, RUN_ID
+from unstale.journal.rounds import Spill
 from unstale.journal.rows import Batch, CheckpointRow, Location
-from unstale.journal.rundir import RunDirectory
+from unstale.journal.rundir import SETTINGS, RunDirectory
 from unstale.journal.segments import Segments, Writer
-from unstale.journal.spill import Spill
 
 log = logging.getLogger("unstale.journal")
 
@@ -31,13 +30,7 @@ CHECKPOINTS_KEPT = 2  # so that a damaged one does not end the run
 
 
 class Journal:
-    """One thread calls all methods except those for any thread.
-
-    Attributes:
-        batch: Records since the last commit.
-        seq: Number of the last recorded event.
-        on_commit: Receives the duration of each commit, in seconds.
-    """
+    """One thread calls all methods except those for any thread."""
 
     def __init__(
         self,
@@ -50,7 +43,7 @@ class Journal:
         """clock: monotonic seconds, for syncs. writer: of rows. Raises UserError for a damaged directory."""
         self.directory = directory
         self.settings = settings
-        self.on_commit: Callable[[float], object] = lambda _: None
+        self.on_commit: Callable[[float], object] = lambda _: None  # receives the duration of each commit, in seconds
         self.database = Database(directory.database)
         with ExitStack() as stack:
             stack.callback(self.database.close)
@@ -58,8 +51,8 @@ class Journal:
             self.segments = Segments(directory.segments, writer=writer)
             self.segments.cut(self.database.segment_ends())
             stack.pop_all()
-        self.seq = self.database.last_seq()
-        self.batch = Batch()
+        self.seq = self.database.last_seq()  # number of the last recorded event
+        self.batch = Batch()  # records since the last commit
         self._synced_next = self.seq  # seq that the current sync covers
         self._clock = clock
         self._unsynced_s: float | None = None  # since when stored records are not synced
@@ -69,17 +62,18 @@ class Journal:
         self._checkpoint_bytes = 0  # of the last checkpoint
         self._free_bytes = 0  # at the last measurement, less accepted updates
         self._locations: dict[int, Location] | None = None
+        self._reserve_bytes = min(settings.free_bytes_min, RESERVE_BYTES)
         self.disk_space = DiskSpaceMonitor(directory.path)
 
     def _begin(self, directory: RunDirectory, settings: RunSettings) -> None:
         """Check the directory and store the start. Raises DamagedError, with nothing changed."""
         database, segments = self.database, Segments(directory.segments)
-        changed = copy_detection.check(directory, database, segments)
+        changed = resumption.check_is_no_copy(directory, database, segments)
         if database.machine_restarted:
-            drop_lost_events(database, segments, settings.sync_every_s)
+            resumption.drop_lost_events(database, segments, settings.sync_every_s)
         database.check()
         facts = {BOOT: boot(), DURABILITY: settings.durability, ENDED: ""}
-        facts[recorded_settings.KEY] = directory.config.read_text(encoding="utf-8")
+        facts[SETTINGS] = directory.config.read_text(encoding="utf-8")
         if changed is not None:
             log.warning(
                 "the run directory %s is not as its last server left it (%s): the run resumes under another id, and "
@@ -87,13 +81,13 @@ class Journal:
                 directory.path,
                 changed,
             )
-            for path in copy_detection.set_aside(directory, segments.above(database.segment_ends())):
+            for path in resumption.set_aside(directory, segments.above(database.segment_ends())):
                 log.warning("%s has updates that are not in run.db", path)
             facts[RUN_ID] = ""
         if not facts.get(RUN_ID, database.meta(RUN_ID)):
-            copy_detection.forget_uploads(directory)
+            resumption.forget_uploads(directory)
         database.end_here()
-        copy_detection.begin(directory, database, facts)
+        resumption.begin(directory, database, facts)
 
     def run_id(self, fresh: str) -> str:
         """The id of the run; `fresh` if it has none."""
@@ -105,7 +99,7 @@ class Journal:
 
     def last_version(self) -> int:
         """The last stored version, 0 without one."""
-        return copy_detection.last_version(self.database)
+        return resumption.last_version(self.database)
 
     def give_up(self, why: str) -> str:
         """Store the reason why the run is given up; returns the error message for it."""
@@ -232,10 +226,13 @@ class Journal:
 
     def wants_checkpoint(self, version: int, *, ends: bool) -> bool:
         """Whether to save this new version. ends: it is the last of the run."""
-        due = ends or version % self.settings.checkpoint_every == 0
-        due = due or self.disk_space.may_save()
         early_bytes = max(EARLY_BYTES, EARLY_CHECKPOINTS * self._checkpoint_bytes)
-        return due or self._stored_bytes >= min(early_bytes, self.settings.payload_bytes_max)
+        return (
+            ends
+            or version % self.settings.checkpoint_every == 0
+            or self.disk_space.may_save()
+            or self._stored_bytes >= min(early_bytes, self.settings.payload_bytes_max)
+        )
 
     def begin_checkpoint(self) -> int:
         """Start a checkpoint of the current state; returns the seq that it covers."""
@@ -256,7 +253,7 @@ class Journal:
             version,
             {"learner": learner, "coordinator": coordinator, "admission": admission},
             {"seq": seq},
-            reserve_bytes=min(self.settings.free_bytes_min, RESERVE_BYTES),
+            reserve_bytes=self._reserve_bytes,
         )
         return written.path.name, written.size_bytes
 
@@ -268,14 +265,11 @@ class Journal:
         """Record a complete checkpoint. Data that only older ones need is deleted after a commit and a sync."""
         self._checkpoint_bytes = size_bytes
         self.disk_space.on_checkpoint_saved(version)
-        self.batch.checkpoints.append(
-            CheckpointRow(version=version, seq=seq, file=file, size_bytes=size_bytes, at_s=at_s)
-        )
+        self.batch.checkpoints.append(CheckpointRow(version, seq, file, size_bytes, at_s))
 
     def not_saved(self, version: int, error: NoRoomError) -> None:
         """A checkpoint was not written: the next one is due when there is room."""
-        reserve_bytes = min(self.settings.free_bytes_min, RESERVE_BYTES)
-        self.disk_space.on_checkpoint_left_out(version, error, error.needed_bytes + reserve_bytes)
+        self.disk_space.on_checkpoint_left_out(version, error, error.needed_bytes + self._reserve_bytes)
 
     def _forget(self) -> None:
         """Forget records that only older checkpoints need. The newest is durable."""
@@ -294,13 +288,8 @@ class Journal:
 
     def _delete(self, before_version: int, segments: Collection[int], covered: int) -> None:
         """Delete older checkpoints, estimates up to a version, and segments, which the database has forgotten."""
-        for folder, before in (
-            (self.directory.checkpoints, before_version),
-            (self.directory.compensations, covered + 1),
-        ):
-            for path in checkpoints.files(folder):
-                if checkpoints.version_of(path) < before:
-                    path.unlink()
+        checkpoints.delete(self.directory.checkpoints, before_version)
+        checkpoints.delete(self.directory.compensations, covered + 1)
         self.segments.retire(segments)
 
     def close(self) -> None:

@@ -95,16 +95,12 @@ class _Frames(Sequence[memoryview]):
 
 
 class PartialFiles:
-    """Partial files in a folder, or in memory without one.
-
-    Attributes:
-        names: Names of files that existed before.
-    """
+    """Partial files in a folder, or in memory without one."""
 
     def __init__(self, folder: Path | None = None, *, suffix: str = ".part") -> None:
         self._folder = folder
         self._suffix = suffix
-        self.names: list[str] = []
+        self.names: list[str] = []  # of files that existed before
         if folder is None:
             return
         with user_errors("use", folder):
@@ -116,7 +112,7 @@ class PartialFiles:
         if self._folder is None:
             return PartialFile(_unnamed(), None)
         path = self._folder / f"{name}{self._suffix}"
-        return PartialFile(open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), path)
+        return PartialFile(open_file(path, os.O_RDWR | os.O_CREAT, 0o600), path)
 
     def delete(self, name: str) -> None:
         """Delete a file that is not open."""

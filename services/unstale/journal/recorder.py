@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unstale.coordinator import actions, events
-from unstale.coordinator.actions import Action, Contribution
+from unstale.coordinator.actions import Action
 from unstale.coordinator.machine import LEASE, Coordinator
 from unstale.journal import records
 from unstale.journal.journal import Journal
@@ -30,23 +30,14 @@ _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.Ta
 
 
 class IncomingUpdate(NamedTuple):
-    """An update that has arrived, with everything that is recorded about it.
+    """An update that has arrived, with everything that is recorded about it."""
 
-    Attributes:
-        event: For the coordinator; its handle is that of the staged row.
-        staged: Fields of the header that are kept until the round.
-        row: Bytes of the staged row, empty without one.
-        norms: Of the vectors, None where they were not measured.
-        evaluation: Of the task's model on the client's own test examples, None without one.
-        payload_bytes: Size of the payload on the wire.
-    """
-
-    event: events.UpdateArrived
-    staged: StagedUpdate
-    row: memoryview = memoryview(b"")
-    norms: Norms | None = None
-    evaluation: OwnEvaluation | None = None
-    payload_bytes: int = 0
+    event: events.UpdateArrived  # for the coordinator; its handle is that of the staged row
+    staged: StagedUpdate  # kept until the round
+    row: memoryview = memoryview(b"")  # bytes of the staged row, empty without one
+    norms: Norms | None = None  # of the vectors, None where they were not measured
+    evaluation: OwnEvaluation | None = None  # of the task's model on the client's own test examples
+    payload_bytes: int = 0  # size of the payload on the wire
 
 
 class Recorder:
@@ -86,26 +77,16 @@ class Recorder:
             return result  # changes nothing, and may be repeated without limit
         seq = journal.next_seq()
         accepted = verdict.outcome is actions.Outcome.ACCEPTED
-        staged = incoming.staged
-        norm, norm_buffers, norm_extra = incoming.norms or (None, None, None)
         journal.batch.updates.append(
             UpdateRow(
                 seq,
                 event.at_s,
-                event.client_id,
-                event.task_id,
-                event.base_version,
+                incoming.staged,
                 verdict.outcome.value,
                 verdict.reason,
-                staged.num_examples,
-                staged.batch_examples,
-                staged.loss,
-                staged.local_rate,
+                incoming.norms,
                 handle=event.handle if accepted else None,
                 location=journal.append(incoming.row, event.handle) if accepted else None,
-                norm=norm,
-                norm_buffers=norm_buffers,
-                norm_extra=norm_extra,
             )
         )
         own = incoming.evaluation
@@ -132,6 +113,11 @@ class Recorder:
             return self.coordinator.handle(event)
         making = self.coordinator.making
         assert making is not None
+        made, compensation = result.compensation, None
+        if made is not None:
+            compensation = CompensationRow(
+                tuple(made.updates), tuple(made.errors), dict(made.fallbacks), is_kept=made.made is not None
+            )
         journal.batch.rounds.append(
             RoundRow(
                 version=result.version,
@@ -144,8 +130,11 @@ class Recorder:
                 rate_factor=result.rate_factor,
                 overflowed=result.overflowed,
                 digest=digest,
-                members=_members(making, result),
-                compensation=_compensation(result),
+                compensation=compensation,
+                members=tuple(
+                    MemberRow(contribution.handle, contribution.staleness, weight)
+                    for contribution, weight in zip(making, result.weights_K, strict=True)
+                ),
             )
         )
         return self._record(journal, event)
@@ -191,34 +180,10 @@ class Recorder:
 def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:
     """The record of an evaluation."""
     return EvaluationRow(
-        version=version,
-        at_s=at_s,
-        accuracy=evaluation.accuracy,
-        loss=evaluation.loss,
-        class_accuracy=tuple(evaluation.class_accuracy),
-        evaluate_s=evaluate_s,
+        version, at_s, evaluation.accuracy, evaluation.loss, tuple(evaluation.class_accuracy), evaluate_s
     )
 
 
 def task_row(action: actions.SendTask, at_s: float) -> TaskRow:
     """The record of a task."""
     return TaskRow(action.task_id, action.client_id, action.number, action.version, at_s)
-
-
-def _compensation(result: RoundResult) -> CompensationRow | None:
-    compensation = result.compensation
-    if compensation is None:
-        return None
-    return CompensationRow(
-        updates=tuple(compensation.updates),
-        errors=tuple(compensation.errors),
-        fallbacks=dict(compensation.fallbacks),
-        is_kept=compensation.made is not None,
-    )
-
-
-def _members(making: Sequence[Contribution], result: RoundResult) -> tuple[MemberRow, ...]:
-    return tuple(
-        MemberRow(handle=contribution.handle, staleness=contribution.staleness, weight=weight)
-        for contribution, weight in zip(making, result.weights_K, strict=True)
-    )

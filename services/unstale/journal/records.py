@@ -6,7 +6,7 @@ update is in the record of its verdict.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from unstale.coordinator import events
 from unstale.coordinator.actions import Action, Reason
@@ -16,26 +16,12 @@ from unstale.journal.rows import EventRow, UpdateRow
 SILENT = "silent"
 """Field of a timer's record: clients whose leases expired."""
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        events.ClientJoined,
-        events.ClientLeft,
-        events.UpdateArrived,
-        events.TaskFailed,
-        events.TaskDeclined,
-        events.TaskLost,
-        events.TaskExpired,
-        events.TimerFired,
-        events.RoundApplied,
-        events.Resumed,
-    )
-}
+_NOT_RECORDED = (events.HeartbeatReceived, events.StopRequested)  # the run resumes at the next start
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event) if kind not in _NOT_RECORDED}
 _FIELDS = {kind: [field.name for field in fields(kind) if field.name != "at_s"] for kind in _KINDS.values()}
 
 
 def is_recorded(event: events.Event) -> bool:
-    """Whether an event is recorded. StopRequested is not: the run resumes at the next start."""
     return type(event) in _FIELDS
 
 
@@ -51,9 +37,9 @@ def arrival(row: UpdateRow) -> EventRow:
     """The record of an update's arrival. A rejected update has no handle: its row is not stored."""
     defect = None if row.reason in tuple(Reason) else row.reason
     fields = {
-        "client_id": row.client_id,
-        "task_id": row.task_id,
-        "base_version": row.base_version,
+        "client_id": row.staged.client_id,
+        "task_id": row.staged.task_id,
+        "base_version": row.staged.base_version,
         "handle": -1 if row.handle is None else row.handle,
         "defect": defect,
     }

@@ -15,9 +15,8 @@ from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row, task_row
 from unstale.journal.resumption import ROLLED_BACK
-from unstale.journal.rounds import RecordedRounds, staged
+from unstale.journal.rounds import RecordedRounds, Spill
 from unstale.journal.rows import EventRow, RoundRow
-from unstale.journal.spill import Spill
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
@@ -26,22 +25,15 @@ from unstale.training.evaluate import Evaluation
 log = logging.getLogger("unstale.journal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Recovered:
-    """State of a resumed run.
+    """State of a resumed run."""
 
-    Attributes:
-        at_s: Run time of the last record.
-        events, rounds: Number of events that were replayed, and of rounds that were computed again.
-        checkpoint_seq: Last event that the checkpoint covers, 0 without one.
-        admission: State of the admission in the checkpoint; None without one.
-    """
-
-    at_s: float
-    events: int
-    rounds: int
-    checkpoint_seq: int
-    admission: Mapping[str, Any] | None
+    at_s: float = 0.0  # run time of the last record
+    events: int = 0  # that were replayed
+    rounds: int = 0  # that were computed again
+    checkpoint_seq: int = 0  # last event that the checkpoint covers, 0 without one
+    admission: Mapping[str, Any] | None = None  # state of the admission in the checkpoint; None without one
 
 
 class Recovery:
@@ -67,32 +59,21 @@ class Recovery:
         )
         self._round_of = {row.version: row for row in journal.database.rounds()}
         self._evaluated = {row.version for row in journal.database.evaluations()}
-        self._admission: Mapping[str, Any] | None = None
-        self._checkpoint_seq = 0
-        self._rounds = 0
-        self._at_s = 0.0
+        self._recovered = Recovered()
 
     def run(self) -> Recovered:
         """Restore all. Raises UserError for damaged or missing files, and for a version that differs."""
-        events_replayed = self.run_to()
+        self.run_to()
         self._restage()
-        return Recovered(
-            at_s=self._at_s,
-            events=events_replayed,
-            rounds=self._rounds,
-            checkpoint_seq=self._checkpoint_seq,
-            admission=self._admission,
-        )
+        return self._recovered
 
-    def run_to(self, last_seq: float = math.inf) -> int:
-        """Restore coordinator and learner up to an event, without staging; returns the number of replayed events."""
-        count = 0
+    def run_to(self, last_seq: float = math.inf) -> None:
+        """Restore coordinator and learner up to an event, without staging."""
         for row in self._journal.database.events_after(self._start(last_seq)):
             if row.seq > last_seq:
                 break
             self._replay(row)
-            count += 1
-        return count
+            self._recovered.events += 1
 
     def _start(self, last_seq: float) -> int:
         """Load the newest intact checkpoint up to an event; returns the event that it covers, 0 without one."""
@@ -114,7 +95,7 @@ class Recovery:
             for version in damaged:  # or it would count towards `CHECKPOINTS_KEPT`
                 database.forget_checkpoint(version)
             self._load(state)
-            self._checkpoint_seq = covered_seq
+            self._recovered.checkpoint_seq = covered_seq
             return covered_seq
         if damaged and (first or not self._journal.settings.keep_updates):
             raise damaged[min(damaged)]
@@ -124,15 +105,15 @@ class Recovery:
         coordinator, learner = self._coordinator, self._learner
         snapshot.restore(coordinator, state["coordinator"])
         learner.load_state_dict(state["learner"])
-        self._admission = state.get("admission")  # older checkpoints have none
+        self._recovered.admission = state.get("admission")  # older checkpoints have none
         learner.keep_only(coordinator.references.needed)
-        self._at_s = coordinator.now_s
+        self._recovered.at_s = coordinator.now_s
         settings, version = coordinator.settings, coordinator.version
         if version and (version == settings.rounds or version % settings.evaluate_every == 0):
             self._evaluate_missing(version)
 
     def _replay(self, row: EventRow) -> None:
-        self._at_s = row.at_s
+        self._recovered.at_s = row.at_s
         if row.kind == events.RoundApplied.__name__:
             self._apply(self._round_of[row.fields["version"]])
         for action in records.replay(row, self._coordinator):
@@ -162,7 +143,7 @@ class Recovery:
         else:
             made = self._recorded.made(row)
             result = self._learner.apply_round(self._recorded.matrix(updates), members, made)
-        self._rounds += 1
+        self._recovered.rounds += 1
         if result.sent.digest != row.digest:
             raise UserError(
                 f"version {row.version}, computed again from {self._journal.directory.path}, differs from the recorded "
@@ -174,7 +155,7 @@ class Recovery:
         if version in self._evaluated:
             return
         assert version == self._learner.version
-        row = evaluation_row(version, self._at_s, self._evaluate(self._learner.sent), 0.0)
+        row = evaluation_row(version, self._recovered.at_s, self._evaluate(self._learner.sent), 0.0)
         self._journal.batch.evaluations.append(row)
         self._evaluated.add(version)
 
@@ -190,7 +171,7 @@ class Recovery:
                 raise self._contradicts(f"updates seq {update.seq} waits for a round")
             pending.remove(update.handle)
             self._journal.note_location(update.handle, update.location)
-            rows.append((update.handle, staged(update), partial(self._recorded.fill, update)))
+            rows.append((update.handle, update.staged, partial(self._recorded.fill, update)))
         if pending:
             raise self._contradicts(f"updates handle {min(pending)} does not wait for a round")
         making = self._coordinator.making

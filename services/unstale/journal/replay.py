@@ -102,20 +102,17 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
 
 class Replay:
-    """Computes every version of a run again.
-
-    Attributes:
-        first: First version: 0, or that of the oldest checkpoint if earlier updates were deleted.
-        last: Last recorded version.
-        version: Last version that equals the recorded one.
-        updates: Number of updates in the rounds so far.
-        parted: First version that differs.
-    """
+    """Computes every version of a run again."""
 
     def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
         """keep_versions: for another learner that needs base models. Raises UserError for damaged or missing data."""
         database = run.database
-        self._last_use, self.last = _last_uses(database)
+        self._last_use: dict[int, int] = {}  # the last round with an update of each base version
+        self.last = 0  # recorded version
+        for row in database.rounds():
+            self.last = row.version
+            for member in row.members:
+                self._last_use[row.version - 1 - member.staleness] = row.version
         if self.last == 0:
             raise UserError(f"the run in {run.directory.path} has no rounds yet; replay it after the first round")
         parts = build.run_components(
@@ -127,9 +124,10 @@ class Replay:
         )
         self._run = run
         self._known = {0}
-        self.first = self.version = self._start()
-        self.updates = 0
-        self.parted: Parted | None = None
+        self.first = self._start()  # version: 0, or that of the oldest checkpoint if earlier updates were deleted
+        self.version = self.first  # the last one that equals the recorded one
+        self.updates = 0  # in the rounds so far
+        self.parted: Parted | None = None  # the first version that differs
 
     def rounds(self) -> Iterator[tuple[Tensor, tuple[RoundUpdate, ...]]]:
         """Apply each round; yields its matrix [K, D] float32, read-only, and its updates. Ends early when `parted`."""
@@ -205,18 +203,13 @@ class Comparison:
 
     The updates stay those of the recorded run, so this is not a run with the other policy. Base models are the recorded
     ones: the clients did train from them.
-
-    Attributes:
-        replay: Of the run with its own policy.
-        asks_for_bases: Whether the other policy needs base models.
     """
 
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_fold(run.settings, other)
         self.asks_for_bases = build.policy_in_small(other).needs_base_models
-        self.replay = Replay(run, settings, keep_versions=self.asks_for_bases)
-        replay = self.replay
+        self.replay = replay = Replay(run, settings, keep_versions=self.asks_for_bases)  # with the run's own policy
         self._learner = _Folding(replay, other)
         if self.asks_for_bases:
             replay.check_bases()
@@ -276,17 +269,6 @@ class _Folding(Learner):
 def _never_called(update: StaleUpdate, stale: StaleRound) -> NoReturn:
     """Never called: recorded rounds have the fresh updates that a simulation computed."""
     raise AssertionError(f"asked for the update of client {update.client_id} at version {stale.version}")
-
-
-def _last_uses(database: Database) -> tuple[dict[int, int], int]:
-    """The last round with an update of each base version, and the last round."""
-    last_use: dict[int, int] = {}
-    last = 0
-    for row in database.rounds():
-        last = row.version
-        for member in row.members:
-            last_use[row.version - 1 - member.staleness] = row.version
-    return last_use, last
 
 
 def _check_can_fold(recorded: Settings, other: Settings) -> None:

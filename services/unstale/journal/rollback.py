@@ -1,5 +1,6 @@
 """Rolls a run back to an earlier version."""
 
+import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -15,13 +16,13 @@ from unstale.config.settings import Settings
 from unstale.coordinator import snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
-from unstale.journal import checkpoints, copy_detection, resumption
-from unstale.journal.crash_recovery import RUN_ID
+from unstale.journal import checkpoints, resumption
 from unstale.journal.database import SYNCED, Database
 from unstale.journal.disk import DamagedError, sync_folder, user_errors
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
+from unstale.journal.resumption import RUN_ID
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.net.clock import now_s
@@ -33,33 +34,15 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """Result of `roll_back`.
+    """Result of `roll_back`."""
 
-    Attributes:
-        version: From which the run resumes.
-        former_version: Newest version before.
-        former_run_id: None where the run had none.
-        updates: Number of accepted updates that are no longer used.
-        excluded: Ids of all excluded clients.
-        copy: Copy of the run directory before the rollback.
-    """
-
-    version: int
-    former_version: int
+    version: int  # from which the run resumes
+    former_version: int  # the newest before
     run_id: str
     former_run_id: str | None
-    updates: int
-    excluded: tuple[int, ...]
-    copy: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """The version of a rollback, the last event that stays, and the checkpoint of that version, if any."""
-
-    version: int
-    seq: int
-    checkpoint: CheckpointRow | None
+    updates: int  # accepted ones that are no longer used
+    excluded: tuple[int, ...]  # ids of all excluded clients
+    copy: Path  # of the run directory before the rollback
 
 
 def roll_back(
@@ -68,17 +51,10 @@ def roll_back(
     """Roll a run back to a version, from which the next server resumes under another run id.
 
     Model and policy are restored, updates that were pending at that version are dropped, and clients gather again.
-    A copy of the directory is stored below `set-aside`.
+    A copy of the directory is stored below `set-aside`. version: None for the newest. without, readmit: ids of clients.
 
-    Args:
-        path: Of the run directory; no server runs on it.
-        version: None for the newest.
-        without: Ids of clients to exclude.
-        readmit: Ids of excluded clients to readmit.
-
-    Raises:
-        UserError: It is not a run directory, is in use or damaged, or the version cannot be computed; the run has not
-            changed then.
+    Raises UserError where it is not a run directory, is in use or damaged, or the version cannot be computed; the run
+    has not changed then.
     """
     with ExitStack() as stack:
         directory = RunDirectory.take(path)
@@ -90,9 +66,9 @@ def roll_back(
         database = journal.database
         excluded = _excluded(settings, resumption.excluded(database), without, readmit)
         last = journal.last_version()
-        target = _target(directory, database, last if version is None else version, last)
-        state = _state_at(journal, settings, target)
-        return _go_back(journal, target, state, excluded)
+        version = last if version is None else version
+        seq, state = _state_of(journal, settings, version, last)
+        return _go_back(journal, version, seq, state, excluded)
 
 
 def _excluded(
@@ -113,51 +89,32 @@ def _excluded(
     return after
 
 
-def _target(directory: RunDirectory, database: Database, version: int, last: int) -> _Target:
-    if version == 0:
-        return _Target(version=0, seq=0, checkpoint=None)
-    checkpoint = _whole_checkpoint(directory, database, version)
-    if checkpoint is not None:
-        return _Target(version=version, seq=checkpoint.seq, checkpoint=checkpoint)
-    if resumption.first_computable(database) <= version <= last:
-        seq = database.seq_of(version)
-        if seq is not None:
-            return _Target(version=version, seq=seq, checkpoint=None)
-    raise UserError(
-        f"--to is {version}, expected a version that can be computed from the stored data: "
-        f"{resumption.possible_versions(database, last)}"
-    )
-
-
-def _whole_checkpoint(directory: RunDirectory, database: Database, version: int) -> CheckpointRow | None:
+def _state_of(journal: Journal, settings: Settings, version: int, last: int) -> tuple[int, State]:
+    """Last event of a version, and the state then, from its checkpoint or computed from earlier data."""
+    database = journal.database
     for row in database.checkpoints():
-        if row.version == version:
+        if row.version == version and version > 0:
             with suppress(DamagedError):
-                checkpoints.read(directory.checkpoints / row.file)
-                return row
-    return None
+                state, _ = checkpoints.read(journal.directory.checkpoints / row.file)
+                return row.seq, _without_clients(settings, state["learner"], state["coordinator"])
+    seq = 0 if version == 0 else None
+    if version > 0 and resumption.first_computable(database) <= version <= last:
+        seq = database.seq_of(version)
+    if seq is None:
+        raise UserError(
+            f"--to is {version}, expected a version that can be computed from the stored data: "
+            f"{resumption.possible_versions(database, last)}"
+        )
+    return seq, _computed(journal, settings, seq)
 
 
-def _state_at(journal: Journal, settings: Settings, target: _Target) -> State:
-    """States of learner and coordinator, from the checkpoint or computed from earlier data."""
-    coordinator_settings = build.coordinator_settings(settings)
-    if target.checkpoint is not None:
-        state, _ = checkpoints.read(journal.directory.checkpoints / target.checkpoint.file)
-        learner, coordinator = state["learner"], state["coordinator"]
-    else:
-        learner, coordinator = _computed(journal, settings, target)
-    return {
-        "learner": learner,
-        "coordinator": snapshot.without_clients(coordinator, coordinator_settings.stale_rounds_max),
-    }
-
-
-def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[State, State]:
+def _computed(journal: Journal, settings: Settings, seq: int) -> State:
+    """The state after an event, computed again."""
     parts = build.run_components(settings, partial(compensator, clock=now_s))
     learner = parts.learner
     coordinator_settings = replace(parts.coordinator, excluded=resumption.excluded(journal.database))
     coordinator = Coordinator(coordinator_settings)
-    if target.seq > 0:
+    if seq > 0:
         staging = (
             journal.spill(learner.row_numbers)
             if learner.column_wise
@@ -169,44 +126,45 @@ def _computed(journal: Journal, settings: Settings, target: _Target) -> tuple[St
             learner=learner,
             staging=staging,
             evaluate=build.evaluation(parts.workspace),
-        ).run_to(target.seq)
-    return learner.state_dict(), snapshot.taken(coordinator)
+        ).run_to(seq)
+    return _without_clients(settings, learner.state_dict(), snapshot.taken(coordinator))
 
 
-def _go_back(journal: Journal, target: _Target, state: State, excluded: frozenset[int]) -> RolledBack:
+def _without_clients(settings: Settings, learner: State, coordinator: dict[str, Any]) -> State:
+    stale_rounds_max = build.coordinator_settings(settings).stale_rounds_max
+    return {"learner": learner, "coordinator": snapshot.without_clients(coordinator, stale_rounds_max)}
+
+
+def _go_back(journal: Journal, version: int, seq: int, state: State, excluded: frozenset[int]) -> RolledBack:
     directory, database = journal.directory, journal.database
     former, former_version = database.meta(RUN_ID) or None, journal.last_version()
     accepted = _accepted(database)
-    written = checkpoints.write(
-        directory.checkpoints, target.version, state, {"seq": target.seq}, _free_path(directory, target.version)
-    )
+    # A new file name: a checkpoint that the database names must stay. Leading zeros do not change the version.
+    path = checkpoints.path_of(directory.checkpoints, version)
+    while path.exists():
+        path = path.with_name(f"0{path.name}")
+    written = checkpoints.write(directory.checkpoints, version, state, {"seq": seq}, path)
     try:
         copy = _set_copy_aside(directory, database, written.path)
     except BaseException:
         written.path.unlink(missing_ok=True)
         raise
-    row = CheckpointRow(
-        version=target.version,
-        seq=target.seq,
-        file=written.path.name,
-        size_bytes=written.size_bytes,
-        at_s=state["coordinator"]["now_s"],
-    )
+    row = CheckpointRow(version, seq, written.path.name, written.size_bytes, at_s=state["coordinator"]["now_s"])
     pending = [
         update._replace(outcome="rejected", reason=DROPPED, handle=None, location=None)
-        for update in database.pending_at(target.seq, target.version)
+        for update in database.pending_at(seq, version)
     ]
     facts = {
         RUN_ID: "",
-        SYNCED: str(target.seq),
+        SYNCED: str(seq),
         resumption.GIVEN_UP: "",
-        resumption.ROLLED_BACK: str(target.version),
-        **resumption.facts_of_excluded(excluded),
+        resumption.ROLLED_BACK: str(version),
+        resumption.EXCLUDED: json.dumps(sorted(excluded)),
     }
     database.rewind(row, pending, facts)
-    _delete_newer(directory, {row.file for row in database.checkpoints()}, target.version)
+    _delete_newer(directory, {row.file for row in database.checkpoints()}, version)
     return RolledBack(
-        version=target.version,
+        version=version,
         former_version=former_version,
         run_id=give_new_id(directory, database),
         former_run_id=former,
@@ -219,14 +177,6 @@ def _go_back(journal: Journal, target: _Target, state: State, excluded: frozense
 def _accepted(database: Database) -> int:
     counts = database.conservation()
     return counts.aggregated + counts.pending
-
-
-def _free_path(directory: RunDirectory, version: int) -> Path:
-    """A new file name: a checkpoint that the database names must stay. Leading zeros do not change the version."""
-    path = checkpoints.path_of(directory.checkpoints, version)
-    while path.exists():
-        path = path.with_name(f"0{path.name}")
-    return path
 
 
 def _delete_newer(directory: RunDirectory, named: Collection[str], version: int) -> None:
@@ -248,16 +198,16 @@ def _set_copy_aside(directory: RunDirectory, database: Database, new: Path) -> P
     base = directory.path / SET_ASIDE
     with ExitStack() as stack, user_errors("copy the run to", base):
         base.mkdir(mode=0o700, exist_ok=True)
-        number = copy_detection.next_number(base)
+        number = resumption.next_number(base)
         part = base / f".{number}.part"
         shutil.rmtree(part, ignore_errors=True)
         stack.callback(shutil.rmtree, part, ignore_errors=True)
         part.mkdir(mode=0o700)
         shutil.copyfile(directory.config, part / directory.config.name)
         database.copy_to(part / directory.database.name)
-        _copy_folder(directory.segments, part, may_link=False)
-        _copy_folder(directory.checkpoints, part, may_link=True, excluded=new)
-        _copy_folder(directory.compensations, part, may_link=True)
+        _copy_folder(directory.segments, part)
+        for folder in (directory.checkpoints, directory.compensations):
+            _copy_folder(folder, part, may_link=True, excluded=new)
         newest = directory.database.with_name(f"{directory.database.name}-newest")
         shutil.copyfile(newest, part / newest.name)
         _sync(part)
@@ -280,7 +230,7 @@ def _sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _copy_folder(folder: Path, to: Path, *, may_link: bool, excluded: Path | None = None) -> None:
+def _copy_folder(folder: Path, to: Path, *, may_link: bool = False, excluded: Path | None = None) -> None:
     """Copy the files of a folder. may_link: the files are never changed, only replaced and deleted."""
     target = to / folder.name
     target.mkdir(mode=0o700)

@@ -6,9 +6,11 @@ integers and negative zero.
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.journal.rows import (
@@ -23,7 +25,10 @@ from unstale.journal.rows import (
     TaskRow,
     UpdateRow,
 )
+from unstale.journal.schema import ADDED_COLUMNS, FORMAT
 from unstale.journal.tables import Table, Values, signed
+from unstale.learner.row_checks import Norms
+from unstale.learner.updates import StagedUpdate
 
 Record = TypeVar("Record")
 
@@ -39,60 +44,38 @@ class Codec(Generic[Record]):
     decode: Callable[[Values], Record]
 
 
-def _encode_event(row: EventRow) -> Values:
-    return (row.seq, _real(row.at_s), row.kind, _JSON.encode(row.fields))
+# --- records whose fields are columns ---
 
 
-def _decode_event(values: Values) -> EventRow:
-    *facts, fields = values
-    return EventRow._make((*facts, json.loads(fields)))
+class _Kind(NamedTuple):
+    """Conversion of the values of a column."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
-def _encode_update(row: UpdateRow) -> Values:
-    seq, at_s, *facts, loss, local_rate, handle, location, norm, norm_buffers, norm_extra = row
-    place_values: Values = (None, None, None, None)
-    if location is not None:
-        segment, offset, size_bytes, checksum = location
-        place_values = (offset, size_bytes, signed(checksum), segment)
-    norms = (_optional(norm), _optional(norm_buffers), _optional(norm_extra))
-    state = (None, None, None, None)  # in no round yet
-    return (seq, at_s + 0.0, *facts, _any(loss), local_rate + 0.0, *norms, handle, *place_values, *state)
+def _same(value: Any) -> Any:
+    return value
 
 
-def _decode_update(values: Values) -> UpdateRow:
-    """Without a place where the segment is deleted."""
-    *facts, norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, _, _, _, _ = values
-    location = None
-    if segment is not None:
-        location = Location(segment=segment, offset=offset, size_bytes=size_bytes, checksum=checksum % 2**64)
-    return UpdateRow._make((*facts, handle, location, norm, norm_buffers, norm_extra))
+def _real(value: float) -> float:
+    """For a REAL column."""
+    return float(value) + 0.0
 
 
-def from_format_3(values: Values) -> Values:
-    """Values of UPDATES from those of UPDATES_3, which has no norms."""
-    return (*values[:11], None, None, None, *values[11:])
+def _any(value: float | None) -> float | None:
+    """For a column of type ANY."""
+    return None if value is None or math.isnan(value) else float(value)
 
 
-def _encode_round(row: RoundRow) -> Values:
-    version, *times, learning_rate, rate_factor, overflowed, digest, _, compensation = row
-    return (
-        version,
-        *map(_real, (*times, learning_rate)),
-        _any(rate_factor),
-        int(overflowed),
-        digest,
-        None if compensation is None else _encode_compensation(compensation),
-    )
+def _float(value: float | None) -> float:
+    """From a column of type ANY."""
+    return math.nan if value is None else value
 
 
-def _decode_round(values: Values) -> RoundRow:
-    """Without members."""
-    *facts, rate_factor, overflowed, digest, compensation = values
-    decoded = None if compensation is None else _decode_compensation(compensation)
-    return RoundRow._make((*facts, _float(rate_factor), bool(overflowed), digest, (), decoded))
-
-
-def _encode_compensation(row: CompensationRow) -> str:
+def _encode_compensation(row: CompensationRow | None) -> str | None:
+    if row is None:
+        return None
     facts = {
         "updates": [asdict(update) for update in row.updates],
         "errors": [asdict(error) for error in row.errors],
@@ -102,7 +85,9 @@ def _encode_compensation(row: CompensationRow) -> str:
     return _JSON.encode(facts)
 
 
-def _decode_compensation(text: str) -> CompensationRow:
+def _decode_compensation(text: str | None) -> CompensationRow | None:
+    if text is None:
+        return None
     facts = json.loads(text)
     return CompensationRow(
         updates=tuple(Compensated(**update) for update in facts["updates"]),
@@ -112,102 +97,155 @@ def _decode_compensation(text: str) -> CompensationRow:
     )
 
 
-def _encode_evaluation(row: EvaluationRow) -> Values:
-    classes = json.dumps(row.class_accuracy)
-    return (row.version, _real(row.at_s), _any(row.accuracy), _any(row.loss), classes, _real(row.evaluate_s))
+_PLAIN = _Kind(_same, _same)
+_REAL = _Kind(_real, _same)
+_ANY = _Kind(_any, _float)
 
 
-def _decode_evaluation(values: Values) -> EvaluationRow:
-    version, at_s, accuracy, loss, classes, evaluate_s = values
-    return EvaluationRow(version, at_s, _float(accuracy), _float(loss), tuple(json.loads(classes)), evaluate_s)
+def _codec(name: str, record: Callable[..., Record], columns: Sequence[str], **kinds: _Kind) -> Codec[Record]:
+    """The codec of a table. columns: the first fields of a record. kinds: of the columns that are not `_PLAIN`."""
+    encoders, decoders = zip(*(kinds.get(column, _PLAIN) for column in columns), strict=True)
+
+    def encode(row: Any) -> Values:
+        return tuple([encoder(value) for encoder, value in zip(encoders, row, strict=False)])
+
+    def decode(values: Values) -> Record:
+        return record(*[decoder(value) for decoder, value in zip(decoders, values, strict=True)])
+
+    return Codec(Table(name, columns), encode, decode)
 
 
-def _encode_own_evaluation(row: OwnEvaluationRow) -> Values:
-    *facts, accuracy, loss, examples = row
-    return (*facts, accuracy + 0.0, _any(loss), examples)
-
-
-def _encode_task(row: TaskRow) -> Values:
-    task_id, client_id, number, version, at_s = row
-    return (task_id, client_id, number, version, at_s + 0.0)
-
-
-def _encode_checkpoint(row: CheckpointRow) -> Values:
-    return (*row[:-1], _real(row.at_s))
-
-
-def _real(value: float) -> float:
-    """For a REAL column."""
-    return float(value) + 0.0
-
-
-def _any(value: float) -> float | None:
-    """For a column of type ANY."""
-    return None if math.isnan(value) else float(value)
-
-
-def _optional(value: float | None) -> float | None:
-    """For a column of type ANY."""
-    return None if value is None else _any(value)
-
-
-def _float(value: float | None) -> float:
-    """From a column of type ANY."""
-    return math.nan if value is None else value
-
-
-_ARRIVAL = UpdateRow._fields[:11]
-_PLACE = ("handle", "offset", "size_bytes", "checksum")
-_KEYS = ("seq", "handle")
-_STATE = ("segment", "round", "position", "staleness", "weight")
-
-EVENTS = Codec(Table("events", EventRow._fields), _encode_event, _decode_event)
-TASKS = Codec(Table("tasks", TaskRow._fields), _encode_task, TaskRow._make)
-UPDATES = Codec(
-    Table("updates", (*_ARRIVAL, *UpdateRow._fields[-3:], *_PLACE), state=_STATE, keys=_KEYS),
-    _encode_update,
-    _decode_update,
+EVENTS = _codec("events", EventRow, EventRow._fields, at_s=_REAL, fields=_Kind(_JSON.encode, json.loads))
+TASKS = _codec("tasks", TaskRow, TaskRow._fields, at_s=_REAL)
+ROUNDS = _codec(
+    "rounds",
+    RoundRow,
+    RoundRow._fields[:-1],  # members are in the table updates
+    **dict.fromkeys(("closed_s", "applied_s", "wait_s", "compensate_s", "aggregate_s", "learning_rate"), _REAL),
+    rate_factor=_ANY,
+    overflowed=_Kind(int, bool),
+    compensation=_Kind(_encode_compensation, _decode_compensation),
 )
-UPDATES_3 = Codec(
-    Table("updates", (*_ARRIVAL, *_PLACE), state=_STATE, keys=_KEYS, state_checksum=None),
-    _encode_update,
-    lambda values: _decode_update(from_format_3(values)),
+EVALUATIONS = _codec(
+    "evaluations",
+    EvaluationRow,
+    EvaluationRow._fields,
+    at_s=_REAL,
+    accuracy=_ANY,
+    loss=_ANY,
+    class_accuracy=_Kind(json.dumps, lambda text: tuple(json.loads(text))),
+    evaluate_s=_REAL,
 )
-"""Here and below: as in format 3, which is only read."""
-ROUNDS = Codec(Table("rounds", [name for name in RoundRow._fields if name != "members"]), _encode_round, _decode_round)
-EVALUATIONS = Codec(Table("evaluations", EvaluationRow._fields), _encode_evaluation, _decode_evaluation)
-OWN_EVALUATIONS = Codec(
-    Table("own_evaluations", OwnEvaluationRow._fields), _encode_own_evaluation, OwnEvaluationRow._make
+OWN_EVALUATIONS = _codec("own_evaluations", OwnEvaluationRow, OwnEvaluationRow._fields, accuracy=_REAL, loss=_ANY)
+CHECKPOINTS = _codec("checkpoints", CheckpointRow, CheckpointRow._fields, at_s=_REAL)
+
+
+# --- updates ---
+
+
+class State(NamedTuple):
+    """The columns of an accepted update that change: in which segment and round it is."""
+
+    seq: int
+    handle: int
+    segment: int | None = None
+    round: int | None = None
+    position: int | None = None
+    staleness: int | None = None
+    weight: float | None = None
+
+    def in_round(self, version: int, position: int, member: MemberRow) -> "State":
+        """As that of a member of a round."""
+        return State(*self[:3], version, position, member.staleness, _any(member.weight))
+
+    @property
+    def without_round(self) -> "State":
+        """As that of a pending update."""
+        return State(*self[:3])
+
+    @property
+    def member(self) -> MemberRow:
+        """The member of a round."""
+        assert self.staleness is not None
+        return MemberRow(handle=self.handle, staleness=self.staleness, weight=_float(self.weight))
+
+
+_KEYS, _STATE = State._fields[:2], State._fields[2:]
+_STAGED = [field.name for field in fields(StagedUpdate)]
+_FLOATS = {field.name for field in fields(StagedUpdate) if field.type is not int}
+_NORMS = ("norm", "norm_buffers", "norm_extra")
+_FACTS = (
+    *("seq", "at_s", *_STAGED[:3], "outcome", "reason", *_STAGED[3:], *_NORMS),
+    *("handle", "offset", "size_bytes", "checksum"),
 )
-CHECKPOINTS = Codec(Table("checkpoints", CheckpointRow._fields), _encode_checkpoint, CheckpointRow._make)
-
-STATES = Table("updates", (*_KEYS, *_STATE), checksum="state_checksum")
-"""The columns of updates that change."""
-STATES_3 = Table("updates", (*_KEYS, *_STATE), checksum=None)
+_STAGED_END = 7 + len(_STAGED[3:])
+_staged_values = attrgetter(*_STAGED)
 
 
-def pending_state(row: UpdateRow) -> Values:
-    """The row of STATES of an accepted update that is in no round."""
-    return (row.seq, row.handle, row.location and row.location.segment, None, None, None, None)
+def _encode_update(row: UpdateRow) -> Values:
+    values = zip(_STAGED, _staged_values(row.staged), strict=True)
+    staged = [_any(value) if name in _FLOATS else value for name, value in values]
+    norms = (None, None, None) if row.norms is None else map(_any, row.norms)
+    location: Values = (None, None, None, None)
+    if row.location is not None:
+        segment, offset, size_bytes, checksum = row.location
+        location = (offset, size_bytes, signed(checksum), segment)
+    in_no_round = (None, None, None, None)
+    facts = (row.seq, _real(row.at_s), *staged[:3], row.outcome, row.reason, *staged[3:], *norms)
+    return (*facts, row.handle, *location, *in_no_round)
 
 
-def in_round(state: Values, version: int, position: int, member: MemberRow) -> Values:
-    """A row of STATES as that of a member of a round."""
-    return (*state[:3], version, position, member.staleness, _any(member.weight))
+def _decode_update(values: Values) -> UpdateRow:
+    """Without a place where the segment is deleted."""
+    staged = dict(zip(_STAGED, (*values[2:5], *values[7:_STAGED_END]), strict=True))
+    seq, at_s, outcome, reason = *values[:2], *values[5:7]
+    norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, *_ = values[_STAGED_END:]
+    return UpdateRow(
+        seq,
+        at_s,
+        StagedUpdate(**staged),
+        outcome,
+        reason,
+        None if norm is None else Norms(norm, norm_buffers, norm_extra),
+        handle,
+        None if segment is None else Location(segment, offset, size_bytes, checksum % 2**64),
+    )
 
 
-def without_round(state: Values) -> Values:
-    """A row of STATES as that of a pending update."""
-    return (*state[:3], None, None, None, None)
+@cache
+def updates(version: int) -> Codec[UpdateRow]:
+    """The codec of updates in a format of the database, only for reading unless it is the newest."""
+    absent = _absent(version)
+    table = Table(
+        "updates",
+        [name for name in _FACTS if name not in absent],
+        state=_STATE,
+        keys=_KEYS,
+        state_checksum=None if "state_checksum" in absent else "state_checksum",
+    )
+    decode = (lambda values: _decode_update(newest(values, version))) if absent else _decode_update
+    return Codec(table, _encode_update, decode)
 
 
-def without_segment(state: Values) -> Values:
-    """A row of STATES whose segment is deleted."""
-    seq, handle, _, *facts = state
-    return (seq, handle, None, *facts)
+@cache
+def states(version: int) -> Table:
+    """The columns of updates that change, in a format of the database."""
+    checksum = None if "state_checksum" in _absent(version) else "state_checksum"
+    return Table("updates", State._fields, checksum=checksum)
 
 
-def member(state: Values) -> MemberRow:
-    """The member of a round from a row of STATES."""
-    _, handle, _, _, _, staleness, weight = state
-    return MemberRow(handle=handle, staleness=staleness, weight=_float(weight))
+def newest(values: Values, version: int) -> Values:
+    """Values of updates in a format of the database as those of the newest one: null in columns that it adds."""
+    absent, present = _absent(version), iter(values)
+    return (*[None if name in absent else next(present) for name in _FACTS], *present)
+
+
+@cache
+def _absent(version: int) -> frozenset[str]:
+    return frozenset(name for added_in, names in ADDED_COLUMNS.items() if added_in > version for name in names)
+
+
+UPDATES, STATES = updates(FORMAT), states(FORMAT)
+
+CODECS: tuple[Codec[Any], ...] = (EVENTS, TASKS, UPDATES, ROUNDS, EVALUATIONS, OWN_EVALUATIONS, CHECKPOINTS)
+"""Of all tables but `meta`; the tables have the names of the fields of `Batch`."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.learner.row_checks import Norms
+from unstale.learner.updates import StagedUpdate
 
 
 class Location(NamedTuple):
@@ -22,18 +23,12 @@ class Location(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """An event that the coordinator handled; an update's arrival is an `UpdateRow`.
+    """An event that the coordinator handled; an update's arrival is an `UpdateRow`."""
 
-    Attributes:
-        seq: Number of the event, from 1.
-        kind: Type of the event.
-        fields: Its other fields, as JSON values.
-    """
-
-    seq: int
+    seq: int  # number of the event, from 1
     at_s: float
-    kind: str
-    fields: Mapping[str, Any]
+    kind: str  # type of the event
+    fields: Mapping[str, Any]  # its other fields, as JSON values
 
 
 class TaskRow(NamedTuple):
@@ -47,35 +42,16 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """An update and the first verdict on it. Other fields as in `learner.updates.StagedUpdate`.
+    """An update and the first verdict on it."""
 
-    Attributes:
-        seq: Number of the event.
-        reason: None exactly for an accepted update, which alone has a handle and a place.
-        norm, norm_buffers, norm_extra: Euclidean norms of its vectors, None where not measured or without that vector.
-    """
-
-    seq: int
+    seq: int  # number of the event
     at_s: float
-    client_id: int
-    task_id: int
-    base_version: int
+    staged: StagedUpdate
     outcome: str
-    reason: str | None
-    num_examples: int
-    batch_examples: int
-    loss: float
-    local_rate: float
+    reason: str | None  # None exactly for an accepted update, which alone has a handle and a place
+    norms: Norms | None = None  # Euclidean, of its vectors; None where they were not measured
     handle: int | None = None
     location: Location | None = None
-    norm: float | None = None
-    norm_buffers: float | None = None
-    norm_extra: float | None = None
-
-    @property
-    def norms(self) -> Norms | None:
-        """The norms of its vectors; None where they were not measured."""
-        return None if self.norm is None else Norms(self.norm, self.norm_buffers, self.norm_extra)
 
 
 class MemberRow(NamedTuple):
@@ -96,29 +72,20 @@ class CompensationRow(NamedTuple):
 
 
 class RoundRow(NamedTuple):
-    """An applied round.
+    """An applied round."""
 
-    Attributes:
-        version: That it made.
-        closed_s: When the coordinator closed it.
-        wait_s, compensate_s, aggregate_s: Duration of the open round, the compensation and the step.
-        digest: SHA-256 of the version, hex.
-        members: In order of arrival.
-        compensation: None without a compensator.
-    """
-
-    version: int
-    closed_s: float
+    version: int  # that it made
+    closed_s: float  # when the coordinator closed it
     applied_s: float
-    wait_s: float
+    wait_s: float  # duration of the open round, and below of the compensation and the step
     compensate_s: float
     aggregate_s: float
     learning_rate: float
     rate_factor: float
     overflowed: bool
-    digest: str
-    members: tuple[MemberRow, ...]
-    compensation: CompensationRow | None = None
+    digest: str  # SHA-256 of the version, hex
+    compensation: CompensationRow | None = None  # None without a compensator
+    members: tuple[MemberRow, ...] = ()  # in order of arrival
 
 
 class EvaluationRow(NamedTuple):

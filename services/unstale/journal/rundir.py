@@ -2,27 +2,22 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import yaml
+from pydantic import ValidationError
+
 from unstale.config.keys import KEYS, OPEN_SECTIONS
 from unstale.config.load import load, shown
+from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
-from unstale.journal import recorded_settings
-from unstale.journal.disk import (
-    NOFOLLOW,
-    PART,
-    DamagedError,
-    check_no_links,
-    locked,
-    locked_folder,
-    private_folder,
-    sync_folder,
-    user_errors,
-)
+from unstale.journal.disk import NOFOLLOW, PART, DamagedError, locked, private_folder, sync_folder, user_errors
+from unstale.journal.sqlite import Connection, reported
+from unstale.journal.tables import META
 
 CONFIG = "config.yaml"
 DATABASE = "run.db"
@@ -32,26 +27,20 @@ COMPENSATIONS = "compensations"
 TRANSFERS = "transfers"
 LOCK = "lock"
 SET_ASIDE = "set-aside"
+SETTINGS = "config"  # key in the table meta: the text of `config.yaml` when the last server started
 
+_CONFIG_PART = f".{CONFIG}{PART}"
 _NAMES = (
-    *(CONFIG, f".{CONFIG}{PART}", LOCK, SEGMENTS, CHECKPOINTS, COMPENSATIONS, TRANSFERS, SET_ASIDE),
+    *(CONFIG, _CONFIG_PART, LOCK, SEGMENTS, CHECKPOINTS, COMPENSATIONS, TRANSFERS, SET_ASIDE),
     *(f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", "-newest")),
 )
 
 _FREE_SECTIONS = frozenset({"server", "client", "injector", "simulation", "run"})
 _FREE_KEYS = frozenset(
-    {
-        "evaluate_every",
-        "evaluate_clients_every",
-        "save_model",
-        "data.path",
-        "data.cache",
-        "data.download",
-        "policy.memory",
-        "compensator.ray",
-        "compensator.ray_gpus",
-        "policy.memory_folder",
-    }
+    (
+        *("evaluate_every", "evaluate_clients_every", "save_model", "data.path", "data.cache", "data.download"),
+        *("policy.memory", "policy.memory_folder", "compensator.ray", "compensator.ray_gpus"),
+    )
 )
 _ADMISSION_KEYS = frozenset({"server.norm_max", "server.num_examples_max"})
 _CLIENTS_SECTIONS = frozenset({"attack"})
@@ -68,22 +57,16 @@ def decides(key: str) -> bool:
 
 
 class RunDirectory:
-    """The directory of one run: `open` for the process that writes to it, `look` for readers.
-
-    Attributes:
-        is_new: Whether nothing is stored yet.
-        compensations: Folder of estimates that rounds were compensated with, a file for each version.
-        transfers: Folder of partial updates that arrive in chunks.
-        settings: Of the run, as resolved when it began.
-    """
+    """The directory of one run: `open` for the process that writes to it, `look` for readers."""
 
     def __init__(self, path: Path, settings: Settings, *, is_new: bool, locks: ExitStack) -> None:
         self.path = path
-        self.settings = settings
-        self.is_new = is_new
+        self.settings = settings  # as resolved when the run began
+        self.is_new = is_new  # nothing is stored yet
         self.config, self.lock, self.database = path / CONFIG, path / LOCK, path / DATABASE
         self.segments, self.checkpoints = path / SEGMENTS, path / CHECKPOINTS
-        self.compensations, self.transfers = path / COMPENSATIONS, path / TRANSFERS
+        self.compensations = path / COMPENSATIONS  # estimates of rounds, a file for each version
+        self.transfers = path / TRANSFERS  # partial updates that arrive in chunks
         self._locks = locks
 
     @classmethod
@@ -94,8 +77,18 @@ class RunDirectory:
         """
         with user_errors("open the run directory", path):
             private_folder(path)
-            check_no_links(path, _NAMES)
-            _check_is_ours(path)
+            links = [path / name for name in _NAMES if (path / name).is_symlink()]
+            if links:
+                raise UserError(
+                    f"{links[0]} is a symbolic link, expected a file or folder of its own; remove it, or name another "
+                    "folder"
+                )
+            names = {entry.name for entry in path.iterdir()} - {LOCK, _CONFIG_PART}
+            if names and CONFIG not in names and DATABASE not in names:
+                raise UserError(
+                    f"{path} has other files, such as {min(names)!r}, expected an empty folder or the directory of a "
+                    "run; name another --run directory"
+                )
             locks = _locked(path)
         with ExitStack() as stack, user_errors("write to the run directory", path):
             stack.enter_context(locks)
@@ -117,7 +110,10 @@ class RunDirectory:
         """Open a directory for reading, while a server may write to it. Raises UserError if it is not that of a run."""
         if not (path / CONFIG).is_file():
             _check_has_nothing(path)
-            raise _no_run(path)
+            raise UserError(
+                f"{path} is not the directory of a run, expected one with {CONFIG} and {DATABASE}, as `unstale server "
+                "--run` creates it"
+            )
         if not _has_database(path):
             _check_no_rows(path)
             raise UserError(
@@ -145,26 +141,9 @@ class RunDirectory:
         self._locks.close()
 
 
-def _check_is_ours(path: Path) -> None:
-    """Raise UserError where the folder has other files."""
-    names = {entry.name for entry in path.iterdir()} - {LOCK, _part(CONFIG)}
-    if names and CONFIG not in names and DATABASE not in names:
-        raise UserError(
-            f"{path} has other files, such as {min(names)!r}, expected an empty folder or the directory of a run; "
-            "name another --run directory"
-        )
-
-
-def _no_run(path: Path) -> UserError:
-    return UserError(
-        f"{path} is not the directory of a run, expected one with {CONFIG} and {DATABASE}, as `unstale server --run` "
-        "creates it"
-    )
-
-
 def _check_has_nothing(path: Path) -> None:
     if (path / DATABASE).exists():
-        remedy = _remedy(path, recorded_settings.text_of(path / DATABASE))
+        remedy = _remedy(path, recorded_text(path / DATABASE))
         raise DamagedError(f"{path / CONFIG} is missing beside {DATABASE}; {remedy}")
 
 
@@ -186,7 +165,7 @@ def _locked(path: Path) -> ExitStack:
     """Locks of the directory and of the file `lock`, which may be deleted while a server runs."""
     in_use = f"{path} is in use by another process; end that server, or name another --run directory"
     with ExitStack() as stack:
-        stack.callback(os.close, locked_folder(path, in_use))
+        stack.callback(os.close, locked(path, in_use, os.O_RDONLY | os.O_DIRECTORY))  # harder to delete than a file
         stack.callback(os.close, locked(path / LOCK, in_use))
         return stack.pop_all()
 
@@ -202,11 +181,15 @@ def _prepared(path: Path, settings: Settings) -> Settings:
     """Create or check the settings and folders of a run; returns the settings with which it began."""
     if (path / CONFIG).exists():
         recorded = _settings_of(path)
-        _check_same(path, recorded, settings)
+        for key, before, now in _different(recorded, settings):
+            raise UserError(
+                f"{key} is {shown(now)}, but the run in {path} began with {shown(before)}; use that value, or name "
+                "another --run directory"
+            )
         settings = recorded
     else:
         _check_has_nothing(path)
-        _write_settings(path, settings)
+        _write_config(path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}")
     for name in (SEGMENTS, CHECKPOINTS, COMPENSATIONS):
         (path / name).mkdir(mode=0o700, exist_ok=True)
     for name in (CHECKPOINTS, COMPENSATIONS):
@@ -216,12 +199,8 @@ def _prepared(path: Path, settings: Settings) -> Settings:
     return settings
 
 
-def _write_settings(path: Path, settings: Settings) -> None:
-    _write_config(path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}")
-
-
 def _write_config(path: Path, text: str) -> None:
-    part = path / _part(CONFIG)
+    part = path / _CONFIG_PART
     with open(part, "w", encoding="utf-8", opener=_open_private) as opened:
         opened.write(text)
         opened.flush()
@@ -234,7 +213,7 @@ def put_back_settings(path: Path) -> bool:
 
     Raises UserError where another process has the directory, or the file cannot be written.
     """
-    text = recorded_settings.text_of(path / DATABASE)
+    text = recorded_text(path / DATABASE)
     if text is None:
         return False
     with _locked(path), user_errors("write to the run directory", path):
@@ -247,18 +226,33 @@ def put_back_settings(path: Path) -> bool:
     return True
 
 
-def _part(name: str) -> str:
-    return f".{name}{PART}"
+def recorded_text(database: Path) -> str | None:
+    """`config.yaml` as recorded in a database; None without it, or where the database cannot be read."""
+    if not database.exists():
+        return None
+    try:
+        with reported(database, "read"), closing(Connection(database, read_only=True)) as connection:
+            return next((text or None for _, text in connection.select(META, "WHERE key = ?", SETTINGS)), None)
+    except UserError:  # raised again when the run opens it
+        return None
+
+
+def _parsed(text: str) -> Settings | None:
+    """The settings in a text, None where another version of unstale wrote it."""
+    try:
+        return Settings(**Settings(**yaml.load(text, Loader)).model_dump(exclude_defaults=True))  # noqa: S506  (a SafeLoader)
+    except (yaml.YAMLError, ValidationError, TypeError):
+        return None
 
 
 def _settings_of(path: Path) -> Settings:
     """Settings of the run when it began; defaults count as not given."""
-    text = recorded_settings.text_of(path / DATABASE)
+    text = recorded_text(path / DATABASE)
     try:
         settings = Settings(**load(path / CONFIG).model_dump(exclude_defaults=True))
     except UserError as error:
         raise DamagedError(f"the settings of the run cannot be read: {error}; {_remedy(path, text)}") from None
-    recorded = None if text is None else recorded_settings.parsed(text)
+    recorded = None if text is None else _parsed(text)
     if recorded is not None:
         for key, before, now in _different(recorded, settings):
             raise DamagedError(
@@ -273,14 +267,6 @@ def _remedy(path: Path, text: str | None) -> str:
     if text is None:
         return "put it back from a copy, or name another --run directory"
     return f"put it back from a copy, or run `unstale restore {path}`, which writes it again from {DATABASE}"
-
-
-def _check_same(path: Path, recorded: Settings, settings: Settings) -> None:
-    for key, before, now in _different(recorded, settings):
-        raise UserError(
-            f"{key} is {shown(now)}, but the run in {path} began with {shown(before)}; use that value, or name another "
-            "--run directory"
-        )
 
 
 def _different(recorded: Settings, settings: Settings) -> Iterator[tuple[str, Any, Any]]:

@@ -1,6 +1,12 @@
 """Tables and views of `run.db`, for `sqlite3` too. docs/run-directory.md describes them."""
 
 FORMAT = 4
+OLDEST_FORMAT = 3
+ADDED_COLUMNS = {4: ("norm", "norm_buffers", "norm_extra", "state_checksum")}
+"""Columns of updates by the format that added them. A database of a former format is read without them, and a server
+converts it: they are null for its updates.
+"""
+
 APPLICATION = 0x756E7374  # "unst", identifies our databases
 
 UPDATES = """

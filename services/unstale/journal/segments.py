@@ -18,6 +18,7 @@ from unstale.journal.disk import (
     DamagedError,
     duplicate,
     open_file,
+    opened,
     read_all,
     sync_folder,
     trouble,
@@ -72,7 +73,9 @@ class Segments:
         self._folder = folder
         self._writer = DirectWriter() if writer is None else writer
         self._segment_bytes = segment_bytes
-        self._sizes = _existing(folder)
+        with user_errors("read", folder):
+            files = [path for path in sorted(folder.glob(f"*{_SUFFIX}")) if path.stem.isdecimal()]
+            self._sizes = {int(path.stem): path.stat().st_size for path in files}  # in bytes, by number
         self._spares: list[Path] = []  # files to overwrite as next segments
         self._current: int | None = None  # number of the segment that is written
         self._file = -1
@@ -86,10 +89,12 @@ class Segments:
         """Write a row, whose memory must not change until the next `settle`. Raises UserError, NoRoomError."""
         self._raise_if_sync_failed()
         data = data.cast("B")
-        if self._current is None or self._has_no_room_for(len(data)):
-            self._begin()
-        assert self._current is not None
-        number, offset = self._current, self._sizes[self._current]
+        number = self._current
+        if number is None or (
+            self._sizes[number] > len(HEADER) and self._sizes[number] + len(data) > self._segment_bytes
+        ):
+            number = self._begin()
+        offset = self._sizes[number]
         self._is_synced = False
         try:
             self._writer.write(self._file, data, offset)
@@ -110,18 +115,13 @@ class Segments:
         into = into.cast("B")
         assert len(into) == location.size_bytes, (len(into), location.size_bytes)
         path = self.path(location.segment)
-        header = bytearray(len(HEADER))
         with user_errors("read", path):
             try:
-                file = open_file(path, os.O_RDONLY)
+                with opened(path, os.O_RDONLY) as file:
+                    _check_header(file, path)
+                    filled = read_all(file, into, location.offset)
             except FileNotFoundError:
                 raise _damaged(path, "is missing", "that it exists") from None
-            try:
-                read_all(file, memoryview(header), 0)
-                filled = read_all(file, into, location.offset)
-            finally:
-                os.close(file)
-        _check_header(path, header)
         if filled < location.size_bytes:
             end = location.offset + location.size_bytes
             raise _damaged(path, f"ends at byte {location.offset + filled}", f"at least {end} bytes")
@@ -130,36 +130,31 @@ class Segments:
             damage = f"is damaged between byte {location.offset} and {location.offset + location.size_bytes}"
             raise _damaged(path, f"{damage} (checksum {checksum:016x})", f"{location.checksum:016x}")
 
+    def check(self, location: Location) -> None:
+        """Read a row, and drop it. Raises DamagedError."""
+        self.read(location, memoryview(bytearray(location.size_bytes)))
+
     def sync(self) -> None:
         """Make all appended rows durable."""
         self.settle()
         self.wait_for_sync()
-        _sync(self._unsynced(), self._new_in())
+        _sync(*self._unsynced())
 
-    def sync_soon(self, then: Path | None = None) -> bool:
-        """Sync settled rows in the background, and then another file, which names them.
+    def sync_soon(self, then: Path) -> None:
+        """Sync settled rows in the background, and then another file, which names them; not while a sync is under way.
 
         The next `append`, `sync` or `sync_soon` raises an error of it.
-
-        Returns:
-            Whether a sync begins: none does while another one is under way.
         """
         self._raise_if_sync_failed()
         if self._syncing is None:
             if self._background is None:
                 self._background = ThreadPoolExecutor(1, thread_name_prefix="segments")
-            self._syncing = self._background.submit(_sync, self._unsynced(), self._new_in(), then)
-            return True
-        return False
+            self._syncing = self._background.submit(_sync, *self._unsynced(), then)
 
     def cut(self, end: Mapping[int, int]) -> None:
-        """Remove rows that were not committed, and append after the last committed row.
+        """Remove rows that were not committed, and append after the last committed row. Raises DamagedError.
 
-        Args:
-            end: Offset where the last committed row of a segment ends, by its number; other segments are deleted.
-
-        Raises:
-            DamagedError: A committed row is missing.
+        end: Offset where the last committed row of a segment ends, by its number; other segments are deleted.
         """
         assert self._current is None, "rows were appended already"
         for number, end_bytes in end.items():
@@ -177,7 +172,11 @@ class Segments:
                     file.truncate(end_bytes)
             self._sizes[number] = end_bytes
         if end:
-            self._extend(max(end))
+            path = self.path(max(end))
+            with user_errors("open", path):
+                self._file = open_file(path, os.O_RDWR)
+                self._current = max(end)
+                _check_header(self._file, path)
 
     def above(self, end: Mapping[int, int]) -> list[Path]:
         """Files with rows of segments after the last in `end` (see `cut`)."""
@@ -232,13 +231,8 @@ class Segments:
         """The file of a segment."""
         return self._folder / f"{number:08d}{_SUFFIX}"
 
-    def _has_no_room_for(self, size_bytes: int) -> bool:
-        assert self._current is not None
-        size = self._sizes[self._current]
-        return size > len(HEADER) and size + size_bytes > self._segment_bytes
-
-    def _begin(self) -> None:
-        """Start the next segment."""
+    def _begin(self) -> int:
+        """Start the next segment; returns its number."""
         number = max(self._sizes, default=0) + 1
         path = self.path(number)
         file = -1
@@ -246,7 +240,7 @@ class Segments:
         try:
             if self._spares:
                 self._spares.pop(0).rename(path)
-            file = open_file(path, os.O_RDWR | os.O_CLOEXEC | fresh, 0o600)
+            file = open_file(path, os.O_RDWR | fresh, 0o600)
             write_all(file, memoryview(HEADER), 0)
         except OSError as error:
             if file >= 0:
@@ -258,31 +252,21 @@ class Segments:
             self._full.append(self._file)
         self._file, self._current, self._is_new_in_folder = file, number, True
         self._sizes[number] = len(HEADER)
+        return number
 
-    def _extend(self, number: int) -> None:
-        """Append to an existing segment."""
-        path = self.path(number)
-        header = bytearray(len(HEADER))
-        with user_errors("open", path):
-            self._file = open_file(path, os.O_RDWR | os.O_CLOEXEC)
-            read_all(self._file, memoryview(header), 0)
-        self._current = number
-        _check_header(path, header)
+    def _unsynced(self) -> tuple[dict[int, Path], Path | None]:
+        """Descriptors to sync and close, and the folder if its list of files is to be synced.
 
-    def _unsynced(self) -> dict[int, Path]:
-        """Descriptors to sync and close; duplicates, so that segments may be closed meanwhile."""
+        The descriptor of the current segment is a duplicate, so that it may be closed meanwhile.
+        """
         files = dict.fromkeys(self._full, self._folder)
         self._full = []
         if not self._is_synced:
             assert self._current is not None
             files[duplicate(self._file)] = self.path(self._current)
             self._is_synced = True
-        return files
-
-    def _new_in(self) -> Path | None:
-        """The folder if its list of files is to be synced."""
         is_new, self._is_new_in_folder = self._is_new_in_folder, False
-        return self._folder if is_new else None
+        return files, self._folder if is_new else None
 
     def wait_for_sync(self) -> None:
         """Wait for the sync in the background. Raises UserError where it failed."""
@@ -295,15 +279,9 @@ class Segments:
             self.wait_for_sync()
 
 
-def _existing(folder: Path) -> dict[int, int]:
-    """Size in bytes of the segments of a folder, by number."""
-    with user_errors("read", folder):
-        return {
-            int(path.stem): path.stat().st_size for path in sorted(folder.glob(f"*{_SUFFIX}")) if path.stem.isdecimal()
-        }
-
-
-def _check_header(path: Path, header: bytearray) -> None:
+def _check_header(file: int, path: Path) -> None:
+    header = bytearray(len(HEADER))
+    read_all(file, memoryview(header), 0)
     if header != HEADER:
         raise _damaged(path, f"begins with {bytes(header)!r}", repr(HEADER))
 
@@ -327,6 +305,5 @@ def _sync(files: Mapping[int, Path], new_in: Path | None, then: Path | None = No
         with user_errors("sync", new_in):
             sync_folder(new_in)
     if then is not None:
-        with user_errors("sync", then):
-            file = open_file(then, os.O_RDONLY | os.O_CLOEXEC)
-        _sync({file: then}, None)
+        with user_errors("sync", then), opened(then, os.O_RDONLY) as file:
+            os.fdatasync(file)

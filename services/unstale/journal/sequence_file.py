@@ -17,17 +17,14 @@ _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum
 
 
 class SequenceFile:
-    """A file of 16 bytes, overwritten and never synced: it detects losses while the machine runs.
-
-    Attributes:
-        is_missing: Whether the file did not exist or was empty. `set` creates it.
-    """
+    """A file of 16 bytes, overwritten and never synced: it detects losses while the machine runs. `set` creates it."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
         self._file = -1
         with user_errors("open", path), suppress(FileNotFoundError):
-            self._file = open_file(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            self._file = open_file(path, os.O_RDONLY if read_only else os.O_RDWR)
+        # it did not exist, or was empty
         self.is_missing = self._file < 0 or os.fstat(self._file).st_size == 0
 
     def get(self) -> int:
@@ -49,11 +46,10 @@ class SequenceFile:
         """Write the number, after the database has stored the event."""
         with user_errors("write", self.path):
             if self._file < 0:
-                self._file = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = open_file(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             write_all(self._file, memoryview(_packed(number)), 0)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 
@@ -18,9 +18,7 @@ VERSION_MIN = (3, 37)  # strict tables
 class Connection:
     """A connection to the database of a run. One thread at a time.
 
-    Attributes:
-        execute: Executes a statement; errors are those of `sqlite3`.
-        executescript: Executes statements; an open transaction is committed first.
+    `execute` and `executescript` raise the errors of `sqlite3`; the latter first commits an open transaction.
     """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
@@ -32,25 +30,21 @@ class Connection:
             )
         self.path = path
         self._sync: bool | None = None
-        self._connection = sqlite3.connect(
-            _uri(path, read_only), uri=True, isolation_level=None, check_same_thread=False
-        )
+        # Reading a database that is not open creates no files beside it.
+        is_open = path.with_name(f"{path.name}-wal").exists()
+        mode = "rwc" if not read_only else "ro" if is_open else "ro&immutable=1"
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         self.execute = self._connection.execute
         self.executescript = self._connection.executescript
 
     def close(self) -> None:
-        """Close the database."""
         with reported(self.path, "close"):
             self._connection.close()
 
     @contextmanager
     def transaction(self, sync: bool, script: str | None = None) -> Iterator[None]:
-        """Execute the block as a transaction.
-
-        Args:
-            sync: Return when it is durable.
-            script: SQL that begins the transaction.
-        """
+        """Execute the block as a transaction. sync: return when it is durable. script: SQL that begins it."""
         with reported(self.path, "write"):
             if sync != self._sync:
                 self.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
@@ -69,12 +63,8 @@ class Connection:
 
     def copy_to(self, path: Path) -> None:
         """Write a copy of the database to a new file."""
-        with reported(self.path, "copy"):
-            copy = sqlite3.connect(path)
-            try:
-                self._connection.backup(copy)
-            finally:
-                copy.close()
+        with reported(self.path, "copy"), closing(sqlite3.connect(path)) as copy:
+            self._connection.backup(copy)
 
     def insert(self, table: Table, values: Iterable[Values], *, replace: bool = False) -> None:
         """Insert rows. replace: rows with the same key."""
@@ -101,9 +91,9 @@ class Connection:
             with reported(self.path, "read"):
                 self.execute("ROLLBACK")
 
-    def number(self, query: str) -> int | None:
+    def number(self, query: str, *values: int) -> int | None:
         """The result of a query for one number; None for null."""
-        ((number,),) = self.rows(query)
+        ((number,),) = self.rows(query, *values)
         return None if number is None else int(number)
 
     def rows(self, query: str, *values: int | str) -> Iterator[Values]:
@@ -164,12 +154,3 @@ _WHAT_TO_DO = {
     sqlite3.SQLITE_BUSY: "; end the program that has it open for writing",
     sqlite3.SQLITE_LOCKED: "; end the program that has it open for writing",
 }
-
-
-def _uri(path: Path, read_only: bool) -> str:
-    """URI for `sqlite3.connect`. Reading a database that is not open creates no files beside it."""
-    uri = path.absolute().as_uri()
-    if not read_only:
-        return f"{uri}?mode=rwc"
-    is_open = path.with_name(f"{path.name}-wal").exists()
-    return f"{uri}?mode=ro" if is_open else f"{uri}?mode=ro&immutable=1"

@@ -18,12 +18,7 @@ class ChangedRowError(Exception):
 
 
 class Table:
-    """A table and its columns, in the order of values in memory.
-
-    Attributes:
-        select: SQL for whole rows.
-        total: SQL for the number of rows, and the sum of the lower 32 bits of their checksums.
-    """
+    """A table and its columns, in the order of values in memory."""
 
     def __init__(
         self,
@@ -35,24 +30,20 @@ class Table:
         checksum: str | None = "row_checksum",
         state_checksum: str | None = "state_checksum",
     ) -> None:
-        """Describe a table.
+        """Describe a table. checksum, state_checksum: names of columns; None where the table has none.
 
-        Args:
-            facts: Columns that never change, under `checksum`; the first is the key.
-            state: Columns that change, under `state_checksum` together with the columns `keys` of the facts.
-            keys: See `state`.
-            checksum: Name of the column; None for facts without a checksum.
-            state_checksum: Name of the column; None for a state without a checksum.
+        facts: columns that never change, under `checksum`; the first is the key. state: columns that change, under
+        `state_checksum` together with the columns `keys` of the facts.
         """
         self.name, self._facts, self._state = name, facts, state
         self._end = len(facts)
         self._keys: Callable[[Values], Values] = itemgetter(*map(facts.index, keys)) if keys else lambda _: ()
-        self._has_checksum = checksum is not None
-        self._has_state_checksum = bool(state) and state_checksum is not None
         checksums = [checksum] if checksum else []
         state_checksums = [state_checksum] if state_checksum and state else []
+        self._has_checksum, self._has_state_checksum = bool(checksums), bool(state_checksums)
         columns = [*facts, *checksums, *state, *state_checksums]
         names, placeholders = ", ".join(columns), ", ".join("?" * len(columns))
+        # SQL for whole rows, and for the number of rows and the sum of the lower 32 bits of their checksums
         self.select = " ".join(("SELECT", names, "FROM", name))
         sums = [f"ifnull(sum({column} & 4294967295), 0)" for column in (*checksums, *state_checksums)]
         self.total = " ".join(("SELECT", ", ".join(["count(*)", " + ".join(sums) or "0"]), "FROM", name))
@@ -88,19 +79,16 @@ class Table:
         """Selected values without checksums. Raises ChangedRowError."""
         end = self._end
         facts = values[:end]
+        is_right = True
         if self._has_checksum:
-            if _checksum(facts) != values[end]:
-                raise self._changed(facts)
+            is_right = _checksum(facts) == values[end]
             end += 1
-        if not self._state:
-            return facts
         state = values[end : end + len(self._state)]
-        if self._has_state_checksum and _checksum((*self._keys(facts), *state)) != values[-1]:
-            raise self._changed(facts)
+        if self._has_state_checksum:
+            is_right &= _checksum((*self._keys(facts), *state)) == values[-1]
+        if not is_right:
+            raise ChangedRowError(f"{self.row(facts)} does not match its checksum")
         return (*facts, *state)
-
-    def _changed(self, facts: Values) -> ChangedRowError:
-        return ChangedRowError(f"{self.row(facts)} does not match its checksum")
 
     def row(self, values: Values) -> str:
         """Name of a row: the table, the key column and its value."""

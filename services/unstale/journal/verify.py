@@ -1,20 +1,19 @@
 """Reads all files of a run directory and lists damages. Changes nothing."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from unstale.errors import UserError
-from unstale.journal import checkpoints, copy_detection, recorded_settings
-from unstale.journal.crash_recovery import ENDED
+from unstale.journal import checkpoints, resumption
 from unstale.journal.database import Database
 from unstale.journal.disk import DamagedError
 from unstale.journal.rounds import damaged_estimates
 from unstale.journal.rows import CheckpointRow
-from unstale.journal.rundir import CONFIG, DATABASE, RunDirectory
+from unstale.journal.rundir import CONFIG, DATABASE, RunDirectory, recorded_text
 from unstale.journal.segments import Segments
 
 LISTED = 5  # damaged updates listed per segment
@@ -22,22 +21,14 @@ LISTED = 5  # damaged updates listed per segment
 
 @dataclass(slots=True)
 class Verified:
-    """Content of a run directory.
+    """Content of a run directory."""
 
-    Attributes:
-        rows: Number of rows by table.
-        files, bytes: Number and size of files by kind.
-        updates: Number of updates in segments.
-        damages: Messages with the file, the damage and the remedy.
-        notes: Actions of the next server on intact files.
-    """
-
-    rows: Mapping[str, int] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    updates: int = 0
-    damages: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    rows: Mapping[str, int] = field(default_factory=dict)  # by table
+    files: dict[str, int] = field(default_factory=dict)  # by kind
+    bytes: dict[str, int] = field(default_factory=dict)  # by kind
+    updates: int = 0  # in segments
+    damages: list[str] = field(default_factory=list)  # messages with the file, the damage and the remedy
+    notes: list[str] = field(default_factory=list)  # actions of the next server on intact files
 
     def damaged(self, error: object) -> None:
         """Add a damage."""
@@ -74,7 +65,7 @@ def _verify_settings(path: Path, result: Verified) -> None:
     config = path / CONFIG
     try:
         RunDirectory.look(path)
-        text = recorded_settings.text_of(path / DATABASE)
+        text = recorded_text(path / DATABASE)
         if text is not None and config.read_bytes() != text.encode():
             result.damaged(
                 f"{config} was changed since the last server started, with the same values of all keys that matter; "
@@ -89,11 +80,9 @@ def _opened(path: Path, result: Verified) -> Database | None:
     """The database, even where its end is lost; None where it cannot be read."""
     for takes_loss in (False, True):
         try:
-            database = Database(path, read_only=True, takes_loss=takes_loss)
+            return Database(path, read_only=True, takes_loss=takes_loss)
         except UserError as error:
             result.damaged(error)
-        else:
-            return database
     return None
 
 
@@ -117,14 +106,14 @@ def _verify_database(path: Path, database: Database, result: Verified) -> None:
 
 
 def _compare(path: Path, database: Database, segments: Segments, result: Verified) -> None:
-    if database.machine_restarted and database.meta(ENDED) != str(database.last_seq()):
+    if database.machine_restarted and database.meta(resumption.ENDED) != str(database.last_seq()):
         result.notes.append(
             f"the machine stopped while the server was running: {database.missing} events are known to be lost; the "
             "next server resumes without them, under another run id"
         )
     directory = RunDirectory.of_files(path)
     try:
-        changed = copy_detection.check(directory, database, segments)
+        changed = resumption.check_is_no_copy(directory, database, segments)
     except DamagedError as error:
         result.damaged(error)
     except UserError:  # a file is missing, which is a damage already
@@ -143,7 +132,7 @@ def _verify_segments(database: Database, segments: Segments, result: Verified) -
             continue
         result.updates += 1
         try:
-            segments.read(update.location, memoryview(bytearray(update.location.size_bytes)))
+            segments.check(update.location)
         except UserError as error:
             number = update.location.segment
             if damaged[number] == 0 and number not in _named_now(database):
@@ -187,15 +176,10 @@ def _compare_pending(database: Database, row: CheckpointRow, coordinator: Mappin
 
 
 def _verify_compensations(path: Path, database: Database, result: Verified) -> None:
+    """Estimates of versions that no checkpoint covers must exist; others must be intact if they exist."""
     folder = path / "compensations"
     for file in checkpoints.files(folder):
         result.read("compensations", file)
-    for damage in _damaged_compensations(database, folder):
-        result.damaged(damage)
-
-
-def _damaged_compensations(database: Database, folder: Path) -> Iterator[UserError]:
-    """Estimates of versions that no checkpoint covers must exist; others must be intact if they exist."""
     covered = min((row.version for row in database.checkpoints()), default=0)
     for row in database.rounds():
         file = checkpoints.path_of(folder, row.version)
@@ -206,4 +190,4 @@ def _damaged_compensations(database: Database, folder: Path) -> Iterator[UserErr
         try:
             checkpoints.read(file)
         except UserError:
-            yield damaged_estimates(row.version, file)
+            result.damaged(damaged_estimates(row.version, file))

@@ -9,7 +9,7 @@ comes behind (PROTOCOL.md 9).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
@@ -25,34 +25,26 @@ Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedUpdate:
-    """What an update says about itself, kept beside its row."""
+    """What an update says about itself, kept beside its row. The journal stores each field in a column of its name."""
 
     client_id: int
+    task_id: int  # of the task that it answers
+    base_version: int  # that it was computed from
     num_examples: int  # n_i, that the client holds, >= 1
     batch_examples: int  # m_i, behind the update, >= 1
     loss: float  # mean training loss, nats
     local_rate: float  # eta_l that the client used, > 0
 
-    def in_round(self, *, task_id: int, base_version: int, staleness: int) -> "RoundUpdate":
+    def in_round(self, staleness: int) -> "RoundUpdate":
         """The same, with what only the coordinator knows."""
-        return RoundUpdate(
-            client_id=self.client_id,
-            task_id=task_id,
-            base_version=base_version,
-            staleness=staleness,
-            num_examples=self.num_examples,
-            batch_examples=self.batch_examples,
-            loss=self.loss,
-            local_rate=self.local_rate,
-        )
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return RoundUpdate(**facts, staleness=staleness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundUpdate(StagedUpdate):
     """What is known about one row of a round."""
 
-    task_id: int  # of the task that it answers
-    base_version: int  # that it was computed from
     staleness: int  # version being aggregated into - base_version, rounds
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf, nan
 from pathlib import Path
@@ -12,12 +12,15 @@ import pandas as pd
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.journal.crash_recovery import ENDED, RUN_ID
 from unstale.journal.database import Conservation, Database
 from unstale.journal.replay import RecordedRun
+from unstale.journal.resumption import ENDED, RUN_ID
 from unstale.journal.rows import RoundRow
 from unstale.journal.rundir import LOCK
+from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import Fairness, OwnEvaluations
+
+_STAGED = tuple(field.name for field in fields(StagedUpdate))
 
 
 class State(StrEnum):
@@ -156,7 +159,8 @@ def _is_in_use(path: Path) -> bool | None:
 
 
 _KINDS = {
-    **dict.fromkeys(("version", "client_id", "num_examples", "updates", "staleness_rounds"), "int64"),
+    **{field.name: "int64" for field in fields(StagedUpdate) if field.type is int},
+    **dict.fromkeys(("version", "updates", "staleness_rounds"), "int64"),
     **dict.fromkeys(("reason", "method", "digest"), "object"),
     "handle": "Int64",
     "overflowed": "bool",
@@ -172,12 +176,12 @@ def _frame(columns: str, rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
 
 def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
     updates = _frame(
-        "handle elapsed_s client_id reason loss_nats num_examples",
+        " ".join(("handle elapsed_s reason", *_STAGED)),
         (
-            (row.handle, row.at_s - started_s, row.client_id, row.reason, row.loss, row.num_examples)
+            (row.handle, row.at_s - started_s, row.reason, *[getattr(row.staged, name) for name in _STAGED])
             for row in database.updates_after(0)
         ),
-    )
+    ).rename(columns={"loss": "loss_nats"})
     members = _frame("handle version staleness_rounds weight weight_share_ratio", _members(rounds))
     # An update in no round has no version and no staleness.
     return updates.merge(members.astype({"version": "Int64", "staleness_rounds": "Int64"}), on="handle", how="left")

@@ -218,9 +218,7 @@ class ActionExecutor:
             self.delivery.accepted(action.client_id)
             staleness = self._coordinator.version - event.base_version
             if self.prefetches and staleness > 0:
-                update = incoming.staged.in_round(
-                    task_id=event.task_id, base_version=event.base_version, staleness=staleness
-                )
+                update = incoming.staged.in_round(staleness)
                 self.compute(commands.PrecomputeCommand(row_D=self.staging.newest_D, update=update))
         self.stats.judged(action, incoming, self.admission.bounds)
         self.admission.judged(action, event.base_version, incoming.norms)

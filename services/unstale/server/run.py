@@ -155,7 +155,7 @@ def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal,
     if recovered.admission is not None:
         admits.bounds.load_state_dict(recovered.admission)
     for update in journal.database.updates_after(recovered.checkpoint_seq if recovered.admission is not None else 0):
-        admits.bounds.replay(update.client_id, update.base_version, update.norms, update.reason)
+        admits.bounds.replay(update.staged.client_id, update.staged.base_version, update.norms, update.reason)
     for row in journal.database.rounds():
         if row.version <= version:
             admits.published(row)

@@ -274,7 +274,13 @@ class Simulation:
                 at_s=self._queue.now_s,
             ),
             StagedUpdate(
-                client_id=client_id, num_examples=0, batch_examples=0, loss=0.0, local_rate=task.learning_rate
+                client_id=client_id,
+                task_id=task.task_id,
+                base_version=task.version,
+                num_examples=0,
+                batch_examples=0,
+                loss=0.0,
+                local_rate=task.learning_rate,
             ),
         )
 
