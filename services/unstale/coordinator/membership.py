@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from unstale.coordinator.admission import TaskHistory
+from unstale.coordinator.settings import CoordinatorSettings
 
 SITS_OUT_FIRST, SITS_OUT_FACTOR, SITS_OUT_MAX = 2, 4, 1024  # rounds
 
@@ -159,9 +160,9 @@ class Membership:
 
 @dataclass(slots=True, eq=False)
 class Leases:
-    """When each active client was last heard from, oldest first: the cost of an event is that of one client."""
+    """Time of the last message of each active client, oldest first: an event costs O(1)."""
 
-    lease_s: float  # silence after which a client counts as lost; infinity for never
+    settings: CoordinatorSettings
     last_seen_s: OrderedDict[int, float] = field(default_factory=OrderedDict)  # time of the last event by client
 
     def renew(self, client_id: int, at_s: float) -> None:
@@ -176,13 +177,13 @@ class Leases:
 
     def next_expiry_s(self) -> float:
         """When the oldest lease expires; infinity for never."""
-        return next(iter(self.last_seen_s.values()), math.inf) + self.lease_s
+        return next(iter(self.last_seen_s.values()), math.inf) + self.settings.lease_s
 
     def expired(self, at_s: float) -> list[int]:
         """Clients whose lease has expired, longest silent first."""
         expired: list[int] = []
         for client_id, seen_s in self.last_seen_s.items():
-            if seen_s + self.lease_s > at_s:
+            if seen_s + self.settings.lease_s > at_s:
                 break
             expired.append(client_id)
         return expired

@@ -22,7 +22,7 @@ class CoordinatorState:
         self.settings = settings
         self.trigger = settings.trigger_part
         self.membership = Membership(settings.clients)
-        self.leases = Leases(settings.lease_s)
+        self.leases = Leases(settings)
         self.tasks = Tasks(settings, self.membership)
         self.references = self.tasks.references
         self.pending = Pending(settings.clients, settings.once_a_cycle)
