@@ -17,6 +17,8 @@ from unstale.client import outbox as outbox_module
 from unstale.client.actions import PendingUpdate
 from unstale.client.outbox import Outbox
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.config import Settings
+from unstale.config.data import ClientData
 from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training import models
@@ -29,6 +31,7 @@ TASKS = 4
 REJECTED = 2  # the update of this task; the others are accepted
 
 DATASET = load("digits")
+CLIENT_DATA = ClientData.of(Settings(clients=1), DATASET)
 MODEL = FlatModel(models.build("logreg", DATASET.input_shape, DATASET.classes, seed=0))
 DIMENSION = MODEL.dimension
 
@@ -74,7 +77,9 @@ def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Pendin
     trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
 
     def prepare(_: Welcome) -> TrainingContext:
-        return TrainingContext(dataset=DATASET, model=MODEL, trainer=trainer, device=torch.device("cpu"))
+        return TrainingContext(
+            dataset=DATASET, client_data=CLIENT_DATA, model=MODEL, trainer=trainer, device=torch.device("cpu")
+        )
 
     outbox = Outbox(folder, 0, 1, durable=False)
     found = outbox.load().get(0, [])

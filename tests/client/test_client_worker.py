@@ -100,8 +100,9 @@ def done(
 
     def prepare(said: Welcome) -> TrainingContext:
         prepared.append(said.run_id)
+        unused = cast(Any, None)
         return TrainingContext(
-            dataset=cast(Any, None), model=model, trainer=cast(Trainer, trainer), device=torch.device("cpu")
+            dataset=unused, client_data=unused, model=model, trainer=cast(Trainer, trainer), device=torch.device("cpu")
         )
 
     def is_last() -> bool:

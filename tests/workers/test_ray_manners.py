@@ -15,6 +15,7 @@ from unstale.cli.inversion import announce
 from unstale.compensators.inversion import remote_inversion
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
+from unstale.config.workspace import Workspace
 from unstale.errors import UserError, WorkerLostError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
@@ -110,12 +111,8 @@ def test_an_audit_refuses_a_cluster():
 )
 def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
     data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
+    model = FlatModel(with_buffers(SHAPE, CLASSES))
+    workspace = Workspace(dataset=data, client_data=data, model=model, device=torch.device("cpu"))
     chosen = Settings(compensator={**ON_RAY, "settings": own})
     with pytest.raises(UserError, match=sentence):
-        compensator(
-            chosen,
-            FlatModel(with_buffers(SHAPE, CLASSES)),
-            data,
-            torch.device("cpu"),
-            connect=lambda settings, dataset: pytest.fail("it has connected"),
-        )
+        compensator(chosen, workspace, connect=lambda settings, dataset: pytest.fail("it has connected"))
