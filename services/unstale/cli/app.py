@@ -37,11 +37,14 @@ def help_text(command: Any, context: Any, *, everything: bool) -> str:
         if name not in left_out:
             lines += _block(name, [_row(each, context, everything=everything) for each in parameters], width)
     if isinstance(command, TyperGroup):
-        below: list[tuple[str, Any]] = [
-            (name, command.get_command(context, name)) for name in command.list_commands(context)
-        ]
-        lines += _block("Commands", [(name, (each.help or "").partition("\n\n")[0]) for name, each in below], width)
+        lines += _block("Commands", _commands(command, context), width)
     return "\n".join([*lines, *_hints(panels, left_out, context, width)]) + "\n"
+
+
+def _commands(group: TyperGroup, context: Any) -> list[tuple[str, str]]:
+    """Return name and summary of each command."""
+    below: list[tuple[str, Any]] = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+    return [(name, (command.help or "").partition("\n\n")[0]) for name, command in below]
 
 
 def _usage(command: Any, context: Any, width: int) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unstale.cli.inversion_plot import Tile
     from unstale.privacy.audit import Audit, Reconstructed
     from unstale.privacy.findings import Findings
+    from unstale.privacy.image_similarity import Measure
 
 app = App(help="Measure how much gradient inversion reveals of the clients' data.")
 
@@ -222,10 +223,9 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
     columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
     similarity = {}
     for measure in result.measures:
-        unit = f", {measure.unit}" if measure.unit else ""
-        axis = f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
         best = [update.matches.best[measure.key] for update in result.reconstructed]
-        similarity[axis] = {POOL_NAMES[pool]: np.concatenate([by_pool[pool] for by_pool in best]) for pool in pools}
+        by_pool = {POOL_NAMES[pool]: np.concatenate([numbers[pool] for numbers in best]) for pool in pools}
+        similarity[_axis(measure)] = by_pool
     tiles = [tile for update in result.reconstructed for tile in _tiles(update, shown)]
     files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
     plot.draw_closeness(similarity, f"Reconstructed examples and the most similar real ones\n{run}", files[0])
@@ -234,6 +234,11 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
         return files[:2]
     plot.draw_sheet(tiles, columns, f"Reconstructed examples: {run}", files[2])
     return files
+
+
+def _axis(measure: "Measure") -> str:
+    unit = f", {measure.unit}" if measure.unit else ""
+    return f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
 
 
 def _tiles(update: "Reconstructed", pools: list[str]) -> "Iterator[Tile]":

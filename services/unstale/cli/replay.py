@@ -46,11 +46,8 @@ def replay(
         options["policy.name"] = Given(value=policy, origin="--policy")
     machine_options = {key: given for key, given in options.items() if not is_of_the_policy(key)}
     has_other_policy = len(machine_options) < len(options)
-    # Before the run is recomputed, which may take long.
-    if plot is not None and not has_other_policy:
-        raise UserError("--plot draws two policies, expected --policy, or --set policy.KEY=VALUE, with it")
-    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
-        raise UserError(f"--plot is {plot}, expected a file in a folder that exists; choose another")
+    if plot is not None:  # before the run is recomputed, which may take long
+        _check_plot(plot, has_other_policy=has_other_policy)
     with RecordedRun(run) as recorded:
         recorded.check()
         settings = changed(recorded.settings, machine_options)
@@ -71,6 +68,13 @@ def replay(
     _print_end(recomputed, as_json=as_json)
     if recomputed.parted is not None:
         raise typer.Exit(1)
+
+
+def _check_plot(plot: Path, *, has_other_policy: bool) -> None:
+    if not has_other_policy:
+        raise UserError("--plot draws two policies, expected --policy, or --set policy.KEY=VALUE, with it")
+    if plot.is_dir() or not plot.parent.is_dir():
+        raise UserError(f"--plot is {plot}, expected a file in a folder that exists; choose another")
 
 
 def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None, *, as_json: bool) -> None:

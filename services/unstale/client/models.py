@@ -148,7 +148,7 @@ class Models:
         return receiving.ask()
 
     def _update(self) -> None:
-        """Complete and start downloads, and drop models that no client wants."""
+        """Complete and start downloads, and drop models that no client needs."""
         for model in self._models.values():
             if model.is_incomplete and model.receiving is not None and model.receiving.is_whole:
                 self._complete(model, model.receiving)
@@ -157,6 +157,9 @@ class Models:
             if model.receiving is None:
                 self._start(key, model)
                 self._woken[model.downloader] = None
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
         unwanted = [key for key, model in self._models.items() if not model.tasks]
         for key in unwanted[-1:]:  # the next task may use it; it takes no memory until then
             self._models[key].frames = None

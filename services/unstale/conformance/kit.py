@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ def _made(name: str, device: torch.device, cases: list[tuple[str, Callable[[], F
     """Make the policy once; then its cases are known, and added to `cases`."""
     written = golden.written(name)
     settings = dict(find(name).example_settings)
-    missing = [each.name for each in describe(name).settings if each.required and each.name not in settings]
+    missing = _missing(name, settings)
     if missing and written:
         settings = dict(written[0].settings)
     elif missing:
@@ -71,6 +72,11 @@ def _made(name: str, device: torch.device, cases: list[tuple[str, Callable[[], F
     cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]
     cases += [(sentence, partial(law, tested)) for sentence, law in LAWS.items()]
     return Finding(expected="a policy", got="a policy", passed=True)
+
+
+def _missing(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Required settings of a policy that are not given."""
+    return [each.name for each in describe(name).settings if each.required and each.name not in settings]
 
 
 def _row(policy: str, case: str, find_out: Callable[[], Finding]) -> Row:

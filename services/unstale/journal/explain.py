@@ -78,12 +78,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
     database = run.database
     last = database.last_version()
     version = last if version is None else version
-    if last == 0:
-        raise UserError("the run has no rounds yet; repeat the command after the first round")
-    if version == 0:
-        raise UserError(f"ROUND is 0, the initial model, which no round made; expected 1 to {last}")
-    if not 1 <= version <= last:
-        raise UserError(f"ROUND is {version}, expected 1 to {last}, the last version")
+    _check_version(version, last)
     row = next(database.rounds(version - 1))
     before = next(database.rounds(version - 2)) if version > 1 else None
     updates = list(database.updates_of(version))
@@ -99,6 +94,15 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         accuracy=None if evaluation is None else evaluation.accuracy,
         loss=None if evaluation is None else evaluation.loss,
     )
+
+
+def _check_version(version: int, last: int) -> None:
+    if last == 0:
+        raise UserError("the run has no rounds yet; repeat the command after the first round")
+    if version == 0:
+        raise UserError(f"ROUND is 0, the initial model, which no round made; expected 1 to {last}")
+    if not 1 <= version <= last:
+        raise UserError(f"ROUND is {version}, expected 1 to {last}, the last version")
 
 
 def _bounds_then(run: RecordedRun, updates: Sequence[UpdateRow]) -> Mapping[int, float]:

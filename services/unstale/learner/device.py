@@ -21,13 +21,17 @@ def choose(name: str) -> torch.device:
         raise UserError(f"device is {name!r}, {_EXPECTED}") from None
     if device.type not in ("cpu", "cuda", "mps"):
         raise UserError(f"device is {name!r}, {_EXPECTED}")
+    _check_is_there(device, name)
+    return device
+
+
+def _check_is_there(device: torch.device, name: str) -> None:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"device is {name!r}, but this machine has none; use auto or cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"device is {name!r}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; use auto or cpu"
         )
-    return device
 
 
 def compute_here() -> None:

@@ -145,6 +145,10 @@ def _fields(file: Path, where: str, *, secret: bool) -> dict[str, str]:
         raise UserError(f"{where} does not exist, expected {expected}") from None
     except OSError as error:
         raise UserError(f"{where} cannot be read ({cause(error)})") from None
+    return _checked(content, where, expected, secret=secret)
+
+
+def _checked(content: bytes, where: str, expected: str, *, secret: bool) -> dict[str, str]:
     fields = dict(filter(None, map(_field, content.decode("ascii", "replace").splitlines())))
     if len(content) > FILE_BYTES_MAX or "public-key" not in fields:
         raise UserError(f"{where} is not a key file, expected {expected}")

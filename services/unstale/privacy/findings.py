@@ -109,16 +109,10 @@ class Findings:
 
 def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Generator) -> Findings:
     """Over one or more updates; of the pools that each of them has. rng: for the bootstrap."""
-    for one in matches:
-        for pool, own in BESIDE.items():
-            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
-    pools = [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
+    pools = _common_pools(matches)
     clients_r = np.concatenate([np.full(len(one.labels), one.client_id) for one in matches])
     labels_r = np.concatenate([np.asarray(one.labels) for one in matches])
-    best = {
-        measure.key: {pool: np.concatenate([one.best[measure.key][pool] for one in matches]) for pool in pools}
-        for measure in measures
-    }
+    best = {measure.key: _joined([one.best[measure.key] for one in matches], pools) for measure in measures}
     return Findings(
         updates=len(matches),
         clients=len(np.unique(clients_r)),
@@ -128,6 +122,19 @@ def findings(matches: Sequence[Matches], measures: Sequence[Measure], rng: Gener
         classes=[_of_class(int(label), labels_r == label, best) for label in np.unique(labels_r)],
         label_distance={pool: fmean(one.label_distance[pool] for one in matches) for pool in pools},
     )
+
+
+def _common_pools(matches: Sequence[Matches]) -> list[str]:
+    """The pools of every update."""
+    for one in matches:
+        for pool, own in BESIDE.items():
+            assert one.pool_examples.get(pool) == one.pool_examples.get(own), one.pool_examples
+    return [pool for pool in POOLS if all(pool in one.pool_examples for one in matches)]
+
+
+def _joined(by_update: Sequence[Mapping[str, Numbers]], pools: Sequence[str]) -> dict[str, Numbers]:
+    """The numbers of all updates, by pool."""
+    return {pool: np.concatenate([by_pool[pool] for by_pool in by_update]) for pool in pools}
 
 
 def difference(closer_r: Numbers, clients_r: NDArray[np.int64], rng: Generator) -> Difference:

@@ -97,9 +97,7 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] =
     settings = [values(run.settings) for run in runs]
     named = dict.fromkeys(key for name in by for key in matching(name, settings))
     keys = list(named) if by else _deciding(settings)
-    members: dict[tuple[str | None, ...], list[int]] = {}
-    for index, values_of_run in enumerate(settings):
-        members.setdefault(tuple(values_of_run.get(key) for key in keys), []).append(index)
+    members = _members(settings, keys)
     if len(members) > GROUPS_MAX:
         raise UserError(
             f"the runs form {len(members)} groups by {listed(keys)}, expected at most {GROUPS_MAX}; choose fewer keys "
@@ -112,6 +110,14 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] =
         Group(label=label, runs=tuple(runs[index] for index in indices))
         for label, indices in zip(names, members.values(), strict=True)
     ]
+
+
+def _members(settings: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[tuple[str | None, ...], list[int]]:
+    """Return the indexes of the runs with the same values of the keys, by these values."""
+    members: dict[tuple[str | None, ...], list[int]] = {}
+    for index, values_of_run in enumerate(settings):
+        members.setdefault(tuple(values_of_run.get(key) for key in keys), []).append(index)
+    return members
 
 
 def _deciding(settings: Sequence[Mapping[str, str]]) -> list[str]:

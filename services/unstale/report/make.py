@@ -21,9 +21,7 @@ def report(
 
     Raises UserError for a directory without a run, with a damaged one or another format, and for wrong arguments.
     """
-    for target in targets or ():
-        if not 0 < target <= 1:
-            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
+    _check_targets(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
     groups = grouped(runs, by or (), labels or ())
     sections = (
@@ -45,6 +43,12 @@ def report(
         notes=summary.notes(groups),
         sections=[section for section in sections if section is not None],
     )
+
+
+def _check_targets(targets: Sequence[float]) -> None:
+    for target in targets:
+        if not 0 < target <= 1:
+            raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
 
 
 def _subtitle(groups: Sequence[Group]) -> str:

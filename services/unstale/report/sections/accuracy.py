@@ -1,6 +1,6 @@
 """Accuracy and loss on the test set, over versions and over time, and accuracy by class."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -141,6 +141,13 @@ def _ends(group: Group, curve: Curve, unit: str) -> str:
 # --- by class ---
 
 
+def _class_rows(run: Run) -> Iterator[tuple[Cell, ...]]:
+    """Yield run, version, class and accuracy."""
+    for version, *accuracies in run.class_accuracy.itertuples(name=None):
+        for label, accuracy in enumerate(accuracies):
+            yield run.name, version, label, accuracy
+
+
 def by_class(groups: Sequence[Group]) -> Section | None:
     """Return the section on classes, or None if no evaluation has them."""
     groups = [group for group in groups if _classes(group)]
@@ -153,13 +160,7 @@ def by_class(groups: Sequence[Group]) -> Section | None:
         for group, accuracies in zip(groups, last, strict=True)
         if label < len(accuracies)
     ]
-    evaluations: list[tuple[Cell, ...]] = [
-        (run.name, version, label, accuracy)
-        for group in groups
-        for run in group.evaluated
-        for version, *accuracies in run.class_accuracy.itertuples(name=None)
-        for label, accuracy in enumerate(accuracies)
-    ]
+    evaluations = [row for group in groups for run in group.evaluated for row in _class_rows(run)]
     return Section(
         name="classes",
         title="Accuracy by class",

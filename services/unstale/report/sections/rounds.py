@@ -62,7 +62,7 @@ def phases(groups: Sequence[Group]) -> Section | None:
     timed = [(group, _seconds(group)) for group in groups if any(run.version for run in group.runs)]
     if not timed:
         return None
-    used = [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in timed)]
+    used = _used(timed)
     sentences = [
         "wait: from the previous version until the round closed. compensate: stale updates. aggregate: the step. "
         "evaluate: the model on the test set, while the next round waits. Run directories do not store how long "
@@ -81,6 +81,11 @@ def phases(groups: Sequence[Group]) -> Section | None:
             of_frame("rounds", "Every round", _ROUNDS, frame(groups, "rounds"), rows_shown=0),
         ],
     )
+
+
+def _used(timed: Sequence[tuple[Group, _Seconds]]) -> list[str]:
+    """The phases that took time in some group, and `wait`."""
+    return [phase for phase in PHASES if phase == "wait" or any(phases[phase].any() for _, phases in timed)]
 
 
 def _seconds(group: Group) -> _Seconds:

@@ -1,7 +1,9 @@
 """Data sets that code of the user returns: `package.module:factory`."""
 
 import inspect
+from collections.abc import Collection
 from inspect import Parameter
+from typing import Any
 
 from unstale.errors import UserError
 from unstale.training.datasets.dataset import Dataset
@@ -30,20 +32,7 @@ def read(source: Source) -> Dataset:
         "normalise": source.normalise,
         "column": source.column,
     }
-    parameters = inspect.signature(factory).parameters.values()
-    for parameter in parameters:
-        is_variadic = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        if parameter.default is Parameter.empty and parameter.name not in arguments and not is_variadic:
-            raise UserError(
-                f"data set {source.name!r} needs {parameter.name!r}; expected a factory that needs nothing "
-                f"but {', '.join(arguments)}"
-            )
-    if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
-        keywords = {parameter.name for parameter in parameters if parameter.kind is not Parameter.POSITIONAL_ONLY}
-        for key, default in _DEFAULTS.items():
-            if key not in keywords and arguments[key] != default:
-                raise UserError(f"data set {source.name!r} takes no {key}, got {str(arguments[key])!r}; leave it out")
-        arguments = {key: value for key, value in arguments.items() if key in keywords}
+    arguments = _taken(source.name, arguments, inspect.signature(factory).parameters.values())
     dataset = factory(**arguments)
     if not isinstance(dataset, Dataset):
         raise UserError(
@@ -51,3 +40,25 @@ def read(source: Source) -> Dataset:
             "unstale.training.datasets.Dataset"
         )
     return dataset
+
+
+def _taken(name: str, arguments: dict[str, Any], parameters: Collection[Parameter]) -> dict[str, Any]:
+    """The arguments that a factory takes. Raises UserError if it needs another one, or lacks one that was set."""
+    _check_required(name, arguments, parameters)
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    keywords = {parameter.name for parameter in parameters if parameter.kind is not Parameter.POSITIONAL_ONLY}
+    for key, default in _DEFAULTS.items():
+        if key not in keywords and arguments[key] != default:
+            raise UserError(f"data set {name!r} takes no {key}, got {str(arguments[key])!r}; leave it out")
+    return {key: value for key, value in arguments.items() if key in keywords}
+
+
+def _check_required(name: str, arguments: dict[str, Any], parameters: Collection[Parameter]) -> None:
+    for parameter in parameters:
+        is_variadic = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if parameter.default is Parameter.empty and parameter.name not in arguments and not is_variadic:
+            raise UserError(
+                f"data set {name!r} needs {parameter.name!r}; expected a factory that needs nothing "
+                f"but {', '.join(arguments)}"
+            )

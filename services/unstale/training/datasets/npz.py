@@ -112,12 +112,7 @@ def _groups(path: Path, column: str | None, arrays: dict[str, Array]) -> tuple[T
         return None, None
     parts = [arrays[name] for name in (f"{column}_train", f"{column}_test") if name in arrays]
     for part, values in zip(("train", "test"), parts, strict=False):
-        examples = len(arrays[f"x_{part}"])
-        if values.shape != (examples,) or values.dtype.kind not in "iuUS":
-            raise UserError(
-                f"{path}: {column}_{part} holds {described(values)}, expected {examples} integers or strings, one for "
-                "each example"
-            )
+        _check_groups(path, f"{column}_{part}", values, len(arrays[f"x_{part}"]))
     together = np.concatenate(parts)
     if not np.issubdtype(together.dtype, np.integer):
         if len({values.dtype.kind for values in parts}) > 1:
@@ -129,6 +124,13 @@ def _groups(path: Path, column: str | None, arrays: dict[str, Array]) -> tuple[T
     numbers = torch.from_numpy(together.astype(np.int64))
     train = len(parts[0])
     return numbers[:train], numbers[train:] if len(parts) > 1 else None
+
+
+def _check_groups(path: Path, name: str, values: Array, examples: int) -> None:
+    if values.shape != (examples,) or values.dtype.kind not in "iuUS":
+        raise UserError(
+            f"{path}: {name} holds {described(values)}, expected {examples} integers or strings, one for each example"
+        )
 
 
 def _stored(x: Array) -> Tensor:

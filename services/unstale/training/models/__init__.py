@@ -5,7 +5,7 @@ Source: docs/methods/models.md#models
 Legend: b examples of a mini-batch, f features, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 
@@ -60,10 +60,13 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
             )
         return external.factory(name), None
     if not name.startswith(external.TORCHVISION) and name not in external.torchvision_names():
-        prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
-        similar = prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
-        raise unknown_name("model", name, similar or NAMES)
+        raise unknown_name("model", name, _similar(name) or NAMES)
     return external.torchvision_model(name.removeprefix(external.TORCHVISION)), None
+
+
+def _similar(name: str) -> Sequence[str]:
+    prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
+    return prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
 
 
 def build(
