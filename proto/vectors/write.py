@@ -1,11 +1,11 @@
-"""Write the binary files of entries that were added to vectors.json and have none yet.
+"""Write the missing binary files of the entries in vectors.json (PROTOCOL.md 11).
 
     .venv/bin/python proto/vectors/write.py
 
-For an entry under `headers` with its `type` and `fields`, the header is encoded and its `sha256` noted. For one under
-`encodings`, its `numbers` are encoded, and what is `decoded` is noted, too. For one under `accepted`, `invalid` or
-`malformed`, the bytes are those of its `hex`. A file that exists is never touched: a changed byte is a changed
-contract, and whoever means that deletes the file by hand.
+An entry under `headers` has `type` and `fields`; the script encodes the header and adds `sha256`. An entry under
+`encodings` has `numbers`; the script encodes them and adds `decoded` and `sha256`. An entry under `accepted`, `invalid`
+or `malformed` has the bytes in `hex`. Existing files are never overwritten: a changed byte is a changed contract. To
+change a vector, delete its file first.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ from unstale_proto.messages import EncodingPlan
 
 
 def encoding_of(entry: dict[str, Any]) -> encodings.Encoding:
-    """That of an entry under `encodings` or `malformed`."""
+    """Return the encoding of an entry under `encodings` or `malformed`."""
     behind = entry.get("behind", 0)
-    dimension = entry["dimension"] if "dimension" in entry else len(entry["numbers"]) // 8 - behind
+    dimension = entry["dimension"] if "dimension" in entry else len(entry["numbers"]) // 8 - behind  # 8 digits each
     plan = EncodingPlan(updates=entry["encoding"], models="float32", block=entry.get("block"), keep=entry.get("keep"))
     return encodings.of_updates(plan, dimension, behind)
 
 
 def _encoded(entry: dict[str, Any]) -> tuple[bytes, str]:
-    """The payload of an entry, and its decoded numbers in hex."""
+    """Return the payload of an entry under `encodings`, and its decoded numbers in hex."""
     encoding, numbers = encoding_of(entry), bytes.fromhex(entry["numbers"])
-    head_bytes = 4 * encoding.dimension
-    frames = encoding.frames([memoryview(part) for part in (numbers[:head_bytes], numbers[head_bytes:]) if part])
+    behind_at = 4 * encoding.dimension  # the numbers from here on are not encoded
+    frames = encoding.frames([memoryview(part) for part in (numbers[:behind_at], numbers[behind_at:]) if part])
     return b"".join(frames), b"".join(map(bytes, encoding.decode(frames))).hex()
 
 
 def write(folder: Path) -> None:
-    """Write what is missing in a folder that is laid out as this one."""
+    """Write the missing files of a folder with a vectors.json, and the additions to vectors.json."""
     index_path = folder / "vectors.json"
     index = json.loads(index_path.read_text(encoding="utf-8"))
     files: dict[Path, bytes] = {}

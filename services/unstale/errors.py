@@ -1,15 +1,15 @@
-"""Errors of users. Errors of peers are `RemoteContractError` of `unstale_proto`; bugs are failed assertions."""
+"""Errors of users and workers. Peers' errors are `unstale_proto.errors.RemoteContractError`; bugs fail assertions."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """An error of the user. The message is one sentence: the problem, the expected value, and how to fix it."""
+    """An error that a user can fix. The message is one sentence: the problem, the expected value, and the remedy."""
 
 
 class WorkerLostError(Exception):
-    """Another process has no result for a task. The message is the reason."""
+    """A worker process has ended or cannot compute a task. The message is the reason."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -29,8 +29,8 @@ ABOUT_A_POLICY = {
     "the same round again and again gives the same step",
     "updates twice as long give a step twice as long",
     "a large model steps as a small one",
-    "it says what it is",
-    "what it names is known",
+    "the policy and its settings are described",
+    "named parts and settings exist",
 }
 """Laws that do not hold for stages around a policy."""
 
@@ -160,7 +160,7 @@ def test_a_case_that_raises_is_an_error_and_the_others_go_on(register: Register)
     rows = {row.case: row for row in examine(("own",))}
     row = rows["empty rounds give finite steps"]
     assert (row.verdict, row.got) == ("error", "ZeroDivisionError: division by zero")
-    assert rows["it says what it is"].verdict == "pass"
+    assert rows["the policy and its settings are described"].verdict == "pass"
 
 
 def test_a_policy_that_cannot_be_made_is_an_error_and_no_crash(register: Register) -> None:

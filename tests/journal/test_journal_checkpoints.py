@@ -197,7 +197,7 @@ def test_a_model_of_somebody_else_is_not_taken_for_a_checkpoint(tmp_path: Path) 
     from safetensors.torch import save_file
 
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(DamagedError, match="has no header of a checkpoint"):
+    with pytest.raises(DamagedError, match="has no checkpoint header"):
         checkpoints.read(tmp_path / "model.safetensors")
 
 
@@ -237,5 +237,5 @@ def test_a_checkpoint_before_its_row_or_after_the_database_is_damage(
     tmp_path: Path, row_seq: int, last_seq: int
 ) -> None:
     path = checkpoints.write(tmp_path, 0, {}, {"seq": 10}).path
-    with pytest.raises(DamagedError, match=f"covers event 10, not {row_seq} as run.db says"):
+    with pytest.raises(DamagedError, match=f"covers events up to 10, expected {row_seq} as in run.db"):
         checkpoints.read_at(path, row_seq, last_seq=last_seq)

@@ -52,7 +52,7 @@ def test_a_run_that_a_server_has_open_still_goes_on(tmp_path: Path) -> None:
     path = run(tmp_path / "run", small_run(), rounds=3, ended=False)
     with (path / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert read(path, "run").state is State.GOES_ON
+        assert read(path, "run").state is State.RUNNING
 
 
 def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:

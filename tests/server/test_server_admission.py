@@ -34,7 +34,7 @@ def test_an_update_may_have_the_learning_rate_of_its_task_and_no_other() -> None
     for rate in RATES:
         assert (admission().contradiction(0, claimed(learning_rate=rate)) is None) == (rate == 0.25)
     assert admission().contradiction(0, claimed(learning_rate=1e6)) == (
-        "its learning rate is 1000000.0, expected 0.25, that of its task"
+        "its learning rate is 1000000.0, expected 0.25, the rate of its task"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_version_that_is_not_there_is_for_the_coordinator_to_refuse() -> None:
 def test_an_update_is_of_the_kind_that_the_training_makes() -> None:
     assert admission(kind="gradient").contradiction(0, claimed(kind="gradient")) is None
     assert admission(kind="delta").contradiction(0, claimed(kind="gradient")) == (
-        "its kind is 'gradient', expected 'delta', as the run's training makes it"
+        "its kind is 'gradient', expected 'delta', the kind of the run's training"
     )
 
 
@@ -60,10 +60,10 @@ def test_a_client_claims_no_more_examples_than_it_holds() -> None:
     assert held.contradiction(0, claimed(num_examples=10)) is None
     assert held.contradiction(1, claimed(num_examples=20)) is None
     assert held.contradiction(0, claimed(num_examples=11)) == (
-        "it claims 11 examples, expected at most 10 of this client"
+        "it claims 11 examples, expected at most 10 from this client"
     )
     assert held.contradiction(0, claimed(num_examples=8, batch_examples=9)) == (
-        "its batch has 9 of 8 examples, expected no more"
+        "its batch has 9 examples, expected at most 8"
     )
 
 

@@ -109,7 +109,7 @@ def start(**given: Any) -> RayStart:
 def checked(pipe: tuple[Side, Side], **given: Any) -> Any:
     driver = module.Driver(start(**given), pipe[1])
     kind, capacity, _ = receive(pipe[0])
-    assert (kind, capacity) == (Kind.READY, sum(driver._machines().values()))
+    assert (kind, capacity) == (Kind.READY, sum(driver._capacities().values()))
     return driver
 
 
@@ -156,8 +156,8 @@ def test_a_cluster_without_the_needs_of_a_task_is_refused(ray, pipe):
     with pytest.raises(UserError) as caught:
         checked(pipe, gpus=0.5)
     assert str(caught.value) == (
-        "compensator.ray is 'auto', but no machine of that cluster has what a task takes (1 CPU and 0.5 of a GPU), "
-        "expected at least one; lower threads"
+        "compensator.ray is 'auto', but no machine of that cluster has the resources of a task (1 CPU and 0.5 of a "
+        "GPU), expected at least one; lower threads"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_second_failure_loses_the_task_and_says_why(ray, pipe, error, why):
 
 def test_what_hangs_is_ended_with_its_worker_tried_again_and_lost(ray, pipe):
     ray.tasks = [None, None]
-    assert answer_to_a_task(pipe, task_s=-1.0) == (Kind.LOST, "nothing came of it in -1 s; it was tried 2 times")
+    assert answer_to_a_task(pipe, task_s=-1.0) == (Kind.LOST, "there was no result in -1 s; it was tried 2 times")
     assert ray.ended == [(2, True), (3, True)]
 
 
@@ -220,13 +220,13 @@ def test_every_machine_that_can_do_a_task_is_looked_at(ray, pipe):
         (failed(UserError("a worker has torch 1.0")), "a worker has torch 1.0"),
         (
             failed(ModuleNotFoundError("No module named 'unstale'")),
-            "compensator.ray is 'auto', but a worker of that cluster cannot do what is asked (ModuleNotFoundError: No "
+            "compensator.ray is 'auto', but a worker of that cluster cannot load its program (ModuleNotFoundError: No "
             "module named 'unstale'), expected one with the same unstale; install it on all machines",
         ),
         (
             exceptions.WorkerCrashedError(),
-            f"compensator.ray is 'auto', but a first task there has failed ({LOST}), expected one that ends; look at "
-            "Ray's logs",
+            f"compensator.ray is 'auto', but the first task on a machine has failed ({LOST}), expected success; look "
+            "at Ray's logs",
         ),
     ],
     ids=["a refusal", "an error", "lost"],

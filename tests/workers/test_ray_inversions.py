@@ -231,8 +231,8 @@ def test_a_round_waits_no_longer_than_it_may(connected, gate):
     [
         (
             {"ray_gpus": 0.5},
-            r"but no machine of that cluster has what a task takes \(1 CPU and 0\.5 of a GPU\), expected at least one; "
-            r"lower threads or compensator\.ray_gpus",
+            r"but no machine of that cluster has the resources of a task \(1 CPU and 0\.5 of a GPU\), expected at "
+            r"least one; lower threads or compensator\.ray_gpus",
         ),
         (
             {"address": "127.0.0.1:1"},

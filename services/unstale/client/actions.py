@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from unstale_proto.messages import Message, Task, Update, Welcome
 
 Payload = Sequence[memoryview]
-"""Payload frames, which the session passes on unread."""
+"""Frames of a payload, which the session does not decode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingUpdate:
-    """An unacknowledged update; each transmission has the same bytes. number: of its task, in this run."""
+    """An unacknowledged update; each transmission has the same bytes."""
 
     run_id: str
-    number: int
+    number: int  # `Task.number`
     update: Update
     parcel: Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send a message. parcel: its payload."""
+    """Send a message with its payload."""
 
     message: Message
     parcel: Payload = ()
@@ -29,20 +29,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """Train for a task; answered by `trained` or `failed`. parcel: the encoded model."""
+    """Train for a task, then call `ClientSession.trained` or `failed`."""
 
     welcome: Welcome
     task: Task
-    parcel: Payload
+    parcel: Payload  # the encoded model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """The final outcome of an update. accepted: False too if it will never be sent. number: of its task."""
+    """Apply the final outcome of an update to the state of the client."""
 
     run_id: str
-    number: int
-    accepted: bool
+    number: int  # `Task.number`
+    accepted: bool  # False if the server rejects the update or the client drops it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,10 @@ class Warn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """The client has ended. reason: `finished`, `failed`, `superseded` or `refused`. message: for people."""
+    """Stop the client."""
 
-    reason: str
-    message: str
+    reason: str  # `finished`, `failed`, `superseded` or `refused`
+    message: str  # for the user
 
 
 Action = Send | Train | Settle | Warn | Retire

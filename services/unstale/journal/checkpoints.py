@@ -1,7 +1,7 @@
 """Checkpoints: the state of a run in one file of the safetensors format, written atomically.
 
 Tensors are stored under their path in the state; the rest is JSON in the metadata, with a checksum of the whole file.
-Tensors are streamed, so that memory holds no second copy. Other programs can read them (`safetensors.torch.load_file`).
+Tensors are written one by one, so memory holds no second copy of all. `safetensors.torch.load_file` can read them.
 Format: the README of huggingface/safetensors, "Format".
 """
 
@@ -36,8 +36,8 @@ from unstale.journal.disk import (
 
 FORMAT = "unstale-checkpoint-1"
 SUFFIX = ".safetensors"
-_UNSET = "0" * 16  # checksum while it is computed
-_HEAD = b'{"__metadata__":{"checksum":"'  # puts the checksum at the same offset in every file
+_ZEROS = "0" * 16  # in place of the checksum while it is computed
+_HEAD = b'{"__metadata__":{"checksum":"'  # starts each file, so the checksum has a fixed offset
 _CHECKSUM_AT = 8 + len(_HEAD)
 _CHUNK_BYTES = 16 * 1024**2
 _TYPES = {
@@ -52,7 +52,7 @@ _TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By name, the widest first: in this order every tensor is aligned."""
+"""Types by name, the largest first: tensors in this order are aligned in the file."""
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _ORDER = list(_TYPES.values())
 
@@ -76,19 +76,19 @@ def write(
     """Write `00000120.safetensors` for version 120, or the file `path` of the folder, and make it durable.
 
     state, about: nested dictionaries (with keys int, str, bool or None), lists and tuples of tensors, numbers, strings,
-    bytes and None, which must not change meanwhile. reserve_bytes: must stay free on the disk.
+    bytes and None; unchanged during the call. `read_at` needs "seq" in about. reserve_bytes: to leave free on the disk.
 
-    Raises NoRoomError for a full disk; no part of the file is left. Raises UserError for other values or errors.
+    Raises NoRoomError for a full disk, UserError for other values and OS errors; the partial file is deleted.
     """
     tensors: dict[str, Tensor] = {}
-    rest = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
+    content = {"state": _packed(dict(state), "state", tensors), "about": _packed(dict(about), "about", tensors)}
     tensors = dict(sorted(tensors.items(), key=lambda item: _ORDER.index(item[1].dtype)))
     path = path or path_of(folder, version)
     part = path.with_name(f".{path.name}{PART}")
-    header = _header(tensors, rest)
+    header = _header(tensors, content)
     needed_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
-        if free_bytes(folder) < needed_bytes + reserve_bytes:  # checked first: writing would fill the disk for others
+        if free_bytes(folder) < needed_bytes + reserve_bytes:  # an attempt would fill the disk for other programs
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size_bytes = _write(part, header, tensors.values())
         part.replace(path)
@@ -104,12 +104,12 @@ def write(
 
 
 def path_of(folder: Path, version: int) -> Path:
-    """File of a version."""
+    """Return the path of a version's file."""
     return folder / f"{version:08d}{SUFFIX}"
 
 
 def files(folder: Path) -> list[Path]:
-    """Files of a folder, by version."""
+    """Return the files of a folder, sorted by version."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
@@ -121,12 +121,12 @@ def delete(folder: Path, before_version: int) -> None:
 
 
 def version_of(path: Path) -> int:
-    """Version of a checkpoint, from its name."""
+    """Return the version in the name of a file."""
     return int(path.stem)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`state` and `about` as written, with tensors on the CPU. Raises DamagedError."""
+    """Return `state` and `about` as written, with tensors on the CPU. Raises DamagedError and other UserErrors."""
     with user_errors("read", path):
         try:
             with opened(path, os.O_RDONLY) as file:
@@ -137,25 +137,25 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_at(path: Path, seq: int, last_seq: int) -> tuple[dict[str, Any], int]:
-    """Read the state of a checkpoint, and the last event that it covers.
+    """Read the state of a checkpoint, and the number of the last event that it covers.
 
-    A second checkpoint of one version replaces the file of the first. A server that is killed before it stores the new
-    row leaves a file that covers more events than its row says. Raises DamagedError for a damaged file, and for one
-    that covers fewer events than its row in the database (`seq`) or more than the database (`last_seq`).
+    seq: of the checkpoint's row. last_seq: of the database. The file may cover more than its row: a second checkpoint
+    of a version replaces the file, and a server may be killed before it stores the new row. Raises DamagedError for a
+    damaged file, and for one that covers less than its row or more than the database.
     """
     state, about = read(path)
     covered = about.get("seq")
     if not isinstance(covered, int) or not seq <= covered <= max(seq, last_seq):
-        raise _damaged(path, f"covers event {covered}, not {seq} as run.db says")
+        raise _damaged(path, f"covers events up to {covered}, expected {seq} as in run.db")
     return state, covered
 
 
 # --- the file ---
 
 
-def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray:
-    """Length of the JSON header, and the header, padded to a multiple of 8 bytes."""
-    entries: dict[str, Any] = {"__metadata__": {"checksum": _UNSET, "format": FORMAT, "content": json.dumps(rest)}}
+def _header(tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> bytearray:
+    """Return the length of the JSON and the JSON, padded to a multiple of 8 bytes."""
+    entries: dict[str, Any] = {"__metadata__": {"checksum": _ZEROS, "format": FORMAT, "content": json.dumps(content)}}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
@@ -168,7 +168,7 @@ def _header(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> bytearray
 
 
 def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
-    """Write and sync a file; returns its size."""
+    """Write and sync a file; return its size."""
     contents = (_bytes(tensor.detach().cpu().contiguous()) for tensor in tensors)
     with opened(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) as file:
         checksum = xxh3_64()
@@ -183,24 +183,24 @@ def _write(part: Path, header: bytearray, tensors: Iterable[Tensor]) -> int:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """Memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _verify(file: int, path: Path) -> None:
     """Raise DamagedError unless the checksum matches."""
     size_bytes = os.fstat(file).st_size
-    chunk = memoryview(bytearray(min(_CHUNK_BYTES, max(size_bytes, _CHECKSUM_AT + len(_UNSET)))))
+    chunk = memoryview(bytearray(min(_CHUNK_BYTES, max(size_bytes, _CHECKSUM_AT + len(_ZEROS)))))
     stated = b""
     checksum = xxh3_64()
     for offset in range(0, max(size_bytes, 1), _CHUNK_BYTES):
         filled = chunk[: read_all(file, chunk, offset)]
         if offset == 0:
-            checksum_range = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_UNSET))
+            checksum_range = slice(_CHECKSUM_AT, _CHECKSUM_AT + len(_ZEROS))
             stated = bytes(filled[checksum_range])
-            if bytes(filled[8:_CHECKSUM_AT]) != _HEAD or len(stated) < len(_UNSET):
-                raise _damaged(path, "has no header of a checkpoint")
-            filled[checksum_range] = _UNSET.encode()
+            if bytes(filled[8:_CHECKSUM_AT]) != _HEAD or len(stated) < len(_ZEROS):
+                raise _damaged(path, "has no checkpoint header")
+            filled[checksum_range] = _ZEROS.encode()
         checksum.update(filled)
     if checksum.hexdigest().encode() != stated:
         raise _damaged(path, f"does not match its checksum {stated.decode(errors='replace')}")
@@ -236,16 +236,16 @@ def _damaged(path: Path, damage: str) -> DamagedError:
 
 
 def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON; its tensors are added to `tensors`. Types that JSON does not have are objects with one key.
+    """Return a value as JSON, and add its tensors to `tensors`. A type that JSON lacks is an object with one key.
 
-    name: the path to the value.
+    name: path of the value.
     """
     kind = type(value)
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is float and not math.isfinite(value):
         return {"float": struct.pack(">d", value).hex()}
-    if kind in (*_KEYS, float):
+    if kind in (*_KEY_TYPES, float):
         return value
     if kind is dict:
         return {"dict": [[_key(key, name), _packed(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
@@ -254,18 +254,18 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return items if kind is list else {"tuple": items}
     if not isinstance(value, Tensor) or value.dtype not in _NAMES:
         raise _not_storable(value, name)
-    while name in tensors:  # {1: ..., "1": ...}
+    while name in tensors:  # the keys 1 and "1" have the same path
         name += "'"
     tensors[name] = value
     return {"tensor": name}
 
 
-_KEYS = (bool, int, str, type(None))
+_KEY_TYPES = (bool, int, str, type(None))
 
 
 def _key(key: Any, name: str) -> Any:
-    if type(key) not in _KEYS:
-        raise UserError(f"key {key!r} of {name} is a {type(key).__name__}, expected a text or a whole number")
+    if type(key) not in _KEY_TYPES:
+        raise UserError(f"key {key!r} of {name} is a {type(key).__name__}, expected str, int, bool or None")
     return key
 
 
@@ -278,7 +278,7 @@ def _not_storable(value: Any, name: str) -> UserError:
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value of which `_packed` made this JSON."""
+    """Restore a value from the JSON of `_packed`."""
     if isinstance(value, list):
         return [_unpacked(item, tensors) for item in value]
     if not isinstance(value, dict):

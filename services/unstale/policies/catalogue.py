@@ -1,4 +1,4 @@
-"""The policies as `unstale policies` lists them, without the import of torch that a policy needs."""
+"""Names, classes and summaries of the policies. Built-in ones are read without an import of torch."""
 
 import ast
 from dataclasses import dataclass
@@ -36,32 +36,32 @@ CLASSES = {
     "weighted": "unstale.policies.staleness_weights:Weighted",
     "wkafl": "unstale.policies.wkafl:Wkafl",
 }
-"""The class of each built-in policy, as an entry point names it."""
+"""Entry point of the class of each built-in policy, in a module of this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySummary:
-    """A policy in a list. loops: those that its source defines it for. memory: what it keeps between rounds."""
+    """A line of `unstale policies`. Defaults are those of `Policy`."""
 
     summary: str
-    loops: tuple[str, ...] = ("sync", "k-async", "availability")
-    memory: str = "none"
+    loops: tuple[str, ...] = ("sync", "k-async", "availability")  # kinds of rounds that its paper defines it for
+    memory: str = "none"  # state between rounds
 
 
 def summaries() -> dict[str, PolicySummary]:
-    """Every policy by its name, sorted. A plug-in is imported for it, and torch with it. Raises UserError."""
+    """Return the summary of each policy by name, sorted. Imports plug-ins, and torch with them. Raises UserError."""
     return {
-        name: _of_source(CLASSES[name]) if name in CLASSES else _of_a_plugin(name)
+        name: _parsed(CLASSES[name]) if name in CLASSES else _imported(name)
         for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)
     }
 
 
-def _of_source(entry_point: str) -> PolicySummary:
-    """Read the text of a class: the first line of its docstring, and what it assigns to `loops` and `memory`."""
+def _parsed(entry_point: str) -> PolicySummary:
+    """Parse a class: the first line of its docstring, and its own `loops` and `memory`. Inherited ones are missed."""
     module, _, class_name = entry_point.partition(":")
     path = Path(__file__).with_name(module.rpartition(".")[2] + ".py")
     statements = ast.parse(path.read_text(encoding="utf-8")).body
-    (policy,) = [each for each in statements if isinstance(each, ast.ClassDef) and each.name == class_name]
+    (policy,) = [node for node in statements if isinstance(node, ast.ClassDef) and node.name == class_name]
     assigned: dict[str, Any] = {}
     for statement in policy.body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("loops", "memory"):
@@ -69,7 +69,7 @@ def _of_source(entry_point: str) -> PolicySummary:
     return PolicySummary((ast.get_docstring(policy) or "").partition("\n")[0], **assigned)
 
 
-def _of_a_plugin(name: str) -> PolicySummary:
+def _imported(name: str) -> PolicySummary:
     from unstale.policies.registry import describe
 
     described = describe(name)

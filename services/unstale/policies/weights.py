@@ -1,6 +1,6 @@
-"""Weights of updates, and the weighted sum over the matrix.
+"""Weights of updates, and the weighted sum of the rows of the matrix of updates [K, d].
 
-Weights are [K] float64 on the CPU; the sum itself is float32 on the matrix's device.
+Weights are [K] float64 on the CPU; the sum is float32 on the device of the matrix.
 Source: docs/methods/README.md#numerical-conventions
 
 Legend: K updates of the round, in order of arrival; d parameters.
@@ -28,30 +28,30 @@ def uniform(count: int) -> Tensor:
 
 def polynomial(staleness_K: Tensor, exponent: float) -> Tensor:
     """Return (s + 1)^-exponent for each update. staleness_K: [K] int64, rounds, 0 is fresh."""
-    return (_on_cpu(staleness_K) + 1) ** -exponent
+    return (_as_float64(staleness_K) + 1) ** -exponent
 
 
 def exponential(staleness_K: Tensor) -> Tensor:
     """Return (e/2)^-s for each update; 0 from s = 2429 on. staleness_K: [K] int64, rounds, 0 is fresh."""
-    return (math.e / 2) ** -_on_cpu(staleness_K)
+    return (math.e / 2) ** -_as_float64(staleness_K)
 
 
 def halving(staleness_K: Tensor, half_life: float) -> Tensor:
     """Return 2^(-s / half_life) for each update. staleness_K: [K] int64, rounds, 0 is fresh. half_life: rounds, > 0."""
-    return 2.0 ** -(_on_cpu(staleness_K) / half_life)
+    return 2.0 ** -(_as_float64(staleness_K) / half_life)
 
 
 def examples(num_examples_K: Tensor) -> Tensor:
     """Return n_i / sum n. num_examples_K: [K] int64, >= 1."""
-    return normalise(_on_cpu(num_examples_K))
+    return normalise(_as_float64(num_examples_K))
 
 
 def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
     """Compute sum_i weights_i * row_i, [d] float32, in one read of the matrix; zeros for no rows.
 
-    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum. out_d: memory for the result.
+    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum. out_d: receives the result.
     """
-    if matrix_Kd.requires_grad:  # rare, and `no_grad` costs as much as a conversion
+    if matrix_Kd.requires_grad:  # rare; `no_grad` in each call costs as much as the conversion of weights_K
         matrix_Kd = matrix_Kd.detach()
     if out_d is None:
         out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
@@ -80,8 +80,8 @@ def add_drift(
 ) -> None:
     """Add (1 / rate) sum_i shares_i (w - w_b_i) to the direction, in place.
 
-    Clients often share a base model, so each model is added once, without a matrix of differences. model_d: w.
-    base_models: w_b_i. shares_K: float64 on the CPU; all other vectors are float32. rate: > 0.
+    Clients often share a base model, so each is added once, without a matrix of differences. model_d: w, the current
+    model. base_models: w_b_i, of update i. shares_K: float64 on the CPU; other vectors are float32. rate: > 0.
     """
     bases: dict[int, tuple[Tensor, float]] = {}
     for base_d, share in zip(base_models, shares_K.tolist(), strict=True):
@@ -97,12 +97,12 @@ def add_drift(
 
 
 def column_chunks(matrix_Kd: Tensor) -> Iterator[slice]:
-    """Split the columns of a matrix into chunks with small intermediate results.
+    """Split the columns of a matrix into chunks, for small intermediate results.
 
-    On a CPU a chunk fits the cache, so that several passes over it read the matrix once.
+    On a CPU a chunk fits the cache, so several passes over a chunk read it from memory once.
     """
     rows, columns = matrix_Kd.shape
-    return _chunks(rows, columns, 2**17 if matrix_Kd.device.type == "cpu" else 2**24)  # 512 KiB of float32; 64 MiB
+    return _chunks(rows, columns, 2**17 if matrix_Kd.device.type == "cpu" else 2**24)  # 512 KiB or 64 MiB
 
 
 def wide_chunks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
@@ -119,5 +119,5 @@ def _chunks(rows: int, columns: int, numbers: int) -> Iterator[slice]:
         yield slice(start, min(start + width, columns))
 
 
-def _on_cpu(values_K: Tensor) -> Tensor:
+def _as_float64(values_K: Tensor) -> Tensor:
     return values_K.to("cpu", torch.float64)

@@ -24,11 +24,11 @@ _STAGED = tuple(field.name for field in fields(StagedUpdate))
 
 
 class State(StrEnum):
-    """Progress of a run. BROKEN: its last server died. OPEN: this system cannot tell GOES_ON from BROKEN."""
+    """Progress of a run. BROKEN: its last server died. OPEN: this system cannot tell RUNNING from BROKEN."""
 
     FINISHED = "finished"
     STOPPED = "stopped before its end"
-    GOES_ON = "still going on"
+    RUNNING = "still going on"
     BROKEN = "broken off"
     OPEN = "still going on, or broken off"
 
@@ -139,7 +139,7 @@ def _state(path: Path, database: Database, *, is_finished: bool) -> State:
         return State.FINISHED
     if database.meta(ENDED):
         return State.STOPPED
-    return {True: State.GOES_ON, False: State.BROKEN, None: State.OPEN}[_is_in_use(path)]
+    return {True: State.RUNNING, False: State.BROKEN, None: State.OPEN}[_is_in_use(path)]
 
 
 def _is_in_use(path: Path) -> bool | None:

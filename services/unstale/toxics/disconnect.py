@@ -12,9 +12,9 @@ from unstale.toxics.toxic import Toxic
 
 
 class Disconnect(Toxic):
-    """The client's connection breaks: all messages in flight are lost.
+    """Breaks the connection of the client: all its messages in flight are lost.
 
-    The client connects again after `down_s` at the earliest.
+    The client cannot reconnect for `down_s`.
     """
 
     type = "disconnect"

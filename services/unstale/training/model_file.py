@@ -12,10 +12,10 @@ from unstale.flat import FlatModel, float_buffers
 
 
 def check_writable(path: Path) -> None:
-    """Raise UserError before a run if a model cannot be written there."""
+    """Raise UserError if `save` could not write to the path; a run calls it at its start. Changes no file."""
     try:
-        is_something_else = path.exists() and not path.is_file()
-        if is_something_else or not path.parent.is_dir():
+        is_no_file = path.exists() and not path.is_file()
+        if is_no_file or not path.parent.is_dir():
             raise UserError(f"save_model is {str(path)!r}, expected the name of a file in a folder that exists")
         _write(path, b"", keep=False)
     except (OSError, ValueError) as error:
@@ -23,26 +23,26 @@ def check_writable(path: Path) -> None:
 
 
 def save(
-    path: Path, model: FlatModel, model_d: Tensor, about: Mapping[str, str], *, buffers_b: Tensor | None = None
+    path: Path, model: FlatModel, model_d: Tensor, metadata: Mapping[str, str], *, buffers_b: Tensor | None = None
 ) -> None:
-    """Write a version of the model. Replaces an existing file atomically. Raises UserError if that fails.
+    """Write a version of the model, which replaces an existing file atomically. Raises UserError if that fails.
 
-    about: metadata, such as the version and its digest. buffers_b: [b], of the version; None for those of the model.
+    metadata: such as the version and its digest. buffers_b: [b] float32; None for the present buffers of `model`.
     """
     with model.using(model_d, buffers_b):
         tensors = (*model.module.named_parameters(), *float_buffers(model.module))
         # safetensors refuses views into one vector.
         owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
-        _write(path, safetensors.save(owned, metadata=dict(about)), keep=True)
+        _write(path, safetensors.save(owned, metadata=dict(metadata)), keep=True)
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
 def _write(path: Path, content: bytes, *, keep: bool) -> None:
-    """Write a temporary file beside the path; `keep`: move it there."""
-    target = path.resolve()  # keeps a link
-    # In a temporary folder: a temporary file would be readable by its owner only.
+    """Write a temporary file beside the path, and move it to the path if `keep`."""
+    target = path.resolve()  # a symbolic link stays
+    # A file of `tempfile` would have mode 0600; a file in a temporary folder has the usual mode.
     with TemporaryDirectory(prefix=".unstale-", dir=target.parent) as folder:
         file = Path(folder) / target.name
         file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Results of groups and runs, their comparison, conservation of updates, and notes at the top of the page."""
+"""Summary and comparison of runs, the check that every update is counted, and the notes at the top of the page."""
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -50,6 +50,7 @@ _PAIRS = (
 
 
 def section(groups: Sequence[Group]) -> Section:
+    """Return the results of groups and runs."""
     runs = [(run, group) for group in groups for run in group.runs]
     tables = [
         Table(
@@ -76,21 +77,21 @@ def notes(groups: Sequence[Group]) -> list[str]:
     return [*_state_notes(runs), *_data_notes(runs), *chain.from_iterable(map(_group_notes, groups))]
 
 
-_MEANING = {
-    State.GOES_ON: "the report shows its state when the report was made",
+_STATE_REMARKS = {
+    State.RUNNING: "versions made after this report are not in it",
     State.BROKEN: "its server died and was not restarted; no acknowledged update is lost",
-    State.OPEN: "this system cannot tell which",
+    State.OPEN: "this system cannot distinguish the two",
     State.STOPPED: "a server can resume it",
 }
 
 
 def _state_notes(runs: Sequence[Run]) -> Iterator[str]:
-    for state, meaning in _MEANING.items():
+    for state, remark in _STATE_REMARKS.items():
         names = [
             f"{run.name} (version {run.version:,} of {run.settings.rounds:,})" for run in runs if run.state is state
         ]
         if names:
-            yield f"{state.value.capitalize()}: {listed(names)}; {meaning}."
+            yield f"{state.value.capitalize()}: {listed(names)}; {remark}."
     simulated = [run.name for run in runs if run.is_simulated]
     if len(simulated) == len(runs):
         yield "Simulated: all times are seconds of virtual time."
@@ -116,8 +117,8 @@ def _group_notes(group: Group) -> Iterator[str]:
         versions = min(one.version, other.version)
         if versions and one.rounds.digest[:versions].equals(other.rounds.digest[:versions]):
             yield (
-                f"{one.name} and {other.name} made bit-identical versions: they are the same run, counted twice in "
-                f"{group.label}, whose interval is too narrow."
+                f"{one.name} and {other.name} made bit-identical versions: they are the same run, counted twice, and "
+                f"the interval of {group.label} is too narrow."
             )
 
 
@@ -155,23 +156,23 @@ def _conservation_row(run: Run) -> tuple[Cell, ...]:
 
 
 def comparison(groups: Sequence[Group], targets: Sequence[float]) -> Section | None:
-    """Return the section, or None if there is nothing to compare."""
-    pairs, left_out = _pairs(groups)
-    of_targets = Table(
+    """Return the costs to reach accuracies and the differences between groups, or None without any."""
+    pairs, left_out = _compared_by_seed(groups)
+    target_table = Table(
         "targets",
         "Rounds, time and updates until the first evaluated version with this accuracy, means over the runs that "
         "reached it",
         _TARGETS,
         [_target_row(group, target) for target in targets for group in groups],
     )
-    of_pairs = Table(
+    pair_table = Table(
         "pairs",
         f"Differences to {groups[0].label} between runs of the same seed, at the last version that all of these runs "
         "measured; the interval is that of the mean (Student's t)",
         _PAIRS,
         pairs,
     )
-    tables = [table for table in (of_targets, of_pairs) if table.rows]
+    tables = [table for table in (target_table, pair_table) if table.rows]
     if not tables and not left_out:
         return None
     title = "Comparison" if len(groups) > 1 else "Reaching an accuracy"
@@ -186,7 +187,7 @@ def _target_row(group: Group, target: float) -> tuple[Cell, ...]:
 
 
 def _reached(run: Run, target: float) -> tuple[int, float, int] | None:
-    """Return version, seconds and aggregated updates at the first evaluation with an accuracy, or None."""
+    """Return version, seconds and aggregated updates of the first evaluation with this accuracy, or None."""
     accurate = run.evaluations[run.evaluations.accuracy_ratio >= target]
     if accurate.empty:
         return None
@@ -195,24 +196,24 @@ def _reached(run: Run, target: float) -> tuple[int, float, int] | None:
     return version, float(accurate.elapsed_s.iloc[0]), int(updates)
 
 
-def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
-    """Compare each group with the first. Return rows, and sentences on comparisons that are left out."""
+def _compared_by_seed(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
+    """Compare each group with the first. Return rows, and a sentence for each comparison that is left out."""
     rows: list[tuple[Cell, ...]] = []
     left_out = []
-    first = _by_seed(groups[0])
+    of_first = _evaluations_by_seed(groups[0])
     for group in groups[1:]:
-        names = f"{group.label} is not compared with {groups[0].label}"
-        own = _by_seed(group)
-        seeds = sorted(own.keys() & first.keys())
-        repeated = [seed for seed in seeds if len(own[seed]) > 1 or len(first[seed]) > 1]
+        problem = f"{group.label} is not compared with {groups[0].label}"
+        of_group = _evaluations_by_seed(group)
+        seeds = sorted(of_group.keys() & of_first.keys())
+        repeated = [seed for seed in seeds if len(of_group[seed]) > 1 or len(of_first[seed]) > 1]
         if repeated:
-            left_out.append(f"{names} by seed {listed(list(map(str, repeated)))}: a group has several runs of it.")
-        pairs = [(own[seed][0], first[seed][0]) for seed in seeds if seed not in repeated]
+            left_out.append(f"{problem} by seed {listed(list(map(str, repeated)))}: a group has several runs of it.")
+        pairs = [(of_group[seed][0], of_first[seed][0]) for seed in seeds if seed not in repeated]
         if not pairs:
             continue
         versions = reduce(pd.Index.intersection, (evaluations.index for pair in pairs for evaluations in pair))
         if versions.empty:
-            left_out.append(f"{names}: no version was evaluated in all of their runs.")
+            left_out.append(f"{problem}: no version was evaluated in all of their runs.")
             continue
         differences = pd.DataFrame([one.loc[versions.max()] - other.loc[versions.max()] for one, other in pairs])
         rows.append(
@@ -226,8 +227,8 @@ def _pairs(groups: Sequence[Group]) -> tuple[list[tuple[Cell, ...]], list[str]]:
     return rows, left_out
 
 
-def _by_seed(group: Group) -> dict[int, list[pd.DataFrame]]:
-    """Return accuracy and loss by version of the runs of each seed."""
+def _evaluations_by_seed(group: Group) -> dict[int, list[pd.DataFrame]]:
+    """Return a data frame for each run by its seed: accuracy and loss, with the version as index."""
     evaluations: dict[int, list[pd.DataFrame]] = {}
     for run in group.evaluated:
         by_version = run.evaluations.set_index("version")[["accuracy_ratio", "loss_nats"]]
