@@ -12,9 +12,8 @@ from unstale.coordinator.settings import CoordinatorSettings
 class VersionReferences:
     """Number of open tasks and unaggregated updates by their base version. Other versions can be deleted.
 
-    A task takes a reference and passes it to its update. The reference is released when the update's round is applied,
-    or when the task closes without an update. New tasks are only on the current version and the `window` versions
-    before it, so these are needed without a reference.
+    A task takes a reference and passes it to its update. It is released when the update's round is applied or the task
+    closes without an update. New tasks may be on the current version and `window` earlier ones: all these are needed.
     """
 
     window: int = 0  # versions
