@@ -87,7 +87,7 @@ class Tasks:
         return self._give_all(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
 
     def give_to_participants(self, *, again: bool = False) -> list[SendTask]:
-        """Draw the participants of a round; those that still work keep their open tasks. again: repeat the draw."""
+        """Draw the participants of a round; those that still work keep their open tasks. again: by another draw."""
         version, clients = self.references.current, self._membership.clients
         key = (version, self.count) if again else (version,)
         chosen = self._choose(self._membership.available, 0, *key)
