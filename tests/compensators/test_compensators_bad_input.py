@@ -120,7 +120,7 @@ def test_local_steps_of_each_training(training, expected):
 
 def test_the_oracle_is_for_simulations_only():
     assert message("oracle") == (
-        "compensator.name is 'oracle', which computes the clients' fresh updates; only `unstale simulate` can, "
+        "compensator.name is 'oracle', which computes the clients' fresh updates and works in `unstale simulate` only, "
         "expected gradient-inversion, first-order, auto or none"
     )
     assert message("auto", switch="oracle") == (

@@ -62,7 +62,7 @@ def test_a_blackout_shows_in_the_time_line_and_a_drop_does_not() -> None:
     }
     seen = played(group)
     quarter = BINS // 4
-    assert seen.groups[0].share_there == (1.0,) * quarter + (0.5,) * quarter + (1.0,) * 2 * quarter
+    assert seen.groups[0].share_available == (1.0,) * quarter + (0.5,) * quarter + (1.0,) * 2 * quarter
     assert (seen.by_time, seen.by_rounds) == (True, False)
 
 
@@ -70,13 +70,13 @@ def test_a_blackout_shows_in_the_time_line_and_a_drop_does_not() -> None:
 def test_a_blackout_shows_on_either_layer(layer: str) -> None:
     group = {"name": "g", "toxics": [{"type": "blackout", "start_s": 50, "end_s": 100, "layer": layer}]}
     (seen,) = played(group).groups
-    assert seen.share_there == (1.0,) * (BINS // 2) + (0.0,) * (BINS // 2)
+    assert seen.share_available == (1.0,) * (BINS // 2) + (0.0,) * (BINS // 2)
 
 
 def test_a_dropout_by_rounds_shows_by_rounds() -> None:
     seen = played({"name": "g", "toxics": [{"type": "dropout", "p": 0.5}]}, clients=100)
     assert (seen.by_time, seen.by_rounds) == (False, True)
-    there = [one for client in seen.groups[0].there for one in client]
+    there = [one for client in seen.groups[0].available for one in client]
     # Binomial(6000, 1/2): sd 38.7; four of them either way.
     assert abs(sum(there) - 3000) < 155
 
@@ -84,7 +84,7 @@ def test_a_dropout_by_rounds_shows_by_rounds() -> None:
 def test_with_nobody_coming_and_going_everybody_is_there() -> None:
     seen = played({"name": "g"})
     assert (seen.by_time, seen.by_rounds) == (False, False)
-    assert seen.groups[0].share_there == (1.0,) * BINS
+    assert seen.groups[0].share_available == (1.0,) * BINS
 
 
 def test_who_is_in_no_group_is_shown_too_and_who_is_in_two_counts_in_both() -> None:
@@ -92,7 +92,7 @@ def test_who_is_in_no_group_is_shown_too_and_who_is_in_two_counts_in_both() -> N
         {"name": "a", "clients": [0, 1], "device": {"task": 1}},
         {"name": "b", "clients": [1, 2], "device": {"task": 2}, "stale_rounds": 7},
     )
-    assert [(one.name, one.played, one.stale_rounds) for one in seen.groups] == [
+    assert [(one.name, one.client_ids, one.stale_rounds) for one in seen.groups] == [
         ("a", (0, 1), None),
         ("b", (1, 2), 7),
         (NO_GROUP, (3,), None),
@@ -103,4 +103,4 @@ def test_who_is_in_no_group_is_shown_too_and_who_is_in_two_counts_in_both() -> N
 def test_of_many_clients_some_are_played() -> None:
     (seen,) = played({"name": "g"}, clients=1000).groups
     assert seen.clients == 1000
-    assert seen.played == tuple(range(0, 1000, 1000 // PLAYED_MAX))
+    assert seen.client_ids == tuple(range(0, 1000, 1000 // PLAYED_MAX))

@@ -12,7 +12,7 @@ def test_the_toxicity_is_the_probability() -> None:
     lost = draws(name="drop")
     for number in range(100):
         flight = message(number=number)
-        assert (way.send(flight) == ()) == lost.are_below(0.2, flight)
+        assert (way.send(flight) == ()) == lost.selects(0.2, flight)
 
 
 def test_a_message_that_is_sent_again_has_another_chance() -> None:

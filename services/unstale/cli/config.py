@@ -27,7 +27,7 @@ def write(file: FileToWrite = Path("unstale.yaml"), force: Force = False) -> Non
 
 @app.command()
 def check(file: FileToCheck) -> None:
-    """Say whether a run could start with this file, variables and options aside."""
+    """Check whether a run can start with this file alone, without variables and options."""
     from unstale.config.build import check as check_parts  # imports torch
 
     check_parts(load(file))
@@ -37,6 +37,6 @@ def check(file: FileToCheck) -> None:
 @app.command()
 @takes_settings(*RUN, "run", "server", "client", "injector", "attack", "simulation", common=COMMON_IN_RUNS)
 def show(settings: Settings) -> None:
-    """Print every key with the value that it has after file, variables and options."""
+    """Print every key with its value from file, variables, options and defaults."""
     text = resolved(settings)
-    print(text if can_show(text) else resolved(settings, only_ascii=True), end="")
+    print(text if can_show(text) else resolved(settings, only_ascii=True), end="")  # lookalikes would change values

@@ -37,7 +37,7 @@ def facts(preview: Preview) -> dict[str, Any]:
                 "stale_rounds": group.stale_rounds,
                 "declined": group.seen.declined / group.seen.tasks,
                 "legs": {leg: {"lost": lost, **_quantiles(seconds)} for leg, seconds, lost in legs(group)},
-                "there": [round(share, 4) for share in group.share_there],
+                "there": [round(share, 4) for share in group.share_available],
             }
             for group in preview.groups
         ],
@@ -98,7 +98,7 @@ def _time_lines(preview: Preview) -> Iterator[str]:
     shades = ", ".join(f"{shade} up to {quarter / 4:.0%}" for quarter, shade in enumerate(SHADES) if quarter)
     yield f"connected clients: {axis(preview)}; {shades}"
     for group in preview.groups:
-        shares = group.share_there
+        shares = group.share_available
         shaded = "".join(SHADES[ceil(share * (len(SHADES) - 1))] for share in shares)
         yield f"{group.name:<{width}} |{shaded}| {sum(shares) / len(shares):.0%}"
 

@@ -1,4 +1,4 @@
-"""The compensator `oracle`: the true fresh update, which only a simulation can compute.
+"""The compensator `oracle`: replaces stale updates by fresh ones, which only a simulation can compute.
 
 Legend: d parameters.
 """
@@ -12,12 +12,12 @@ class OracleSettings(PartSettings):
     counts_as_fresh: bool = setting(
         True,
         "Whether a policy that weighs by staleness treats replaced updates as fresh.",
-        "ours; false is WKAFL's released code: fresh gradients, stale counters",
+        "ours; WKAFL's released code does not: it pairs fresh gradients with stale counters",
     )
 
 
 class Oracle(Compensator[OracleSettings]):
-    """Replaces a stale update by the one that its client computes from the current model: the bound for estimates.
+    """Replaces a stale update by that of its client on the current model: no estimate of it can be closer.
 
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#oracle
     """
@@ -29,10 +29,10 @@ class Oracle(Compensator[OracleSettings]):
     def __init__(self, settings: OracleSettings, context: CompensatorContext) -> None:
         super().__init__(settings, context)
         context.steps.check_known("compensator.name oracle")
-        if context.network is not None and context.fresh_update is None:
+        if context.network is not None and context.fresh_update is None:  # without a network, settings are checked only
             raise UserError(
-                "compensator.name is 'oracle', which computes the clients' fresh updates; only `unstale simulate` can, "
-                "expected gradient-inversion, first-order, auto or none"
+                "compensator.name is 'oracle', which computes the clients' fresh updates and works in "
+                "`unstale simulate` only, expected gradient-inversion, first-order, auto or none"
             )
 
     def make(self, stale: StaleRound) -> Made:

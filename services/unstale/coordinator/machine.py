@@ -113,10 +113,10 @@ class Coordinator(CoordinatorState):
         self.pending.append(update)
         client.unaggregated += 1
         if self.trigger.frees_sender:
-            self.tasks.answer(client, State.WAITING)
+            self.tasks.close_with_update(client, State.WAITING)
             self._give_tasks(actions)
         else:
-            self.tasks.answer(client, State.CONTRIBUTED)
+            self.tasks.close_with_update(client, State.CONTRIBUTED)
         self._check_round(actions)
 
     def _round_applied(self, event: events.RoundApplied, actions: list[Action]) -> None:

@@ -53,7 +53,7 @@ class CoordinatorState:
         if not self.trigger.in_rounds:
             self._give_tasks(actions, first)
         elif self.membership.active or self.pending:
-            actions.extend(self.tasks.to_participants())
+            actions.extend(self.tasks.give_to_participants())
             if self.trigger.wait_s is not None:
                 self._set_timer(DEADLINE, self.now_s + self.trigger.wait_s, actions)
         else:
@@ -98,12 +98,12 @@ class CoordinatorState:
         if self.membership.unavailable and self.round.take() is not None:
             return
         if self.trigger.in_rounds:
-            actions.extend(self.tasks.to_participants(again=True))
+            actions.extend(self.tasks.give_to_participants(again=True))
         else:
             self._give_tasks(actions)
 
     def _forget_versions(self, actions: list[Action]) -> None:
-        unneeded = self.references.unneeded()
+        unneeded = self.references.take_unneeded()
         if unneeded and self.phase is not Phase.FINISHED:
             actions.extend(ForgetVersion(version=version) for version in unneeded)
 
@@ -149,7 +149,7 @@ class CoordinatorState:
         self.tasks.close(client, State.UNAVAILABLE)
         self._forget_versions(actions)
         if self.trigger.in_rounds and self.phase is Phase.OPEN:
-            actions.extend(self.tasks.to_another(excluded=self.round.failed_clients))
+            actions.extend(self.tasks.give_to_substitute(excluded=self.round.failed_clients))
         self._give_tasks(actions)
         self._check_round(actions)
 
@@ -180,7 +180,7 @@ class CoordinatorState:
             rounds = 2 if self.phase is Phase.OPEN else 1
             if self.pending.ready >= rounds * self._round_size:
                 return
-        actions.extend(self.tasks.to_idle(first))
+        actions.extend(self.tasks.give_to_waiting(first))
 
     # Timers and the end of the run.
 

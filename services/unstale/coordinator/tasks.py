@@ -1,4 +1,4 @@
-"""Opens and closes tasks, and counts the versions of the model that they need."""
+"""Opens and closes tasks, and counts their references to model versions."""
 
 from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass, field
@@ -10,20 +10,20 @@ from unstale.coordinator.settings import CoordinatorSettings
 
 @dataclass(slots=True, eq=False)
 class VersionReferences:
-    """Number of open tasks and unaggregated updates by their base version.
+    """Number of open tasks and unaggregated updates by their base version. Other versions can be deleted.
 
-    A task takes a reference and passes it to its update; it is released when that round is applied, or with a task
-    without an update. The current version and the `window` versions before it, on which tasks may be given, need none.
+    A task takes a reference and passes it to its update. It is released when the update's round is applied or the task
+    closes without an update. New tasks may be on the current version and `window` earlier ones: all these are needed.
     """
 
-    window: int = 0
+    window: int = 0  # versions
     current: int = 0
     counts: dict[int, int] = field(default_factory=lambda: {0: 0})
-    dropped: list[int] = field(default_factory=list)  # became unneeded since the last call of `unneeded`
+    dropped: list[int] = field(default_factory=list)  # unneeded since the last call of `take_unneeded`
 
     @property
     def needed(self) -> Container[int]:
-        """Versions that are needed."""
+        """Versions that are referenced or in the window."""
         return self.counts
 
     def take(self, version: int) -> None:
@@ -41,17 +41,17 @@ class VersionReferences:
         """Make the next version the current one."""
         self.current += 1
         self.counts[self.current] = 0
-        leaves_window = self.current - self.window - 1
-        if leaves_window >= 0:
-            self._drop_if_unneeded(leaves_window)
+        out_of_window = self.current - self.window - 1
+        if out_of_window >= 0:
+            self._drop_if_unneeded(out_of_window)
 
-    def unneeded(self) -> list[int]:
+    def take_unneeded(self) -> list[int]:
         """Versions that became unneeded since the last call, ascending."""
         versions, self.dropped = sorted(self.dropped), []
         return versions
 
     def _drop_if_unneeded(self, version: int) -> None:
-        # References are only taken in the window, so a version outside of it never gets new ones.
+        # New references are only to versions in the window: a version outside of it stays unneeded.
         if self.counts[version] == 0 and version < self.current - self.window:
             del self.counts[version]
             self.dropped.append(version)
@@ -59,12 +59,12 @@ class VersionReferences:
 
 @dataclass(slots=True, eq=False)
 class Tasks:
-    """The tasks of all clients. The client's state, the version reference and the count change together."""
+    """The tasks of all clients. Each method changes client state, version references and `count` together."""
 
     _settings: CoordinatorSettings
     _membership: Membership
-    references: VersionReferences = field(init=False)  # a task takes one and passes it to its update
-    count: int = 0  # of tasks given
+    references: VersionReferences = field(init=False)
+    count: int = 0  # tasks given in the run
 
     def __post_init__(self) -> None:
         self.references = VersionReferences(window=self._settings.stale_rounds_max)
@@ -73,41 +73,41 @@ class Tasks:
         settings = self._settings
         return settings.selector_part.choose(candidates, busy=busy, seed=settings.seed, key=key)
 
-    def to_idle(self, first: tuple[Contribution, ...] = ()) -> list[SendTask]:
-        """Fill the selector's places with waiting clients; senders of `first` come first, in this order."""
+    def give_to_waiting(self, applied: tuple[Contribution, ...] = ()) -> list[SendTask]:
+        """Give tasks to waiting clients that the selector chooses, in the order of their updates in `applied`."""
         membership = self._membership
         if not membership.waiting:
             return []
         chosen = self._choose(membership.waiting, membership.busy, self.references.current, self.count)
-        if len(chosen) == 1:  # the usual case after an update: no order to keep
+        if len(chosen) == 1:  # the usual case after an update
             return [self.give(membership.clients[chosen[0]])]
-        if not first:
-            return self._to(chosen)
-        rank = {contribution.client_id: index for index, contribution in enumerate(first)}
-        return self._to(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
+        if not applied:
+            return self._give_all(chosen)
+        rank = {contribution.client_id: index for index, contribution in enumerate(applied)}
+        return self._give_all(sorted(chosen, key=lambda client_id: rank.get(client_id, len(rank))))
 
-    def to_participants(self, *, again: bool = False) -> list[SendTask]:
-        """Choose the participants of a round; stragglers take part with their open tasks. again: by another draw."""
+    def give_to_participants(self, *, again: bool = False) -> list[SendTask]:
+        """Draw the participants of a round; those that still work keep their open tasks. again: by another draw."""
         version, clients = self.references.current, self._membership.clients
         key = (version, self.count) if again else (version,)
         chosen = self._choose(self._membership.available, 0, *key)
-        return self._to([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
+        return self._give_all([client_id for client_id in chosen if clients[client_id].state is State.WAITING])
 
-    def to_another(self, excluded: Set[int]) -> list[SendTask]:
-        """Give the place of a participant that declined to a waiting client that is not excluded."""
+    def give_to_substitute(self, excluded: Set[int]) -> list[SendTask]:
+        """Replace a participant that declined its task by a waiting client that is not excluded."""
         size = self._settings.selector_part.size
         if size is None:
             return []
         candidates = self._membership.waiting
         if excluded:
             candidates = [client_id for client_id in candidates if client_id not in excluded]
-        return self._to(self._choose(candidates, size - 1, self.references.current, self.count))
+        return self._give_all(self._choose(candidates, size - 1, self.references.current, self.count))
 
     def give(self, client: Client) -> SendTask:
         """Open the next task of a waiting client."""
         client_id, number = client.client_id, client.tasks.count
         task_id = client.tasks.give()
-        # t - T for a client that is T rounds stale, once there is such a version.
+        # A client with a configured staleness trains on an earlier version, once there is one.
         version, stale = self.references.current, self._settings.stale_rounds.get(client_id, 0)
         version -= stale if version >= stale else 0
         client.base_version = version
@@ -117,16 +117,16 @@ class Tasks:
         return SendTask(client_id=client_id, task_id=task_id, version=version, number=number)
 
     def close(self, client: Client, state: State) -> None:
-        """End the open task of a client without an update, and change the client's state."""
+        """Close the open task of a client without an update, and change the client's state."""
         self.references.release(client.base_version)
-        self.answer(client, state)
+        self.close_with_update(client, state)
 
-    def answer(self, client: Client, state: State) -> None:
-        """End the open task of a client with an update, which keeps the version reference."""
+    def close_with_update(self, client: Client, state: State) -> None:
+        """Close the open task of a client whose update is accepted: the update keeps the version reference."""
         client.tasks.open_id = None
         self._membership.move(client, state)
 
-    def _to(self, client_ids: Sequence[int]) -> list[SendTask]:
+    def _give_all(self, client_ids: Sequence[int]) -> list[SendTask]:
         clients = self._membership.clients
-        # In descending order: `waiting` is a list, and its last element is removed without moving the others.
+        # Ids are mostly ascending, as in the list `waiting`: from its end, a removal moves the fewest elements.
         return [self.give(clients[client_id]) for client_id in reversed(client_ids)][::-1]

@@ -9,7 +9,7 @@ from unstale.journal import checkpoints, resumption
 from unstale.journal.database import BOOT, Conservation, Database
 from unstale.journal.disk import DamagedError, boot
 from unstale.journal.resumption import DURABILITY, ENDED, RUN_ID
-from unstale.journal.rundir import RunDirectory, put_back_settings
+from unstale.journal.rundir import RunDirectory, restore_config
 from unstale.journal.segments import Segments
 
 
@@ -32,7 +32,7 @@ def restore(path: Path) -> Restored:
     Raises UserError where it is not a run directory, is in use or is damaged; nothing has changed then.
     """
     with ExitStack() as stack:
-        put_back_settings(path)
+        restore_config(path)
         directory = RunDirectory.take(path)
         stack.callback(directory.close)
         database = Database(directory.database, takes_loss=True)

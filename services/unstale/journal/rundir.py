@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +31,7 @@ SET_ASIDE = "set-aside"
 SETTINGS = "config"  # key in the table meta: the text of `config.yaml` when the last server started
 
 _CONFIG_PART = f".{CONFIG}{PART}"
-_NAMES = (
+_NAMES = (  # all files and folders of a run; none may be a symbolic link
     *(CONFIG, _CONFIG_PART, LOCK, SEGMENTS, CHECKPOINTS, COMPENSATIONS, TRANSFERS, SET_ASIDE),
     *(f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", "-newest")),
 )
@@ -43,29 +44,29 @@ _FREE_KEYS = frozenset(
     )
 )
 _ADMISSION_KEYS = frozenset({"server.norm_max", "server.num_examples_max"})
-_CLIENTS_SECTIONS = frozenset({"attack"})
-"""Free keys concern paths, execution and observation: they may change when a run resumes. All others may change a bit
-of the model. So may admission keys and sections of clients, which may change all the same: verdicts are recorded, and
-no server reads sections of clients. Ends of leases and quarantine are recorded too, so `server.lease_s` is free.
+_CLIENT_SECTIONS = frozenset({"attack"})
+"""Keys that may change when a run resumes. Free keys concern paths, execution and observation only; `server.lease_s` is
+one, because ends of leases and quarantine are recorded. Admission keys and client sections can change the model, but
+verdicts are recorded, and no server reads client sections.
 """
 
 
 def decides(key: str) -> bool:
-    """Whether a key, by its full name, may change a bit of the model or a verdict."""
+    """Whether a key, by its full name, can change a bit of the model or a verdict."""
     section = key.partition(".")[0] if "." in key else ""
     return key in _ADMISSION_KEYS or not (section in _FREE_SECTIONS or key in _FREE_KEYS)
 
 
 class RunDirectory:
-    """The directory of one run: `open` for the process that writes to it, `look` for readers."""
+    """The directory of one run: `open` and `take` lock it to write, `look` reads."""
 
     def __init__(self, path: Path, settings: Settings, *, is_new: bool, locks: ExitStack) -> None:
         self.path = path
-        self.settings = settings  # as resolved when the run began
+        self.settings = settings  # with which the run began
         self.is_new = is_new  # nothing is stored yet
         self.config, self.lock, self.database = path / CONFIG, path / LOCK, path / DATABASE
         self.segments, self.checkpoints = path / SEGMENTS, path / CHECKPOINTS
-        self.compensations = path / COMPENSATIONS  # estimates of rounds, a file for each version
+        self.compensations = path / COMPENSATIONS  # estimates of compensators, one file per version
         self.transfers = path / TRANSFERS  # partial updates that arrive in chunks
         self._locks = locks
 
@@ -73,7 +74,7 @@ class RunDirectory:
     def open(cls, path: Path, settings: Settings) -> Self:
         """Create or open the directory, and lock it until `close`.
 
-        Raises UserError where another process has it, its settings differ, or it is not the directory of a run.
+        Raises UserError if another process has locked it, its settings differ, or it has files but no run.
         """
         with user_errors("open the run directory", path):
             private_folder(path)
@@ -92,30 +93,30 @@ class RunDirectory:
             locks = _locked(path)
         with ExitStack() as stack, user_errors("write to the run directory", path):
             stack.enter_context(locks)
-            first_settings = _prepared(path, settings)
-            is_new = not _has_database(path)
+            first_settings = _prepare(path, settings)
+            is_new = not _has_begun(path)
             if is_new:
-                _check_no_rows(path)
-                os.close(_open_private(str(path / DATABASE), os.O_RDWR | os.O_CREAT))  # SQLite keeps its mode
+                _check_no_stored_data(path)
+                os.close(_open_private(str(path / DATABASE), os.O_RDWR | os.O_CREAT))  # SQLite keeps this mode
             locks = stack.pop_all()
         return cls(path, first_settings, is_new=is_new, locks=locks)
 
     @classmethod
     def take(cls, path: Path) -> Self:
-        """Open the directory of a run that has begun, with its own settings. Raises UserError as `open`."""
+        """Open and lock the directory of a run that has begun, with its own settings. Raises UserError as `open`."""
         return cls.open(path, cls.look(path).settings)
 
     @classmethod
     def look(cls, path: Path) -> Self:
-        """Open a directory for reading, while a server may write to it. Raises UserError if it is not that of a run."""
+        """Open the directory of a run that has begun to read it, without a lock. Raises UserError for others."""
         if not (path / CONFIG).is_file():
-            _check_has_nothing(path)
+            _check_no_database(path)
             raise UserError(
                 f"{path} is not the directory of a run, expected one with {CONFIG} and {DATABASE}, as `unstale server "
                 "--run` creates it"
             )
-        if not _has_database(path):
-            _check_no_rows(path)
+        if not _has_begun(path):
+            _check_no_stored_data(path)
             raise UserError(
                 f"the run in {path} has not begun yet: there is no {DATABASE}; start `unstale server` on it"
             )
@@ -123,12 +124,12 @@ class RunDirectory:
 
     @classmethod
     def of_files(cls, path: Path) -> Self:
-        """Only the paths of files."""
+        """The paths of a directory that is not read: `settings` are defaults."""
         return cls(path, Settings(), is_new=False, locks=ExitStack())
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files; a server may write to them meanwhile. Any thread."""
+        """Size of all files, also while a server writes to them. Any thread."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -141,19 +142,19 @@ class RunDirectory:
         self._locks.close()
 
 
-def _check_has_nothing(path: Path) -> None:
+def _check_no_database(path: Path) -> None:
     if (path / DATABASE).exists():
-        remedy = _remedy(path, recorded_text(path / DATABASE))
-        raise DamagedError(f"{path / CONFIG} is missing beside {DATABASE}; {remedy}")
+        text = recorded_text(path / DATABASE)
+        raise DamagedError(f"{path / CONFIG} is missing beside {DATABASE}; {_remedy(path, text)}")
 
 
-def _has_database(path: Path) -> bool:
-    """Whether there is a database; a server that was killed may leave an empty file."""
+def _has_begun(path: Path) -> bool:
+    """Whether the run has a database. A killed server may leave an empty file, which counts as none."""
     database = path / DATABASE
     return database.exists() and database.stat().st_size > 0
 
 
-def _check_no_rows(path: Path) -> None:
+def _check_no_stored_data(path: Path) -> None:
     if any((path / SEGMENTS).glob("*")) or any((path / CHECKPOINTS).glob("*")):
         raise DamagedError(
             f"{path / DATABASE} is missing or empty beside stored data; put it back from a copy, or name another "
@@ -162,10 +163,10 @@ def _check_no_rows(path: Path) -> None:
 
 
 def _locked(path: Path) -> ExitStack:
-    """Locks of the directory and of the file `lock`, which may be deleted while a server runs."""
+    """Lock the directory and its file `lock`, which alone may be deleted and created again while a server runs."""
     in_use = f"{path} is in use by another process; end that server, or name another --run directory"
     with ExitStack() as stack:
-        stack.callback(os.close, locked(path, in_use, os.O_RDONLY | os.O_DIRECTORY))  # harder to delete than a file
+        stack.callback(os.close, locked(path, in_use, os.O_RDONLY | os.O_DIRECTORY))
         stack.callback(os.close, locked(path / LOCK, in_use))
         return stack.pop_all()
 
@@ -174,26 +175,23 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | NOFOLLOW, 0o600)
 
 
-# --- the settings ---
-
-
-def _prepared(path: Path, settings: Settings) -> Settings:
-    """Create or check the settings and folders of a run; returns the settings with which it began."""
+def _prepare(path: Path, settings: Settings) -> Settings:
+    """Create or check settings and folders of a run; returns the settings with which it began. Raises UserError."""
     if (path / CONFIG).exists():
         recorded = _settings_of(path)
-        for key, before, now in _different(recorded, settings):
+        for key, before, now in _changed_keys(recorded, settings):
             raise UserError(
                 f"{key} is {shown(now)}, but the run in {path} began with {shown(before)}; use that value, or name "
                 "another --run directory"
             )
         settings = recorded
     else:
-        _check_has_nothing(path)
+        _check_no_database(path)
         _write_config(path, f"# The settings of this run, as they were resolved when it began.\n{resolved(settings)}")
     for name in (SEGMENTS, CHECKPOINTS, COMPENSATIONS):
         (path / name).mkdir(mode=0o700, exist_ok=True)
     for name in (CHECKPOINTS, COMPENSATIONS):
-        for part in (path / name).glob(f".*{PART}"):  # of a server that was killed
+        for part in (path / name).glob(f".*{PART}"):  # left by a killed server
             part.unlink()
     sync_folder(path)
     return settings
@@ -208,53 +206,57 @@ def _write_config(path: Path, text: str) -> None:
     part.replace(path / CONFIG)
 
 
-def put_back_settings(path: Path) -> bool:
-    """Write `config.yaml` from `run.db` if it is missing or damaged; returns whether it was written.
+def restore_config(path: Path) -> None:
+    """Write `config.yaml` from its copy in `run.db` if it is missing or damaged, and there is a copy.
 
-    Raises UserError where another process has the directory, or the file cannot be written.
+    Raises UserError if another process has locked the directory, or the file cannot be written.
     """
     text = recorded_text(path / DATABASE)
     if text is None:
-        return False
+        return
     with _locked(path), user_errors("write to the run directory", path):
         with suppress(DamagedError):
             if (path / CONFIG).is_file():
                 _settings_of(path)
-                return False
+                return
         _write_config(path, text)
         sync_folder(path)
-    return True
 
 
 def recorded_text(database: Path) -> str | None:
-    """`config.yaml` as recorded in a database; None without it, or where the database cannot be read."""
+    """Text of `config.yaml` in a database; None if it has none, does not exist or cannot be read."""
     if not database.exists():
         return None
     try:
         with reported(database, "read"), closing(Connection(database, read_only=True)) as connection:
             return next((text or None for _, text in connection.select(META, "WHERE key = ?", SETTINGS)), None)
-    except UserError:  # raised again when the run opens it
+    except UserError:  # callers open the database later, and report the error then
         return None
 
 
 def _parsed(text: str) -> Settings | None:
-    """The settings in a text, None where another version of unstale wrote it."""
+    """The settings in a text; None for a text that this version of unstale cannot load."""
     try:
-        return Settings(**Settings(**yaml.load(text, Loader)).model_dump(exclude_defaults=True))  # noqa: S506  (a SafeLoader)
+        return _without_defaults(Settings(**yaml.load(text, Loader)))  # noqa: S506  (a SafeLoader)
     except (yaml.YAMLError, ValidationError, TypeError):
         return None
 
 
+def _without_defaults(settings: Settings) -> Settings:
+    """The same settings, in which values that equal their defaults count as not given."""
+    return Settings(**settings.model_dump(exclude_defaults=True))
+
+
 def _settings_of(path: Path) -> Settings:
-    """Settings of the run when it began; defaults count as not given."""
+    """Settings of the run when it began. Raises DamagedError if they cannot be read or were changed since."""
     text = recorded_text(path / DATABASE)
     try:
-        settings = Settings(**load(path / CONFIG).model_dump(exclude_defaults=True))
+        settings = _without_defaults(load(path / CONFIG))
     except UserError as error:
         raise DamagedError(f"the settings of the run cannot be read: {error}; {_remedy(path, text)}") from None
     recorded = None if text is None else _parsed(text)
     if recorded is not None:
-        for key, before, now in _different(recorded, settings):
+        for key, before, now in _changed_keys(recorded, settings):
             raise DamagedError(
                 f"{path / CONFIG} was changed: {key} is {shown(now)}, and the run began with {shown(before)}; "
                 f"{_remedy(path, text)}"
@@ -263,14 +265,14 @@ def _settings_of(path: Path) -> Settings:
 
 
 def _remedy(path: Path, text: str | None) -> str:
-    """Remedy for a damaged `config.yaml`. text: its copy in `run.db`."""
+    """The advice in errors about a damaged `config.yaml`. text: its copy in `run.db`."""
     if text is None:
         return "put it back from a copy, or name another --run directory"
     return f"put it back from a copy, or run `unstale restore {path}`, which writes it again from {DATABASE}"
 
 
-def _different(recorded: Settings, settings: Settings) -> Iterator[tuple[str, Any, Any]]:
-    """Keys that must not change and have changed, with both values."""
+def _changed_keys(recorded: Settings, settings: Settings) -> Iterator[tuple[str, Any, Any]]:
+    """Keys that have changed and must not, each with its former and present value."""
     before, now = _values(recorded), _values(settings)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
@@ -278,16 +280,14 @@ def _different(recorded: Settings, settings: Settings) -> Iterator[tuple[str, An
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    """Values that must not change, by key; each setting of the policy has a key."""
+    """Values that must not change, by key; settings in open sections have a key each."""
     values: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.section in _CLIENTS_SECTIONS or key.name in _ADMISSION_KEYS or not decides(key.name):
+        if key.section in _CLIENT_SECTIONS or key.name in _ADMISSION_KEYS or not decides(key.name):
             continue
-        value: Any = settings
-        for part in key.name.split("."):
-            value = getattr(value, part)
+        value = attrgetter(key.name)(settings)
         if key.name in OPEN_SECTIONS:
-            values |= {f"{key.name}.{name}": own for name, own in value.items()}
+            values |= {f"{key.name}.{name}": setting for name, setting in value.items()}
         else:
             values[key.name] = value
     return values

@@ -1,4 +1,4 @@
-"""What the keys of the configuration are made of: limits, types, addresses, and a group of keys."""
+"""Building blocks of the configuration: limits, types, addresses, fields and sections."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -12,14 +12,13 @@ from unstale.errors import UserError
 CLIENTS_MAX = 1_000_000  # the wire contract's limit
 SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
 SEED_MAX = 2**63 - 1  # the wire contract's limit
-THREADS_MAX = 1024  # more cores than a machine has
+THREADS_MAX = 1024  # above the cores of any machine
 NAME_MAX = 128  # the wire contract's limit
-TEXT_MAX = 4096  # a path or an address; what is longer was pasted by mistake
+TEXT_MAX = 4096  # characters of a path or an address
 
 Name = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
-
 
 NOUNS: dict[Any, str] = {
     bool: "true or false",
@@ -28,22 +27,22 @@ NOUNS: dict[Any, str] = {
     str: "a text",
     dict: "a mapping",
 }
-"""The types of values in words."""
+"""Nouns for the types of values, in error messages and descriptions."""
 
 
 def range_of(metadata: Sequence[Any]) -> str:
-    """The bounds of a field in words, such as `from 1 to 1,024`; "" without bounds. metadata: of the field."""
+    """The bounds in the metadata of a field, in words, such as `from 1 to 1,024`; "" without bounds."""
     bounds = {
         attribute: f"{getattr(bound, attribute):,}".removesuffix(".0")
         for bound in metadata
         for attribute in ("ge", "gt", "le", "lt", "min_length", "max_length")
         if hasattr(bound, attribute)
     }
-    if "max_length" in bounds:
+    if "min_length" in bounds and "max_length" in bounds:
         return f"of {bounds['min_length']} to {bounds['max_length']} characters"
     if "ge" in bounds and "le" in bounds:
         return f"from {bounds['ge']} to {bounds['le']}"
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >=", "max_length": "of length <="}
     return " and ".join(f"{signs[attribute]} {number}" for attribute, number in bounds.items())
 
 
@@ -69,25 +68,25 @@ HttpAddress = Annotated[Text, AfterValidator(_checked_http_address)]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address `tcp://HOST:PORT`."""
+    """Whether an address `tcp://HOST:PORT` is certainly reachable from this machine only."""
     host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return False  # a name, an interface or *: who can reach it is not known here
+        return False  # a name, an interface or *: may be reachable from other machines
 
 
-def check_link(name: str, address: str, keys: str, given: str | None, *, insecure: bool) -> None:
-    """Raise UserError when a link would be in plain text to another machine.
+def check_link(address_key: str, address: str, path_key: str, path: str | None, *, insecure: bool) -> None:
+    """Raise UserError when a link to another machine would be in plain text, unless `insecure` permits it.
 
-    name, keys: keys of the configuration, which hold the address and what is given of keys.
+    path: of the key files for encryption. address_key, path_key: configuration keys of address and path.
     """
-    if given is None and not insecure and not is_loopback(address):
+    if path is None and not insecure and not is_loopback(address):
         raise UserError(
-            f"{name} is {address!r}, on another machine, expected {keys} too, "
-            f"or {name.partition('.')[0]}.insecure true for plain text"
+            f"{address_key} is {address!r}, on another machine, expected {path_key} too, "
+            f"or {address_key.partition('.')[0]}.insecure true for plain text"
         )
 
 
@@ -97,11 +96,9 @@ def setting(
     """A key of the configuration, as a field of a `Section`.
 
     Args:
-        default: Of the key.
-        description: For people.
-        unit: Of the value; "" for none.
+        unit: "" for none.
         expected: Type and range in words, if they do not follow from the type and the bounds.
-        null_is: Default of the part where the key is null: a value, or values by the name of the part.
+        null_is: Value where the key is null: one for all parts, or one for each name of a part.
         bounds: As for pydantic's `Field`.
     """
     extra = {"unit": unit, "expected": expected, "null_is": null_is}
@@ -110,6 +107,6 @@ def setting(
 
 
 class Section(BaseModel):
-    """A group of keys. Frozen; unknown keys and numbers that are no number are refused."""
+    """A group of configuration keys. Frozen; rejects unknown keys, NaN and infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

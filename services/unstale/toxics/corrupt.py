@@ -1,4 +1,4 @@
-"""Damaged messages."""
+"""The toxic `corrupt`: flips bits of messages."""
 
 from dataclasses import replace
 from typing import Literal
@@ -12,9 +12,9 @@ from unstale.toxics.toxic import Toxic
 
 
 class Corrupt(Toxic):
-    """`bits` different bits are flipped. A message without such a part is not changed.
+    """Flips `bits` different bits in the part `where` of a message. A message without this part is not changed.
 
-    Nearly all bits of a task or an update are its payload: `where: header` damages the others.
+    `anywhere` rarely hits the header of a task or an update, because nearly all their bits are payload.
     """
 
     type = "corrupt"
@@ -22,7 +22,7 @@ class Corrupt(Toxic):
     messages: tuple[MessageType, ...] | None = Field(
         ("task", "update", "chunk"),
         min_length=1,
-        description="Types of messages that it touches. Only chunks have a checksum: a hello or a welcome with a "
+        description="Types of messages that it changes. Only chunks have a checksum: a hello or a welcome with a "
         "flipped bit may name another client or other settings.",
     )
     bits: int = Field(1, ge=1, le=4096, description="Flipped bits of a message; all bits if it has fewer.")

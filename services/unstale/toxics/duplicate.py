@@ -1,4 +1,4 @@
-"""Copies of messages."""
+"""The toxic `duplicate`: sends copies of messages."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from unstale.toxics.toxic import Toxic
 
 
 class Duplicate(Toxic):
-    """The message itself, and `copies` of it, each a draw of `after` later.
+    """Sends a message and `copies` copies of it, each with its own delay, drawn from `after`.
 
-    A copy without a delay keeps its position behind the message. Other messages may overtake a later copy.
+    A copy without a delay directly follows the message. Other messages may overtake a copy with a delay.
     """
 
     type = "duplicate"

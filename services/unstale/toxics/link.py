@@ -118,7 +118,7 @@ class ToxicLink:
     ) -> tuple[InFlightMessage, ...]:
         # The draw of toxicity is equal at the start and at the end. Nothing touches a declined task or a cut.
         toxic = applied.toxic
-        if flight.declined or flight.cuts or not rngs.are_below(toxic.toxicity, flight):
+        if flight.declined or flight.cuts or not rngs.selects(toxic.toxicity, flight):
             return (flight,)
         flights = toxic.apply_at_the_end(flight, rngs) if at_the_end else toxic.apply(flight, rngs)
         if flights != (flight,) and toxic.name not in self._touched_by:

@@ -55,14 +55,14 @@ class GroupSeen:
     name: str
     clients: int  # their number
     stale_rounds: int | None
-    played: tuple[int, ...]  # ids of the simulated clients, sorted
+    client_ids: tuple[int, ...]  # of the simulated clients, ascending
     seen: Seen
-    there: tuple[tuple[bool, ...], ...]  # availability of each of them in each of `BINS` parts of the time
+    available: tuple[tuple[bool, ...], ...]  # whether each of them is, in each of `BINS` parts of the time
 
     @property
-    def share_there(self) -> tuple[float, ...]:
+    def share_available(self) -> tuple[float, ...]:
         """Share of the clients that are available, in each part of the time."""
-        return tuple(sum(bin_) / len(bin_) for bin_ in zip(*self.there, strict=True))
+        return tuple(sum(bin_) / len(bin_) for bin_ in zip(*self.available, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +109,15 @@ def preview(
     groups = []
     for name, clients in members.items():
         sample = _sample(sorted(clients))
-        seen, there = zip(*map(simulated, sample), strict=True)
+        seen, available = zip(*map(simulated, sample), strict=True)
         groups.append(
             GroupSeen(
                 name=name,
                 clients=len(clients),
                 stale_rounds=stale_rounds.get(name),
-                played=sample,
+                client_ids=sample,
                 seen=Seen.of_all(seen),
-                there=there,
+                available=available,
             )
         )
     return Preview(seconds=seconds, by_time=not all(by_rounds), by_rounds=any(by_rounds), groups=tuple(groups))

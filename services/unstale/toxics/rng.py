@@ -1,7 +1,6 @@
-"""The random numbers of one toxic, keyed by toxic, client and message alone.
+"""Random numbers of one toxic, which depend on run seed, toxic, client and message only.
 
-A scenario therefore repeats exactly, whatever the order in which messages arrive. A generator costs 20 us and is made
-on demand.
+A scenario therefore repeats exactly in any order of arrival. A generator costs 20 us, so it is made on demand.
 """
 
 from typing import Any
@@ -11,27 +10,27 @@ from unstale.seeds import Generator, Stream, stream
 from unstale.toxics.in_flight import MESSAGE_TYPES, Direction, InFlightMessage
 
 _DIRECTIONS = (Direction.UP, Direction.DOWN)
-_OF_MESSAGES, _OF_CLIENTS, _OF_TOXICITY = 0, 1, 2
+_OF_MESSAGES, _OF_CLIENTS, _OF_TOXICITY = 0, 1, 2  # part of the key: another value changes all draws
 
 
 class ToxicRng:
-    """Generators of one toxic. seed: of the run. name: unique in a scenario."""
+    """Generators of one toxic. seed: of the run. name: of the toxic, unique in a scenario."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.seed = seed
-        self.cache: dict[int, Any] = {}  # values that a toxic derives from these draws, by client
+        self.cache: dict[int, Any] = {}  # for the toxic: values that it derives from its draws, by client
         self._key = crc32(name.encode())
 
     def of_message(self, flight: InFlightMessage) -> Generator:
-        """A generator for the effects on one message."""
+        """A generator for the effects on one message; each call starts the same sequence."""
         return self._keyed(_OF_MESSAGES, flight)
 
-    def are_below(self, toxicity: float, flight: InFlightMessage) -> bool:
-        """Whether a message belongs to the share that is touched."""
+    def selects(self, toxicity: float, flight: InFlightMessage) -> bool:
+        """Whether a message is in the random share `toxicity` of the messages."""
         return toxicity >= 1 or float(self._keyed(_OF_TOXICITY, flight).random()) < toxicity
 
     def of_client(self, client_id: int, chapter: int = 0) -> Generator:
-        """A generator for a client. chapter: number in a sequence of generators."""
+        """A generator for a client. chapter: index of the time slice, for a toxic with a generator for each."""
         return stream(self.seed, Stream.TOXICS, self._key, _OF_CLIENTS, client_id, chapter)
 
     def _keyed(self, purpose: int, flight: InFlightMessage) -> Generator:

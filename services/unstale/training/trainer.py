@@ -20,7 +20,7 @@ from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_
 from unstale.training.partition import Indices, VariantStream
 
 PENDING_MAX = 16
-"""Updates of one client without a verdict; beyond it the oldest is forgotten.
+"""Maximum of a client's updates that wait for a verdict, whose state is stored; more remove the oldest.
 
 A client has one task at a time, so there are several only if verdicts were lost in transit.
 """
@@ -38,48 +38,48 @@ class TaskOptions(TypedDict, total=False):
 class _ClientExamples:
     inputs_nX: Tensor
     labels_n: Tensor
-    replaced: int = 0  # examples that later ones have replaced
+    replaced: int = 0  # number of initial examples that later ones have replaced, in the order of `VariantStream`
 
 
 @dataclass(eq=False, repr=False)
 class Trainer:
     """Trains any of the clients. An update depends on its task and its client's state only, not on earlier training.
 
-    The state of a client is on the host, one vector [d] per name: N clients that train with `moon` or `scaffold` need
-    N * d numbers. One thread at a time.
+    The state of a client is on the host, one vector [d] per name: with `moon` or `scaffold` each client needs d
+    numbers. One thread at a time.
     """
 
     dataset: Dataset
     partitions: Sequence[Indices]  # of the training examples, by client id; gathered when the client first trains
-    model: FlatModel  # the workspace of all clients
+    model: FlatModel  # workspace that every training overwrites
     training: LocalTraining
     seed: int
     _: KW_ONLY
     test_partitions: Sequence[Indices] | None = None  # of the test examples, by client id; None if clients have none
-    changes: VariantStream | None = None  # the examples of clients at each version; None for data that does not change
+    changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
     _examples: dict[int, _ClientExamples] = field(default_factory=dict, init=False)
     _kept: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
     _pending: dict[int, dict[int, Mapping[str, Tensor]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._draws = draws(self.model.module)
+        self._has_draws = draws(self.model.module)  # whether the model draws numbers in training, as dropout does
 
     def train(
         self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
     ) -> LocalUpdate:
         """The update of one task. number: of the client's task, from 0. Other arguments: as in `LocalTask`.
 
-        Its `state` waits for `keep` or `drop`.
+        Stores its `state` until the verdict on it, which the caller reports by `keep` or `drop`.
         """
         return self.compute(client_id, number, self.task(client_id, number, base_d, learning_rate, **options))
 
     def task(
         self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
     ) -> LocalTask:
-        """The task that `train` computes, with all random numbers. Faster for several tasks in a row."""
+        """The first half of `train`: the task with all random numbers drawn. `compute` is the second half."""
         seed = None
-        if self._draws:
+        if self._has_draws:
             seed = int(stream(self.seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
         _, labels_n = self.examples(client_id, options.get("version"))
         batches = self.training.batches(labels_n, stream(self.seed, Stream.BATCHES, client_id, number))
@@ -87,7 +87,7 @@ class Trainer:
         return LocalTask(base_d=base_d, learning_rate=learning_rate, batches=batches, seed=seed, state=state, **options)
 
     def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
-        """The update of a task of `task` for this client and number."""
+        """The update of a task, made by `task` for the same client and number. Stores its `state` as `train` does."""
         inputs_nX, labels_n = self.examples(client_id, task.version)
         update = self.training.compute(self.model, inputs_nX, labels_n, task)
         if update.state:
@@ -98,7 +98,7 @@ class Trainer:
         return self.sent(client_id, number, update)
 
     def sent(self, client_id: int, number: int, update: LocalUpdate) -> LocalUpdate:
-        """The update that a client sends: that of its training, unless it attacks."""
+        """The update that a client sends: the trained one, or one that its attack replaces it by."""
         return update if self.attack is None else self.attack.update(client_id, number, update)
 
     def steps_of(self, client_id: int) -> int:
@@ -110,28 +110,28 @@ class Trainer:
         return len(self.partitions[client_id])
 
     def keep(self, client_id: int, number: int) -> bool:
-        """Keep the state of an accepted update. Does nothing a second time; whether the client's state changed."""
+        """Make the state of an accepted update the client's. Returns whether it changed: not on a second call."""
         state = self._pending.get(client_id, {}).get(number, {})
         self.drop(client_id, number)
         for key, tensor in state.items():
             kept = self._kept.setdefault(client_id, {})
             adds = self.training.state_adds and key in kept
-            kept[key] = kept[key] + tensor if adds else tensor  # not in place: others may have a reference
+            kept[key] = kept[key] + tensor if adds else tensor  # not in place: callers of `kept` may reference it
         return bool(state)
 
     def drop(self, client_id: int, number: int) -> None:
-        """Forget the state of an update that was not accepted."""
+        """Delete the stored state of an update that was not accepted."""
         pending = self._pending.get(client_id, {})
         pending.pop(number, None)
         if not pending:
             self._pending.pop(client_id, None)
 
     def kept(self, client_id: int) -> Mapping[str, Tensor]:
-        """The state of a client, by name: no copies, read-only. Empty for most trainings."""
+        """The state of a client after its accepted updates, by name: no copies, read-only. Empty for most trainings."""
         return self._kept.get(client_id, {})
 
     def restore(self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Restore a client from an earlier process.
+        """Restore the state of a client from an earlier process.
 
         kept: as from `kept`. pending: `LocalUpdate.state` of updates without a verdict, by task, oldest first.
         """
@@ -141,7 +141,7 @@ class Trainer:
             self._pending[client_id] = dict(newest)
 
     def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
-        """Evaluate a model on the client's own test examples; None without examples."""
+        """Evaluate a model on the client's own test examples; None if it has none."""
         if self.test_partitions is None:
             return None
         check_buffers(self.model, buffers_b)
@@ -156,7 +156,7 @@ class Trainer:
     def examples(self, client_id: int, version: int | None = None) -> tuple[Tensor, Tensor]:
         """Inputs [n, ...] float32 and labels [n] int64 of a client, on the model's device. Read-only.
 
-        Where data changes, valid until the next call for this client with another version.
+        With `changes`, valid until the next call for this client with another version.
         """
         own = self._examples.get(client_id)
         if own is None:
@@ -175,7 +175,7 @@ class Trainer:
         return _ClientExamples(self.dataset.train_examples(own_n).to(device), labels_n.to(device))
 
     def _replace(self, own: _ClientExamples, client_id: int, changes: VariantStream, version: int) -> None:
-        """Change to the examples of a version, earlier or later. Their labels are the same."""
+        """Replace examples by those of a version, which may be earlier. Labels stay: a new example has the same one."""
         replaced = changes.count(client_id, version)
         if replaced == own.replaced:
             return

@@ -1,6 +1,6 @@
 """Reconstructed training data of an update, and the last reconstruction of each client.
 
-Legend: B updates, r reconstructed examples, C classes.
+Legend: B updates, r reconstructed examples, X the shape of an input, C classes.
 """
 
 from collections import OrderedDict
@@ -14,14 +14,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """Examples and label logits, float32 on any device. Read-only."""
+    """Reconstructed examples. Tensors are float32, on one device, and read-only."""
 
-    inputs_rX: Tensor  # x, [r, ...] in the network's input space
-    labels_rC: Tensor  # l, label logits
+    inputs_rX: Tensor  # [r, ...], as inputs of the network
+    labels_rC: Tensor  # [r, C], label logits
 
     @classmethod
     def row(cls, stacked: tuple[Tensor, Tensor], index: int) -> Self:
-        """One of several reconstructions that are stacked to [B, r, ...] and [B, r, C]."""
+        """A view of one of B reconstructions, which are stacked to [B, r, ...] and [B, r, C]."""
         return cls(inputs_rX=stacked[0][index], labels_rC=stacked[1][index])
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Reconstruction:
         return type(self)(inputs_rX=self.inputs_rX.to(device), labels_rC=self.labels_rC.to(device))
 
     def on_host(self) -> Self:
-        """A copy on the host, which keeps no other tensor in memory."""
+        """A copy on the host: a view would keep all stacked reconstructions in memory."""
         return type(self)(inputs_rX=self.inputs_rX.to("cpu", copy=True), labels_rC=self.labels_rC.to("cpu", copy=True))
 
     @property
@@ -48,7 +48,7 @@ class Reconstruction:
 
 
 class WarmStarts:
-    """Reconstructions by client. Beyond `bytes_max` the least recently inverted client is removed."""
+    """The last reconstruction of each client, to start its next inversion; beyond `bytes_max` the oldest is removed."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -83,5 +83,5 @@ class WarmStarts:
 
     def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
         self.clear()
-        for one in state:
-            self.put(one["client"], Reconstruction.from_state(one))
+        for entry in state:
+            self.put(entry["client"], Reconstruction.from_state(entry))
