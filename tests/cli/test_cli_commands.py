@@ -141,8 +141,8 @@ def test_a_missing_command_of_the_papers_has_an_install_hint(
 def test_the_commands_of_the_papers_are_those_that_they_register() -> None:
     text = (Path(__file__).parents[2] / "papers/pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)["project"]
-    assert set(project["entry-points"][commands.ENTRY_POINT_GROUP]) == set(commands.NOT_INSTALLED)
-    assert {package for package, _ in commands.NOT_INSTALLED.values()} == {project["name"]}
+    assert set(project["entry-points"][commands.ENTRY_POINT_GROUP]) == set(commands.INSTALLABLE)
+    assert {package for package, _ in commands.INSTALLABLE.values()} == {project["name"]}
     assert f"unstale=={__version__}" in project["dependencies"]
     assert project["version"] == __version__
 

@@ -141,7 +141,7 @@ def test_a_simulation_is_recorded_in_a_new_directory_only(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate("--run", run) == 2
-    assert "holds something already, expected a new directory" in capsys.readouterr().err
+    assert "is a file or not empty, expected a new directory" in capsys.readouterr().err
     assert simulate("--run", str(tmp_path / "other"), "--set", "run.durability=off") == 2
     assert "run.durability is off, so nothing would be recorded" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -342,7 +342,7 @@ def test_what_waits_is_let_go_in_order_and_lines_begin_anew() -> None:
     say(core, "c", UP, b"garbage", 13.0)
     core.link.change(())
     assert core.release(13.0) == []
-    core.let_go(20.0)
+    core.end_delays(20.0)
     assert core.due_s == 20.0
     say(core, "c", UP, beat(2), 20.0)
     forwards = [one for one in core.release(20.0) if isinstance(one, Forward)]
@@ -356,7 +356,7 @@ def test_a_line_that_was_kept_busy_begins_anew_under_the_toxics_that_are_left() 
     core = core_with({"type": "bandwidth", "bytes_per_s": 10.0, "messages": ["update"]})
     joined(core)
     say(core, "c", UP, update(1), 10.0, [bytes(10_000)])
-    core.let_go(20.0)
+    core.end_delays(20.0)
     assert out(core, 20.0) == [update(1)]
     size = len(codec.encode(update(2)))
     say(core, "c", UP, update(2), 20.0)
@@ -372,7 +372,7 @@ def test_a_cut_that_waits_comes_when_it_is_let_go() -> None:
     say(core, "c", UP, beat(0), 10.0)
     say(core, "c", UP, update(1), 10.0)
     say(core, "c", UP, beat(1), 10.0)
-    core.let_go(20.0)
+    core.end_delays(20.0)
     assert out(core, 20.0) == [beat(0), Cut("c", 0, 3.0)]
     say(core, "d", UP, hello(), 22.9)
     assert isinstance(core.release(22.9)[0], Cut)

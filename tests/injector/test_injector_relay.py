@@ -89,7 +89,7 @@ def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
     outer, inner = relayed.connected()
     other, other_inner = relayed.connected()
     port = inner.getpeername()[1]
-    relayed.relay.speaks_for(port, 3)
+    relayed.relay.assign(port, 3)
     relayed.relay.cut(port, 3)
     for one in (outer, inner):
         with pytest.raises(ConnectionResetError):
@@ -121,7 +121,7 @@ def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: 
     outer, inner = relayed.connected()
     outer.sendall(b"nobody yet")
     assert read(inner, 10) == b"nobody yet"
-    relayed.relay.speaks_for(inner.getpeername()[1], 3)
+    relayed.relay.assign(inner.getpeername()[1], 3)
     other, other_inner = relayed.connected()  # the relay has read its letters before it passes this on
     other.sendall(b"x")
     assert read(other_inner, 1) == b"x"
@@ -134,7 +134,7 @@ def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: 
 def test_a_port_that_is_another_clients_by_now_is_not_cut(relayed: Relayed) -> None:
     outer, inner = relayed.connected()
     port = inner.getpeername()[1]
-    relayed.relay.speaks_for(port, 4)
+    relayed.relay.assign(port, 4)
     relayed.relay.cut(port, 3)
     relayed.relay.check()
     outer.sendall(b"here")

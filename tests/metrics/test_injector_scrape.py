@@ -53,8 +53,8 @@ def test_every_metric_of_the_injector_is_there_with_its_kind_and_help() -> None:
 
 def test_what_was_counted_is_told_and_what_was_never_refused_is_none() -> None:
     tally = Tally()
-    tally.went_on(up=True, delay_s=0.0)
-    tally.went_on(up=False, delay_s=0.25)
+    tally.count_forwarded(up=True, delay_s=0.0)
+    tally.count_forwarded(up=False, delay_s=0.25)
     found = scraped(numbers_of(tally, refused={"no-key": 4, "not-the-owner": 0}, faults={"latency": 1}))
     assert values(found["unstale_injected_faults"]) == {("unstale_injected_faults_total", "latency"): 1}
     refused = {labels[1:]: count for labels, count in values(found["unstale_injector_refused"]).items()}

@@ -136,6 +136,7 @@ def test_a_mat_file_that_is_torn_or_something_else_is_refused(tmp_path):
         lambda: savemat(path, release(upright(), images=np.zeros((4, 784)))),
         lambda: savemat(path, release(upright(), images=np.zeros((4, 700), dtype=np.uint8))),
         lambda: savemat(path, {"other": 1}),
+        lambda: savemat(path, {"dataset": {part: {"images": "text"} for part in ("train", "test")}}),
         lambda: path.write_bytes(b"no MATLAB at all" * 20),
         lambda: path.write_bytes(b""),
     ):

@@ -67,7 +67,9 @@ def test_a_refusal_is_the_users_sentence(to):
 def test_a_crash_before_it_is_ready_is_said(to):
     with pytest.raises(UserError) as caught:
         to("crashes")
-    assert str(caught.value) == ("compensator.ray is 'crashes', but what connects to it ended; see what it printed")
+    assert str(caught.value) == (
+        "compensator.ray is 'crashes', but the process that connects to it ended; see its output"
+    )
 
 
 def test_a_crash_loses_what_is_under_way_and_it_comes_back_by_itself(to):
@@ -123,13 +125,27 @@ def test_stop_loses_groups_now_and_later(to):
     assert there._pool is before, "nobody connects again"
 
 
+def test_stop_during_a_reconnection_stops_the_new_pool(to, monkeypatch):
+    there = to("breaks")
+    why_lost(there, EMPTY)
+    connect = pool.on_ray
+
+    def stop_and_connect(start: RayStart) -> pool.Pool:
+        there.stop()
+        return connect(start)
+
+    monkeypatch.setattr(pool, "on_ray", stop_and_connect)
+    assert why_lost(there, FULL) == GONE
+    assert why_lost(there, FULL) == "the run was stopped"
+
+
 def no_room(*args: object, **given: object) -> None:
     raise OSError(EAGAIN, "Resource temporarily unavailable")
 
 
 NOT_STARTED = (
     "compensator.ray is 'breaks', but the process that connects to it does not start (Resource temporarily "
-    "unavailable), expected room for one more; end others, or raise the limit"
+    "unavailable), expected one more process to be possible; end others, or raise the limit"
 )
 
 

@@ -1,8 +1,8 @@
 """Commands that other packages register under an entry point.
 
-A package declares the entry point `name = "package.module:command"` in the group `unstale.commands`; the object is a
-`typer.Typer` with commands below that name, or a function with Typer's options. It is imported when the command is
-called or listed, and for no other command. Commands of unstale itself cannot be replaced.
+A package declares the entry point `name = "package.module:command"` in the group `unstale.commands`. The object is a
+function with Typer's options, or a `typer.Typer`, whose commands become subcommands of the name. Only a call or a help
+text imports it. A package cannot replace commands of unstale itself.
 """
 
 from typing import Any, NoReturn
@@ -16,12 +16,12 @@ from unstale.cli.app import App, Group
 from unstale.errors import UserError
 
 ENTRY_POINT_GROUP = "unstale.commands"
-NOT_INSTALLED = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./papers"))
-"""Commands of packages in the same repository, by name: the package, and the folder to install."""
+INSTALLABLE = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./papers"))
+"""Package and folder to install, by name of a command that another package of the repository has."""
 
 
 class ExtensibleCommands(Group):
-    """Commands of unstale and of other packages."""
+    """The group of the commands of unstale and of other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, those of other packages last."""
@@ -29,17 +29,17 @@ class ExtensibleCommands(Group):
         return [*own, *(name for name in plugins.names(ENTRY_POINT_GROUP, own) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command. If its import fails, it has the error message as its help, and raises it when called."""
+        """Return a command. One whose import fails shows the error as its help, and raises it when called."""
         own = super().list_commands(ctx)
         if cmd_name in own:
             return super().get_command(ctx, cmd_name)
         if cmd_name in self.list_commands(ctx):
             try:
-                return _loaded(cmd_name)
+                return _import_command(cmd_name)
             except UserError as error:
-                return _NotLoaded(cmd_name, error)
-        if cmd_name in NOT_INSTALLED and not ctx.resilient_parsing:
-            package, folder = NOT_INSTALLED[cmd_name]
+                return _BrokenCommand(cmd_name, error)
+        if cmd_name in INSTALLABLE and not ctx.resilient_parsing:
+            package, folder = INSTALLABLE[cmd_name]
             raise UserError(
                 f"the command {cmd_name!r} is in the package {package}, which is not installed; install it from the "
                 f"repository of unstale: pip install {folder}"
@@ -47,7 +47,7 @@ class ExtensibleCommands(Group):
         return super().get_command(ctx, cmd_name)
 
 
-class _NotLoaded(TyperCommand):
+class _BrokenCommand(TyperCommand):
     """A command whose import failed."""
 
     def __init__(self, name: str, error: UserError) -> None:
@@ -58,7 +58,7 @@ class _NotLoaded(TyperCommand):
         raise self._error
 
 
-def _loaded(name: str) -> Any:
+def _import_command(name: str) -> Any:
     """Import the command of another package. Raises UserError."""
     point = plugins.entry_point("command", name, ENTRY_POINT_GROUP, ())
     try:
@@ -66,11 +66,11 @@ def _loaded(name: str) -> Any:
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"command {name!r} cannot be imported from {point.value}: {why}") from error
-    holder = App(help="")
+    app = App(help="")
     if isinstance(command, typer.Typer):
-        holder.add_typer(command, name=name, cls=Group)
+        app.add_typer(command, name=name, cls=Group)
     elif callable(command) and not isinstance(command, type):
-        holder.command(name)(command)
+        app.command(name)(command)
     else:
         raise UserError(f"command {name!r} is {point.value}, expected a typer.Typer or a function")
-    return get_group(holder).commands[name]
+    return get_group(app).commands[name]

@@ -1,4 +1,4 @@
-"""Failures of standard output: closed pipes, full disks, encodings without some characters."""
+"""Handles failures of standard output: closed pipes, full disks, characters that its encoding lacks."""
 
 import codecs
 import os
@@ -20,26 +20,26 @@ LOOKALIKES = {
 }
 """Replacements of characters that the encoding of the output lacks."""
 
-_HANDLER = "unstale.lookalike"
+_ERROR_HANDLER = "unstale.lookalike"
 
 
-def _looking_alike(error: UnicodeError) -> tuple[str, int]:
-    r"""Return the lookalikes of a text, and an escape such as \xe9 for a character without one."""
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
+    r"""Codec error handler: a lookalike for each character, or an escape such as \xe9 if it has none."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    escaped = (LOOKALIKES.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in text)
-    return "".join(escaped), error.end
+    replacements = (LOOKALIKES.get(each) or each.encode("ascii", "backslashreplace").decode() for each in text)
+    return "".join(replacements), error.end
 
 
-codecs.register_error(_HANDLER, _looking_alike)
+codecs.register_error(_ERROR_HANDLER, _replace_characters)
 
 
 def write_lookalikes() -> None:
-    """Replace characters that standard output cannot encode."""
+    """Make standard output write lookalikes of characters that it cannot encode, instead of raising."""
     stream = sys.stdout
     if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-        stream.reconfigure(errors=_HANDLER)
+        stream.reconfigure(errors=_ERROR_HANDLER)
 
 
 def can_show(text: str) -> bool:
@@ -58,14 +58,14 @@ def flush() -> None:
 
 
 def failure() -> OSError | None:
-    """Return the error of standard output, and discard further output. Without an error, print an empty line."""
+    """Test standard output by writing an empty line. Returns its error, after which all output is discarded."""
     if sys.stdout is None:
         return None
     try:
         flush()
         os.write(sys.stdout.fileno(), b"\n")
     except OSError as error:
-        # At its end the interpreter flushes once more.
+        # The interpreter flushes once more when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return error
     return None

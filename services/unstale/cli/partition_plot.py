@@ -1,4 +1,4 @@
-"""A plot of a partition. Imported only to draw, because it imports matplotlib.
+"""Plots a partition. Imports matplotlib, so commands import this module only to draw.
 
 Legend: N clients, C classes.
 """
@@ -12,25 +12,25 @@ from unstale.cli.tables import FEW, MOST
 from unstale.report import drawing, files
 from unstale.training.partition import Indices
 
-IN_ORDER_MAX = 100  # more clients are sorted, because single ones cannot be told apart
-INCHES_MIN, INCHES_MAX = 8.0, 12.0
+IN_ORDER_MAX = 100  # more clients are sorted, because their columns are too narrow to distinguish
+WIDTH_INCHES_MIN, WIDTH_INCHES_MAX = 8.0, 12.0
 INCHES_PER_CLIENT = 0.1
 TICKS_MAX = 25
 
 
 def draw(counts_NC: Indices, title: str, file: Path) -> None:
-    """Draw the number of examples of each client, and below it their classes, into a PNG file. Raises UserError.
+    """Draw the examples of each client, above their class shares, into a PNG file. Raises UserError if it cannot write.
 
-    counts_NC: examples of class c at client i, every client with one or more.
+    counts_NC: examples of class c at client i; each client has at least one.
     """
     clients, classes = counts_NC.shape
     order = _order(counts_NC)
     sizes_N = counts_NC.sum(axis=1)[order]
     shares_CN = (counts_NC / counts_NC.sum(axis=1, keepdims=True))[order].T
-    width = min(max(INCHES_MIN, clients * INCHES_PER_CLIENT), INCHES_MAX)
-    below = min(max(2.5, classes * 0.3), 8.0)
-    with files.figure(file, (width, below + 2.5), title) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.5, below])
+    width = min(max(WIDTH_INCHES_MIN, clients * INCHES_PER_CLIENT), WIDTH_INCHES_MAX)
+    class_height = min(max(2.5, classes * 0.3), 8.0)
+    with files.figure(file, (width, class_height + 2.5), title) as figure:
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.5, class_height])
         top.stairs(sizes_N, np.arange(clients + 1) - 0.5, fill=True, color="0.55")
         median = float(np.median(sizes_N))
         top.axhline(median, color=drawing.INK, linewidth=1, linestyle="--", label=f"median {median:,.10g}")
@@ -67,6 +67,6 @@ def _order(counts_NC: Indices) -> Indices:
 
 
 def _ticks(number: int) -> Indices:
-    """Return few round positions below a number."""
+    """Return at most `TICKS_MAX` evenly spaced positions from 0, below a number."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, number) if number / step <= TICKS_MAX)
     return np.arange(0, number, step)

@@ -1,4 +1,4 @@
-"""Laws of what a policy remembers, and of the runs that it can be part of."""
+"""Laws on the state of a policy and on the kinds of runs that it supports. The report prints the name of each law."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,13 +26,13 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @law("equal bits after saving and loading")
 def a_policy_continues_from_its_state(tested: PolicyUnderTest) -> list[str]:
-    """Saved in mid-sequence and loaded; it replaces all that was there, and what was saved is a copy."""
-    return _of_a_run(tested)
+    """A policy that loads a copied state continues with equal bits; loading replaces its whole state."""
+    return _problems_of_run(tested)
 
 
 @law("equal bits after the state is overwritten")
 def a_saved_state_is_not_shared(tested: PolicyUnderTest) -> list[str]:
-    """Who overwrites what `state_dict` gave, or what was loaded, changes no policy."""
+    """Overwriting a saved state changes neither the policy that saved it nor the one that loaded it."""
     saving, loading, expected = tested.make(), tested.make(), tested.make()
     batches = random_rounds(saving, 6)
     half = len(batches) // 2
@@ -57,7 +57,7 @@ def _overwrite(state: Any) -> None:
 
 @law("tensors, numbers, texts, lists, dictionaries")
 def a_state_holds_plain_values(tested: PolicyUnderTest) -> Iterator[str]:
-    """Tensors, numbers, texts, truth values, None, and lists and dictionaries of them: what a checkpoint holds."""
+    """A checkpoint holds tensors, numbers, texts, booleans, None, and lists and dictionaries of these."""
     policy = tested.make()
     run(policy, random_rounds(policy, 15))
     return _not_plain("state", policy.state_dict())
@@ -78,32 +78,32 @@ def _not_plain(where: str, value: Any) -> Iterator[str]:
         yield f"{where} is a {type(value).__name__}"
 
 
-@law("a run as with the others")
+@law("a run without problems")
 def it_runs_with_other_numbers_of_clients_and_updates(tested: PolicyUnderTest) -> list[str]:
-    """And of parameters."""
-    return _of_a_run(tested.of_another_size())
+    """The number of parameters differs as well."""
+    return _problems_of_run(tested.of_another_size())
 
 
-@law("a run as with the others")
+@law("a run without problems")
 def it_runs_where_no_end_and_no_size_of_rounds_is_known(tested: PolicyUnderTest) -> list[str]:
-    """`round_size` and `rounds` are None in loops that do not say."""
-    return _of_a_run(replace(tested, round_size=None, rounds=None))
+    """`round_size` and `rounds` are None in loops that do not know them in advance."""
+    return _problems_of_run(replace(tested, round_size=None, rounds=None))
 
 
-@law("runs with the defaults of each")
+@law("runs without problems")
 def it_runs_in_both_profiles_and_in_synchronous_rounds(tested: PolicyUnderTest) -> Iterator[str]:
-    """With the defaults of each, which must name its settings."""
+    """Each run has its own default settings, which must be valid."""
     runs = {
         f"profile {profile}, synchronous {synchronous}": replace(tested, profile=profile, synchronous=synchronous)
         for profile in PROFILES
         for synchronous in (False, True)
     }
-    return _of_all(tested, runs)
+    return _problems_of_runs(tested, runs)
 
 
-@law("a run with each")
+@law("a run without problems for each")
 def it_runs_with_every_option(tested: PolicyUnderTest) -> Iterator[str]:
-    """Each value of each setting that has a few to choose from; one that needs another setting may say so."""
+    """All values of booleans and literals. A value that requires another setting may raise UserError."""
     runs = {}
     for name, field in find(tested.name).Settings.model_fields.items():
         for value in _choices(field.annotation):
@@ -111,34 +111,34 @@ def it_runs_with_every_option(tested: PolicyUnderTest) -> Iterator[str]:
             with suppress(UserError):
                 chosen.make()
                 runs[f"{name}={value}"] = chosen
-    return _of_all(tested, runs)
+    return _problems_of_runs(tested, runs)
 
 
 def _choices(annotation: Any) -> Iterator[Any]:
-    """What a setting of this type may be, where that is a list."""
+    """The values of booleans and literals in the type of a setting."""
     if annotation is bool:
         yield from (False, True)
     elif get_origin(annotation) is Literal:
         yield from get_args(annotation)
     else:
-        for one in get_args(annotation):
-            yield from _choices(one)
+        for member in get_args(annotation):
+            yield from _choices(member)
 
 
-def _of_all(tried: PolicyUnderTest, runs: Mapping[str, PolicyUnderTest]) -> Iterator[str]:
-    """Problems of these runs; of those with equal settings once, and of those of `tried` not again."""
-    seen = [tried.make().settings]
-    for what, tested in runs.items():
+def _problems_of_runs(checked: PolicyUnderTest, runs: Mapping[str, PolicyUnderTest]) -> Iterator[str]:
+    """Problems of runs by name. Skips runs whose settings equal those of `checked` or of an earlier run."""
+    seen = [checked.make().settings]
+    for name, tested in runs.items():
         settings = tested.make().settings
         if settings not in seen:
             seen.append(settings)
-            yield from (f"{what}: {problem}" for problem in _of_a_run(tested))
+            yield from (f"{name}: {problem}" for problem in _problems_of_run(tested))
 
 
-def _of_a_run(tested: PolicyUnderTest) -> list[str]:
-    """Problems of a long sequence of random rounds: of its steps, and of whether it goes on from its state.
+def _problems_of_run(tested: PolicyUnderTest) -> list[str]:
+    """Problems of the steps of a long sequence of random rounds, and of continuing it from saved states.
 
-    An early state is loaded into a new policy, the one of the middle into a policy that has seen other rounds.
+    A new policy loads the state after one round; a policy with another history loads the state after half of them.
     """
     whole, used = tested.make(), tested.make()
     run(used, random_rounds(used, 6))

@@ -1,4 +1,4 @@
-"""Validates updates against the tasks of their client. Task id = number * clients + client id + 1: no list is kept."""
+"""Validates updates against the tasks of their client. Task id = number * clients + client id + 1."""
 
 from dataclasses import dataclass
 from operator import itemgetter
@@ -7,14 +7,13 @@ from unstale.coordinator.actions import Outcome, Reason
 from unstale.coordinator.events import UpdateArrived
 
 REMEMBERED_VERDICTS = 16
-"""Verdicts kept for each client. A repeated update is of its last answered task or the one before, unless many
-acknowledgements are lost or the network delays copies. A copy of an older update is rejected as expired, so no update
-counts twice."""
+"""Verdicts kept for each client. Clients repeat updates for their last two answered tasks, unless many acknowledgements
+are lost or the network delays copies. Copies of older updates are rejected as expired, so no update counts twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of an update. reason: None exactly when it is accepted."""
+    """Outcome of an update. reason: None if and only if accepted."""
 
     outcome: Outcome
     reason: str | None = None
@@ -29,13 +28,13 @@ RUN_FINISHED = Verdict(Outcome.REJECTED, Reason.RUN_FINISHED)
 
 @dataclass(slots=True, eq=False)
 class TaskHistory:
-    """The tasks of one client, and the verdicts on the last ones."""
+    """The tasks of one client, and the latest verdicts on their updates."""
 
     _client_id: int
     _clients: int
-    _verdicts: dict[int, Verdict] | None = None  # by number; made with the first
-    count: int = 0  # of tasks given; the next task has this number
-    open_id: int | None = None  # of the open task, which is the last given
+    _verdicts: dict[int, Verdict] | None = None  # by task number; None before the first, to save memory
+    count: int = 0  # tasks so far; the next task has this number
+    open_id: int | None = None  # id of the open task, which is the latest one; None without one
 
     def give(self) -> int:
         """Open the next task and return its id."""
@@ -45,12 +44,12 @@ class TaskHistory:
         return self.open_id
 
     def number_of(self, task_id: int) -> int | None:
-        """Number of a task, from 0; None for one that the client was never given."""
+        """Number of a task, from 0; None if the client never had this task."""
         number, owner = divmod(task_id - 1, self._clients)
         return number if owner == self._client_id and 0 <= number < self.count else None
 
     def verdict_on(self, number: int) -> Verdict | None:
-        """The verdict on a task's update; None where none arrived, or the verdict is forgotten."""
+        """The verdict on a task's update; None without an update, or if newer verdicts have replaced it."""
         return None if self._verdicts is None else self._verdicts.get(number)
 
     @property
@@ -69,16 +68,16 @@ class TaskHistory:
 
 
 def validate(tasks: TaskHistory, base_version: int, update: UpdateArrived, *, finished: bool) -> tuple[Verdict, bool]:
-    """The verdict on an update, which is stored, and whether the update repeats an earlier one.
+    """Return the verdict on an update, and whether it repeats an earlier one. Stores the first verdict on a task.
 
-    An update for a task that the client was never given stores nothing. Any update for the open task closes it, because
-    a client sends one update for a task and then waits.
+    Stores nothing for an unknown task. After any verdict on the open task the caller must close it, because a client
+    sends one update for a task and then waits.
 
-    base_version: Of the sender's open task. finished: Whether the run is over.
+    base_version: of the client's open task; ignored without one. finished: whether the run is over.
     """
     answers_open_task = update.task_id == tasks.open_id
     if answers_open_task:
-        number = tasks.count - 1  # the last that was given
+        number = tasks.count - 1
     else:
         known = tasks.number_of(update.task_id)
         if known is None:

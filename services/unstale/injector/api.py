@@ -63,11 +63,11 @@ class ControlApi:
             },
             "/toxics/NAME": {
                 "GET": lambda name, _: proxy.collection.describe(name),
-                "PATCH": lambda name, changes: change(lambda toxics: toxics.change(name, changes), lets_go=True),
-                "DELETE": lambda name, _: change(lambda toxics: toxics.remove(name), lets_go=True),
+                "PATCH": lambda name, changes: change(lambda toxics: toxics.change(name, changes), ends_delays=True),
+                "DELETE": lambda name, _: change(lambda toxics: toxics.remove(name), ends_delays=True),
             },
             "/blackout": {"POST": lambda _, entry: change(lambda toxics: toxics.black_out(entry, proxy.scenario_s))},
-            "/reset": {"POST": lambda _, __: change(ToxicCollection.reset, lets_go=True)},
+            "/reset": {"POST": lambda _, __: change(ToxicCollection.reset, ends_delays=True)},
             "/state": {"GET": lambda _, __: asdict(call(proxy.numbers))},
             "/healthz": {"GET": self._check_health},
         }
@@ -122,12 +122,12 @@ class ControlApi:
             self._relay.check()
         return "ok"
 
-    def _change(self, change: Callable[[ToxicCollection], str | None], *, lets_go: bool = False) -> Any:
-        """The changed toxic, whose name `change` returns; None for all toxics. lets_go: as in `Proxy.adopt`."""
+    def _change(self, change: Callable[[ToxicCollection], str | None], *, ends_delays: bool = False) -> Any:
+        """The changed toxic, which `change` names; None for all toxics. ends_delays: as in `Proxy.replace_toxics`."""
         with self._change_lock:
             collection = copy(self._proxy.collection)
             name = change(collection)
-            self._call(partial(self._proxy.adopt, collection, lets_go=lets_go))
+            self._call(partial(self._proxy.replace_toxics, collection, ends_delays=ends_delays))
         return collection.listed() if name is None else collection.describe(name)
 
 

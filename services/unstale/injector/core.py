@@ -2,7 +2,7 @@
 
     on_message(connection, direction, header, cargo, at_s)   a message arrives
     closed(connection)                                       a connection has ended
-    link.change(toxics), let_go(at_s)                        requests of the operator
+    link.change(toxics), end_delays(at_s)                    requests of the operator
     release(at_s) -> [Forward | Cut | Close, ...]            outputs that are due, in order
 
 Call `release` after calls of `on_message`, and at `due_s`. A connection is any key. It belongs to a client from its
@@ -208,7 +208,7 @@ class Core:
         if channel is not None:
             self._lose_all(channel)
 
-    def let_go(self, at_s: float) -> None:
+    def end_delays(self, at_s: float) -> None:
         """All queued outputs are due now, in their order, and channels are reset."""
         queue = []
         for due_s, sequence, channel in sorted(filter(_is_queued, self._queue)):

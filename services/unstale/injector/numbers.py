@@ -40,7 +40,7 @@ class Tally:
     delay_s: float = 0.0
     delays: list[int] = field(default_factory=lambda: [0] * (len(catalogue.INJECTED_DELAY.buckets) + 1))
 
-    def went_on(self, *, up: bool, delay_s: float) -> None:
+    def count_forwarded(self, *, up: bool, delay_s: float) -> None:
         """Count a forwarded message. delay_s: by toxics."""
         if up:
             self.up += 1

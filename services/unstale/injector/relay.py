@@ -108,7 +108,7 @@ class Relay:
         """Replace the toxics, also for buffered pieces. Any thread."""
         self._queue.post(partial(self._change, toxics))
 
-    def speaks_for(self, port: int, client_id: int) -> None:
+    def assign(self, port: int, client_id: int) -> None:
         """Assign a connection, by its port at the proxy, to a client. Any thread."""
         self._queue.post(partial(self._assign, port, client_id))
 

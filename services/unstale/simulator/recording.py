@@ -1,4 +1,4 @@
-"""A simulated run, recorded in the directory of a run."""
+"""Records a simulated run in a run directory."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,30 +14,30 @@ from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.journal.rundir import RunDirectory
 
-EVENTS_PER_COMMIT = 1000  # the most that is lost of a simulation that is killed
+EVENTS_PER_COMMIT = 1000  # a killed simulation loses at most so many
 
 
 class SimulationRecorder(Recorder):
     """Records a simulated run, for `unstale replay` and `unstale explain`.
 
-    The run is never resumed, so every update is kept and no checkpoint is written. No message waits for a commit, so
-    many events are committed together.
+    No run resumes from this record, so the journal keeps every update and has no checkpoints. No message waits for a
+    commit, so a commit stores many events.
     """
 
     def __init__(self, coordinator: Coordinator, journal: Journal) -> None:
-        """journal: Of a new run; closed by `close`."""
+        """journal: of a new run; `close` closes it."""
         super().__init__(coordinator, journal)
         self._recorded = journal
 
     @classmethod
     def begin(cls, path: Path, settings: Settings, coordinator: Coordinator) -> Self:
-        """Make the directory of a run. Raises UserError when there is one, or something else."""
+        """Create the run directory. Raises UserError if the path is a file or a folder with content."""
         if settings.run.durability == "off":
-            raise UserError(f"run.durability is off, so nothing would be recorded in {path}; leave it out, or --run")
+            raise UserError(f"run.durability is off, so nothing would be recorded in {path}; remove it, or --run")
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             raise UserError(
-                f"{path} holds something already, expected a new directory: a simulation is recorded from its start; "
-                "name another one with --run"
+                f"{path} is a file or not empty, expected a new directory: a simulation is recorded from its start; "
+                "choose another one with --run"
             )
         run = settings.run.model_copy(update={"directory": str(path), "keep_updates": True})
         with ExitStack() as stack:
@@ -55,10 +55,10 @@ class SimulationRecorder(Recorder):
 
     @override
     def give_up(self, why: str) -> str:
-        return why  # there is nothing to resume or to roll back
+        return why  # no run resumes from this record, so it needs no reason
 
     def keep_made(self, version: int, made: Made) -> None:
-        """Keep the results of a compensator that a round cannot be computed again without."""
+        """Store the results of a compensator, without which replay cannot recompute the round."""
         self._recorded.keep_made(version, made)
 
     def close(self) -> None:

@@ -149,5 +149,5 @@ def is_there(name: str, cache: str = CACHE) -> bool | None:
     kind = _KINDS[name]
     if kind.files is None:
         return None
-    patterns = (kind.files, *(published.WITH_WRITERS if name == "emnist-byclass" else ()))
+    patterns = (kind.files, *(published.BYCLASS_MAT_FILES if name == "emnist-byclass" else ()))
     return any(in_cache(Source(name=name, cache=cache), pattern) for pattern in patterns)

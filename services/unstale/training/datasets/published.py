@@ -1,7 +1,7 @@
 """scikit-learn's digits, and MNIST, FashionMNIST, EMNIST, CIFAR-10, CIFAR-100 and SVHN in torchvision's layout.
 
-A folder that torchvision filled can be the cache. torchvision compares files that it unpickles (CIFAR) with the
-publisher's digest before.
+The cache may be a folder that torchvision filled. torchvision unpickles only files (CIFAR) whose digest is the
+publisher's.
 """
 
 import zlib
@@ -26,15 +26,15 @@ FILES = {
 }
 """Pattern of the files in the cache, by data set."""
 
-CLASSES = {"emnist-byclass": 62, "cifar100": 100}
-_UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, NotImplementedError, zlib.error)
-WITH_WRITERS = ("emnist-byclass.mat", "matlab/emnist-byclass.mat")
+CLASSES = {"emnist-byclass": 62, "cifar100": 100}  # 10 for all others
+BYCLASS_MAT_FILES = ("emnist-byclass.mat", "matlab/emnist-byclass.mat")
+_MAT_ERRORS = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError, zlib.error)
 
 
 def read_digits(source: Source) -> Dataset:
-    """1,797 handwritten digits of 8x8 pixels, 0 to 16: 1,442 to train on and 355 to test.
+    """1,797 handwritten digits of 8x8 pixels with values 0 to 16: 1,442 training and 355 test examples.
 
-    Of each class every fifth image in the stored order is a test image, so both splits have the same class shares.
+    Every fifth image of each class, in stored order, is a test image, so both splits have the same class shares.
     """
     from sklearn.datasets import load_digits  # slow to import; no other data set needs it
 
@@ -56,7 +56,7 @@ def read_digits(source: Source) -> Dataset:
 
 
 def read(source: Source) -> Dataset:
-    """The data set called `source.name`, one of FILES, images upright and channels first."""
+    """The data set `source.name`, a key of FILES, with upright images and channels first."""
 
     def splits(download: bool) -> list[Split]:
         return [_split(source, is_train=is_train, download=download) for is_train in (True, False)]
@@ -72,8 +72,8 @@ def read(source: Source) -> Dataset:
 
 
 def read_byclass(source: Source) -> Dataset:
-    """EMNIST ByClass, with writers if the cache has the .mat file of the release."""
-    for name in WITH_WRITERS:
+    """EMNIST ByClass, with writers as groups if the cache has NIST's .mat file."""
+    for name in BYCLASS_MAT_FILES:
         if (source.folder / name).is_file():
             return _read_mat(source, source.folder / name)
     return read(source)
@@ -85,19 +85,19 @@ def _split(source: Source, *, is_train: bool, download: bool) -> Split:
     name, root = source.name, source.folder
     if name == "svhn":
         svhn = datasets.SVHN(root, split="train" if is_train else "test", download=download)
-        return _of_arrays(svhn.data, svhn.labels)
+        return _split_from_arrays(svhn.data, svhn.labels)
     if name in ("cifar10", "cifar100"):
         cifar = (datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100)(root, is_train, download=download)
-        return _of_arrays(cifar.data.transpose(0, 3, 1, 2), np.array(cifar.targets))
+        return _split_from_arrays(cifar.data.transpose(0, 3, 1, 2), np.array(cifar.targets))
     if name.startswith("emnist-"):
         emnist = datasets.EMNIST(root, name.removeprefix("emnist-"), train=is_train, download=download)
-        images_NHW = emnist.data.transpose(1, 2).contiguous()  # columns come first in the files
+        images_NHW = emnist.data.transpose(1, 2).contiguous()  # the files store columns first
         return Split(stored_NX=images_NHW[:, None], labels_N=emnist.targets)
     mnist = (datasets.MNIST if name == "mnist" else datasets.FashionMNIST)(root, is_train, download=download)
     return Split(stored_NX=mnist.data[:, None], labels_N=mnist.targets)
 
 
-def _of_arrays(images_NCHW: Any, labels_N: Any, groups_N: Any = None) -> Split:
+def _split_from_arrays(images_NCHW: Any, labels_N: Any, groups_N: Any = None) -> Split:
     return Split(
         stored_NX=torch.from_numpy(np.ascontiguousarray(images_NCHW)),
         labels_N=torch.from_numpy(labels_N.astype(np.int64)),
@@ -106,17 +106,17 @@ def _of_arrays(images_NCHW: Any, labels_N: Any, groups_N: Any = None) -> Split:
 
 
 def _read_mat(source: Source, path: Path) -> Dataset:
-    """`dataset.train` and `dataset.test`, each with images [N, 784] (columns first), labels and writers [N, 1]."""
+    """Read `dataset.train` and `dataset.test`: images [N, 784] (columns first), labels and writers [N, 1]."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
     try:
         stored = loadmat(path, simplify_cells=True)["dataset"]
         train, test = (
-            _of_arrays(_upright(part["images"]), part["labels"].reshape(-1), part["writers"].reshape(-1))
+            _split_from_arrays(_upright_images(part["images"]), part["labels"].reshape(-1), part["writers"].reshape(-1))
             for part in (stored["train"], stored["test"])
         )
-    except (*_UNREADABLE, MatReadError) as error:
+    except (*_MAT_ERRORS, MatReadError) as error:
         raise UserError(
             f"{path}: cannot be read as EMNIST ByClass with writers ({reason_of(error)}); delete it, or put the file "
             "of the release (matlab.zip) in its place"
@@ -124,7 +124,7 @@ def _read_mat(source: Source, path: Path) -> Dataset:
     return Dataset(name=source.name, classes=CLASSES[source.name], train=train, test=test, origin=str(path))
 
 
-def _upright(images_ND: Any) -> Any:
+def _upright_images(images_ND: Any) -> Any:
     if images_ND.dtype != np.uint8:
         raise TypeError(f"images are {images_ND.dtype}, expected uint8")
     return images_ND.reshape(-1, 1, 28, 28).transpose(0, 1, 3, 2)
