@@ -13,6 +13,8 @@ from support.scrape import families, get
 from unstale.cli import main
 from unstale.config import Settings
 from unstale.config.load import Given, load
+from unstale.journal.database import BOOT, Database
+from unstale.journal.disk import boot
 
 HERE = Path(__file__).parent
 OUTBOX_TASKS = {1: 11, 2: 15}  # by client: 1-3.update and 2-4.update
@@ -47,9 +49,11 @@ def test_a_killed_run_resumes_with_its_clients_and_their_outboxes(
     run = folder / "run"
     assert rows(run, "SELECT version, digest FROM rounds ORDER BY version DESC LIMIT 1") == [(6, DIGEST_6)]
     with sqlite3.connect(run / "run.db") as connection:
-        # Inodes, which no archive keeps; and the boot id, without which the machine was not restarted since.
-        connection.execute("DELETE FROM meta WHERE key IN ('marks', 'boot')")
+        connection.execute("DELETE FROM meta WHERE key = 'marks'")  # inodes, which no archive keeps
     connection.close()
+    database = Database(run / "run.db")
+    database.set_meta({BOOT: boot()})  # the machine was not restarted since
+    database.close()
     with RunningServer(settings_of(run)) as server:
         clients = [
             Process(
