@@ -1,8 +1,8 @@
 """The policies as `unstale policies` lists them, without the import of torch that a policy needs."""
 
 import ast
+import pkgutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unstale import plugins
@@ -50,17 +50,22 @@ class PolicySummary:
 
 def summaries() -> dict[str, PolicySummary]:
     """Every policy by its name, sorted. A plug-in is imported for it, and torch with it. Raises UserError."""
-    return {
-        name: _of_source(CLASSES[name]) if name in CLASSES else _of_a_plugin(name)
-        for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)
-    }
+    return {name: _of_source(name) or _of_class(name) for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)}
 
 
-def _of_source(entry_point: str) -> PolicySummary:
-    """Read the text of a class: the first line of its docstring, and what it assigns to `loops` and `memory`."""
-    module, _, class_name = entry_point.partition(":")
-    path = Path(__file__).with_name(module.rpartition(".")[2] + ".py")
-    statements = ast.parse(path.read_text(encoding="utf-8")).body
+def _of_source(name: str) -> PolicySummary | None:
+    """Read the text of a class: the first line of its docstring, and what it assigns to `loops` and `memory`.
+
+    None for a plug-in, and for a package that was installed without its source. It may lie in a zip file.
+    """
+    module, _, class_name = CLASSES.get(name, "").partition(":")
+    try:
+        source = pkgutil.get_data(__package__, module.rpartition(".")[2] + ".py") if module else None
+    except OSError:
+        source = None
+    if source is None:
+        return None
+    statements = ast.parse(source).body
     (policy,) = [each for each in statements if isinstance(each, ast.ClassDef) and each.name == class_name]
     assigned: dict[str, Any] = {}
     for statement in policy.body:
@@ -69,7 +74,7 @@ def _of_source(entry_point: str) -> PolicySummary:
     return PolicySummary((ast.get_docstring(policy) or "").partition("\n")[0], **assigned)
 
 
-def _of_a_plugin(name: str) -> PolicySummary:
+def _of_class(name: str) -> PolicySummary:
     from unstale.policies.registry import describe
 
     described = describe(name)
