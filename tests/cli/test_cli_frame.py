@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import typer
 import yaml
 
+import unstale
 from unstale import __version__
 from unstale.cli import main
 from unstale.cli.options import SHORT, option
@@ -220,6 +222,25 @@ def test_the_list_of_policies_is_equal_to_their_classes() -> None:
     }
     assert summaries() == listed
     assert [*summaries()] == [*names()]
+
+
+def test_policies_are_listed_from_a_zip_file_and_without_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = summaries()
+    folder = Path(unstale.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", folder.parent, folder.name)
+    code = "import unstale; from unstale.policies import catalogue; print(unstale.__file__, catalogue.summaries())"
+    environment = {**os.environ, "PYTHONPATH": archive}
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed == f"{Path(archive, 'unstale', '__init__.py')} {listed}\n"
+
+    def missing(package: str, resource: str) -> bytes:
+        raise FileNotFoundError(resource)
+
+    monkeypatch.setattr("pkgutil.get_data", missing)
+    assert summaries() == listed
 
 
 def test_a_policy_of_another_package_is_listed_by_its_class(

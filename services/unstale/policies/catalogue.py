@@ -1,8 +1,8 @@
 """Names, classes and summaries of the policies. Built-in ones are read without an import of torch."""
 
 import ast
+import pkgutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unstale import plugins
@@ -50,17 +50,22 @@ class PolicySummary:
 
 def summaries() -> dict[str, PolicySummary]:
     """Return the summary of each policy by name, sorted. Imports plug-ins, and torch with them. Raises UserError."""
-    return {
-        name: _parsed(CLASSES[name]) if name in CLASSES else _imported(name)
-        for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)
-    }
+    return {name: _parsed(name) or _imported(name) for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)}
 
 
-def _parsed(entry_point: str) -> PolicySummary:
-    """Parse a class: the first line of its docstring, and its own `loops` and `memory`. Inherited ones are missed."""
-    module, _, class_name = entry_point.partition(":")
-    path = Path(__file__).with_name(module.rpartition(".")[2] + ".py")
-    statements = ast.parse(path.read_text(encoding="utf-8")).body
+def _parsed(name: str) -> PolicySummary | None:
+    """Parse a class: the first line of its docstring, and its own `loops` and `memory`. Inherited ones are missed.
+
+    None for a plug-in, and for a package that was installed without its source. The package may be in a zip file.
+    """
+    module, _, class_name = CLASSES.get(name, "").partition(":")
+    try:
+        source = pkgutil.get_data(__package__, module.rpartition(".")[2] + ".py") if module else None
+    except OSError:
+        source = None
+    if source is None:
+        return None
+    statements = ast.parse(source).body
     (policy,) = [node for node in statements if isinstance(node, ast.ClassDef) and node.name == class_name]
     assigned: dict[str, Any] = {}
     for statement in policy.body:
