@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -37,8 +38,11 @@ class StagedUpdate:
 
     def in_round(self, staleness: int) -> "RoundUpdate":
         """The same, with what only the coordinator knows."""
-        facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return RoundUpdate(**facts, staleness=staleness)
+        return RoundUpdate(**dict(zip(_STAGED_NAMES, _staged_values(self), strict=True)), staleness=staleness)
+
+
+_STAGED_NAMES = tuple(field.name for field in fields(StagedUpdate))
+_staged_values = attrgetter(*_STAGED_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
