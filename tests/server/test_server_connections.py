@@ -40,6 +40,10 @@ def settings(*, clients: int = 1, keys: Path | None = None, **server: object) ->
     return small(clients=clients, min_clients=1, rounds=10_000, server=told)
 
 
+PATIENT = {"lease_s": 3600, "hello_s": 3600}
+"""Silent peers stay clients, however long a busy machine takes."""
+
+
 def make_rounds(client: RawClient, task: Task) -> Task:
     """Rounds that one client makes alone."""
     for _ in range(ROUNDS):
@@ -179,7 +183,7 @@ def test_who_connects_again_and_again_is_limited_and_nobody_else() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory is used")
 def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_others() -> None:
-    with RunningServer(settings(clients=4)) as server, ExitStack() as stack:
+    with RunningServer(settings(clients=4, **PATIENT)) as server, ExitStack() as stack:
         peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(3)]
         for client_id, peer in enumerate(peers):
             joined(peer, client_id)
@@ -204,7 +208,7 @@ def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_ot
 
 
 def test_over_the_bound_of_all_together_the_one_that_holds_most_is_cut() -> None:
-    with RunningServer(settings(clients=30, unread_bytes_max=2**20)) as server, ExitStack() as stack:
+    with RunningServer(settings(clients=30, unread_bytes_max=2**20, **PATIENT)) as server, ExitStack() as stack:
         peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(29)]
         for client_id, peer in enumerate(peers):
             joined(peer, client_id)
