@@ -248,8 +248,8 @@ def _wanted(outcome: Outcome) -> str:
     if aim.toward is None:
         return f"the {'highest' if aim.measure.better == 'higher' else 'lowest'}"
     if aim.toward == PUBLISHED:
-        return f"what comes nearest to the number in print of its own cell, {how}"
-    return f"what comes nearest to {aim.measure.text(aim.toward)} {aim.measure.unit}, {how}".replace(" ,", ",")
+        return f"the value nearest to the number in print of its own cell, {how}"
+    return f"the value nearest to {aim.measure.text(aim.toward)} {aim.measure.unit}, {how}".replace(" ,", ",")
 
 
 def _named(files: Mapping[str, File]) -> dict[str, str]:

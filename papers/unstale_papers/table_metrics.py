@@ -295,7 +295,7 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="higher",
         of=metric_functions.best,
-        what="Share of the test set that is told right, in the best evaluation (docs/methods/measures.md#accuracy).",
+        what="Best test accuracy over all evaluations (docs/methods/measures.md#accuracy).",
     )
     yield Measure(
         name="accuracy of the last fifth",

@@ -1,4 +1,4 @@
-"""What a coordinator is told before it starts. What exists is valid. Errors name the keys of the configuration."""
+"""Settings of the coordinator, valid once made. Errors name the keys of the configuration."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _TRIGGERS_IN_ROUNDS = " or ".join(name for name, trigger in TRIGGERS.items() if 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """All that a coordinator is told. Raises UserError when a value is out of range or two do not fit."""
+    """Settings of the coordinator. Raises UserError for a value out of range, or values that contradict each other."""
 
     clients: int  # N; ids are 0 <= id < N
     rounds: int  # versions to make

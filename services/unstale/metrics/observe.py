@@ -40,7 +40,7 @@ task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `failed` or `su
 
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
-    """A server begins, or goes on. labels: in the order of `catalogue.RUN_INFO`. version: the current one."""
+    """A server starts a run or resumes it. labels: in the order of `catalogue.RUN_INFO`. version: the current one."""
     return (
         Observation(catalogue.RUN_INFO, 1, labels),
         Observation(catalogue.RUN_ROUNDS, rounds),

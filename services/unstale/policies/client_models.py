@@ -77,7 +77,7 @@ class FedAsync(Policy[FedAsyncSettings]):
 
         w <- (1 - a_i) w + a_i (w_b_i - eta_l_i g_i),   a_i = alpha * f(s_i),   for i = 1..K
 
-    which is one step, with c_i = a_i * prod_{j > i} (1 - a_j) what is left of client i's model in the end:
+    which is one step, with c_i = a_i * prod_{j > i} (1 - a_j), the final weight of client i's model:
 
         direction_d = (1/eta) * sum_i c_i (eta_l_i g_i + w - w_b_i)
 
@@ -108,7 +108,7 @@ class FedAsync(Policy[FedAsyncSettings]):
         return Step(direction_d=direction_d, rate_factor=1.0, weights_K=shares_K)
 
     def _shares(self, staleness_K: Tensor) -> Tensor:
-        """c_i: what is left of each client's model after the ones that came later were mixed in."""
+        """c_i, the weight of each client's model after the later models were mixed in."""
         shares: list[float] = []
         left = 1.0
         for mixed in reversed((self.settings.alpha * self._lowered(staleness_K)).tolist()):

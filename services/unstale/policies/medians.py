@@ -154,7 +154,7 @@ def _distances(weights_nK: Tensor, products_KK: Tensor) -> Tensor:
 
 
 def middle_mean(matrix_Kd: Tensor, cut: int, out_d: Tensor) -> Tensor:
-    """In each column, the mean of what is left without the `cut` smallest and the `cut` largest values: into out_d.
+    """Write to out_d the mean of each column without its `cut` smallest and its `cut` largest values.
 
     matrix_Kd: float32, finite, not written to; zeros result when it has no row. cut: >= 0, 2 * cut < K.
     """

@@ -13,6 +13,7 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.machine import Coordinator
+from unstale.learner.learner import Learner
 from unstale.metrics.progress import Progress
 from unstale.server import admission
 from unstale.server.client_limits import ClientLimits
@@ -72,35 +73,41 @@ def simulation(
     ).learner
     coordinator = Coordinator(coordination)
     recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
+    clients = Clients(
+        backend=backend,
+        steps_of=context.trainer.steps_of,
+        conditions=under,
+        encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
+        evaluate_every=settings.evaluate_clients_every,
+    )
     return Simulation(
-        Parts(
-            coordinator=coordinator,
-            learner=learner,
-            staging=build.staging(coordination, learner.row_numbers, context.device),
-            clients=Clients(
-                backend=backend,
-                steps_of=context.trainer.steps_of,
-                conditions=under,
-                encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
-                evaluate_every=settings.evaluate_clients_every,
-            ),
-            times=Times(
-                heartbeat_s=settings.server.heartbeat_s,
-                lease_s=settings.server.lease_s,
-                task_timeout_s=settings.server.task_timeout_s,
-            ),
-            evaluate=build.evaluation(context),
-            save=build.saver(settings.save_model, settings.model.name, context.model),
-            admission=admission.configured(
-                settings, learner, context.trainer.examples_of, late=coordination.stale_rounds_max
-            ),
-            client_limits=_client_limits(settings),
-        ),
+        _parts(settings, context, coordinator, learner, clients),
         on_progress=on_progress,
         observe=observe,
         relay=relay,
         recorder=recorder,
         watcher=watcher,
+    )
+
+
+def _parts(
+    settings: Settings, context: TrainingContext, coordinator: Coordinator, learner: Learner, clients: Clients
+) -> Parts:
+    late = coordinator.settings.stale_rounds_max
+    return Parts(
+        coordinator=coordinator,
+        learner=learner,
+        staging=build.staging(coordinator.settings, learner.row_numbers, context.device),
+        clients=clients,
+        times=Times(
+            heartbeat_s=settings.server.heartbeat_s,
+            lease_s=settings.server.lease_s,
+            task_timeout_s=settings.server.task_timeout_s,
+        ),
+        evaluate=build.evaluation(context),
+        save=build.saver(settings.save_model, settings.model.name, context.model),
+        admission=admission.configured(settings, learner, context.trainer.examples_of, late=late),
+        client_limits=_client_limits(settings),
     )
 
 
