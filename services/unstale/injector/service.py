@@ -84,14 +84,7 @@ class Injector:
             self._limiter.watch(self._context, self._front)
             self.address = sockets.bind(self._front, INNER_ADDRESS if relays else own.address, key="injector.address")
             if relays:
-                self._relay = Relay(
-                    own.address,
-                    self.address,
-                    seed=settings.seed,
-                    started_s=started_s,
-                    connections_max=connections_max,
-                    on_crash=self._crash,
-                )
+                self._relay = self._start_relay(settings, started_s, connections_max)
                 self._relay.change(collection.of_bytes)
                 self.address = self._relay.address
             self._proxy = Proxy(
@@ -119,6 +112,17 @@ class Injector:
             self._close()
             raise
         self.http_address = None if self._control is None else self._control.address
+
+    def _start_relay(self, settings: Settings, started_s: float, connections_max: int) -> Relay:
+        """Start the relay of TCP streams to the proxy, whose address is bound already."""
+        return Relay(
+            settings.injector.address,
+            self.address,
+            seed=settings.seed,
+            started_s=started_s,
+            connections_max=connections_max,
+            on_crash=self._crash,
+        )
 
     def run(self, on_numbers: Callable[[Numbers], None] = lambda _: None, every_s: float | None = None) -> Numbers:
         """Forward messages until `stop`. Raises the exception that ended a thread.
