@@ -20,7 +20,7 @@ update is sent and rejected again.
 An update that cannot be stored, on a full disk for example, is kept in memory and sent nevertheless, with one warning.
 If the process is killed before the ack, the server gives the task again.
 
-Of two processes of one client, the server keeps that with the higher number, in whatever order their hellos arrive.
+Starts are counted so that, of two processes of one client, the server keeps the later one, even if its hello is first.
 """
 
 import logging
@@ -56,7 +56,7 @@ State = Mapping[str, Tensor]
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
 # Consecutive successful writes that prove that the disk has room again: a full disk may still take small files.
 _RECOVERY_WRITES = 100
-_SETTLED_MAX = limits.HOLDING_MAX  # `load` returns fewer updates of a client
+_SETTLED_MAX = limits.HOLDING_MAX  # more than the unacknowledged updates of a client
 
 
 class _StateFacts(Facts):
@@ -171,7 +171,7 @@ class Outbox:
 
     def load(self) -> dict[int, list[PendingUpdate]]:
         """The unacknowledged updates by client, oldest first; of each client the newest `HOLDING_MAX` - 1, because a
-        hello names no more. Older and damaged ones are deleted. Raises UserError for an unreadable file.
+        hello also names the task. Older and damaged ones are deleted. Raises UserError for an unreadable file.
         """
         return {
             client_id: self._load_client(client_id, [number for _, number in of_client])

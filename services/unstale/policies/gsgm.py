@@ -34,7 +34,7 @@ class Gsgm(Policy[GsgmSettings]):
         A <- A + (K'/N) * q;   when all N clients have contributed:  M <- A, A <- 0, and a new cycle begins
 
     M, A: [d] float32, zeros at first. Only the first update of a client in a cycle counts; its others weigh 0. A round
-    of such others alone ends the cycle without the missing clients, which are taken for gone, and begins the next one.
+    of such others alone ends the cycle without the missing clients, which are presumed gone, and begins the next one.
     An empty round changes nothing. A step with NaN or infinity is not added to A.
     released=True: direction_d = gbar;  A <- A + q/N;  and M <- A, A <- 0 happens before the last round of a cycle, not
     after it: the q of that round is the first in the next A.
