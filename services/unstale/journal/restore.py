@@ -90,7 +90,7 @@ def _check(directory: RunDirectory, database: Database, segments: Segments) -> t
         except DamagedError as error:
             damaged.append(error)
     if damaged and start == 0 and (first or not directory.settings.run.keep_updates):
-        raise damaged[-1]
+        raise damaged[-1]  # the events and updates before the checkpoints are not all stored
     for _ in database.events_after(start):
         pass
     for update in database.updates_after(0):

@@ -1,6 +1,6 @@
 """Records of the journal, one named tuple for each table; `row_codec` converts them to columns. No I/O.
 
-A frozen dataclass takes several times as long to create. `at_s`: seconds on the run's clock, which a restart resumes.
+A frozen dataclass takes several times as long to create. `at_s`: seconds on the run's clock, also after a restart.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ class RoundRow(NamedTuple):
     compensate_s: float  # duration of the compensation
     aggregate_s: float  # duration of the step
     learning_rate: float
-    rate_factor: float
+    rate_factor: float  # the policy's factor of the learning rate
     overflowed: bool  # the step exceeded float32 and was not applied
     digest: str  # SHA-256 of the version, hex
     compensation: CompensationRow | None = None  # None without a compensator
@@ -99,7 +99,7 @@ class EvaluationRow(NamedTuple):
 
 
 class OwnEvaluationRow(NamedTuple):
-    """Evaluation by a client on its own test examples. seq: of the accepted update that contained it. loss: nats."""
+    """Evaluation by a client on its own test examples. seq: of the accepted update it came with. loss: nats."""
 
     seq: int
     client_id: int
@@ -123,7 +123,7 @@ class CheckpointRow(NamedTuple):
 class Batch:
     """Records for one transaction. synced: all events up to this seq are durable; None if unchanged."""
 
-    events: list[EventRow] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)  # sorted by seq, as updates
     tasks: list[TaskRow] = field(default_factory=list)
     updates: list[UpdateRow] = field(default_factory=list)
     rounds: list[RoundRow] = field(default_factory=list)

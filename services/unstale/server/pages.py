@@ -67,7 +67,7 @@ class Pages:
                 parts = {name: _json(section) for name, section in sections.items()}
                 number = self._last.number + (parts != self._last.parts)
                 self._last = Sample(number, self._status.elapsed_s(live), parts)
-                self._due_s = now_s() + SAMPLE_S / 2
+                self._due_s = now_s() + SAMPLE_S / 2  # each tick of a stream gets a new sample
             return self._last
 
     def _status_json(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

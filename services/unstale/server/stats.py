@@ -89,7 +89,7 @@ class ServerStats(RunStats):
     ) -> None:
         super().__init__(rounds, on_progress, evaluate_clients_every)
         self._record = record
-        self._status = status or Status(clock=float)
+        self._status = status or Status(clock=float)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
         self._observed: list[Observation] = []  # of updates and models, until `flush`
         self._norms: list[Norms] = []  # of updates, until `flush`
@@ -187,9 +187,9 @@ class ServerStats(RunStats):
 
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        self._record(observe.evaluated(done.accuracy, done.loss, done.class_accuracy, evaluate_s=evaluate_s))
-        self._status.evaluated(evaluated.version, done.accuracy, done.loss, evaluate_s=evaluate_s, at_s=at_s)
+        result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
+        self._record(observe.evaluated(result.accuracy, result.loss, result.class_accuracy, evaluate_s=evaluate_s))
+        self._status.evaluated(evaluated.version, result.accuracy, result.loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
@@ -207,14 +207,14 @@ class ServerStats(RunStats):
         self._status.ended(digest, at_s)
         return super().ended(finish, version, updates, digest, at_s)
 
-    def _compensated(self, version: int, done: Compensation) -> None:
-        self._status.compensated(version, done.updates, done.errors, done.fallbacks)
-        methods = Counter(update.method for update in done.updates if update.method != UNCHANGED)
+    def _compensated(self, version: int, result: Compensation) -> None:
+        self._status.compensated(version, result.updates, result.errors, result.fallbacks)
+        methods = Counter(update.method for update in result.updates if update.method != UNCHANGED)
         errors: dict[str, list[tuple[float, float]]] = {}
-        for error in done.errors:
+        for error in result.errors:
             errors.setdefault(error.method, []).append((error.l1, error.cosine))
-        iterations = sum(update.iterations or 0 for update in done.updates)
-        self._record(observe.compensated(methods, iterations, done.fallbacks, errors))
+        iterations = sum(update.iterations or 0 for update in result.updates)
+        self._record(observe.compensated(methods, iterations, result.fallbacks, errors))
 
     def _record_fairness(self) -> None:
         fairness = self.own_evaluations.fairness
