@@ -60,7 +60,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A recomputed version that differs from the recorded one. recorded, computed: digests, hex."""
+    """A recomputed version that differs. recorded, computed: digests, hex. Fields are keys of `replay --json`."""
 
     version: int
     recorded: str
@@ -69,7 +69,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """An evaluated version: accuracy in [0, 1] and loss (nats), recorded and with the other policy."""
+    """Accuracy in [0, 1] and loss (nats), recorded and of the other policy. Fields are keys of `replay --json`."""
 
     version: int
     accuracy: float

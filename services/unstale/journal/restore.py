@@ -15,7 +15,7 @@ from unstale.journal.segments import Segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Content of a run directory after `restore`."""
+    """Content of a run directory after `restore`. Fields are keys of `unstale restore --json`."""
 
     former_run_id: str | None
     run_id: str

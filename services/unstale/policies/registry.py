@@ -32,10 +32,10 @@ RESERVED = frozenset(("dimension", "clients", "device", "seed", "round_size", "r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDescription:
-    """A policy in words. loops: kinds of rounds that its source defines it for. memory: its state between rounds.
+    """A policy in words. Fields are keys of `unstale policies --json`. memory: its state between rounds.
 
-    training: the local training that it needs, None for any. needs_base_models: whether the server keeps every version
-    that an open task or a pending update was computed from.
+    loops: kinds of rounds that its source defines it for. training: the local training that it needs, None for any.
+    needs_base_models: whether the server keeps the base version of every open task and pending update.
     """
 
     name: str
