@@ -1,4 +1,4 @@
-"""Runs of a model that is too large for one message, and clients that take part in them."""
+"""Runs of a model that is too large for one message, and their clients."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ def wide(rounds: int = 1, clients: int = 1, *, server: dict[str, Any] | None = N
 
 class RunningClient:
     """The clients of a run from `first` on, in a thread of the test, which must end by themselves. folder: of their
-    outbox; None for none. identity: who they are; None for plain text."""
+    outbox; None for none. identity: their keys; None for plain text."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, which scrapes what a test tells it to and evaluates rules."""
+"""A real Prometheus on loopback, which scrapes the targets of a test and evaluates rules."""
 
 import json
 import re
@@ -55,7 +55,7 @@ class Series(NamedTuple):
 
 
 class Prometheus:
-    """Runs while the context lasts. targets: HOST:PORT by job. rules: files of rules, evaluated as often as it
+    """Runs within a context. targets: HOST:PORT by job. rules: files of rules, evaluated as often as it
     scrapes, which is every `scrape`."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Prometheus:
             f"--config.file={configuration}",
             f"--storage.tsdb.path={folder / 'prometheus'}",
             f"--web.listen-address={self.url.removeprefix('http://')}",
-            "--query.lookback-delta=2s",  # many scrapes, and short enough that what has gone is gone
+            "--query.lookback-delta=2s",  # many scrapes, and short enough that ended series disappear
             "--log.level=warn",
         ]
 
@@ -104,7 +104,7 @@ class Prometheus:
         self._process.wait(PATIENCE_S)
 
     def query(self, expression: str) -> list[Series]:
-        """An instant query, now. Raises AssertionError, with Prometheus' words, when it is refused."""
+        """An instant query, now. Raises AssertionError with the message of Prometheus when it is refused."""
         found = self.get("query", query=expression)
         if found["resultType"] == "scalar":
             return [Series({}, float(found["result"][1]))]
@@ -123,7 +123,7 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait until something holds, while Prometheus runs: longer than elsewhere, since it takes several scrapes."""
+        """Wait for a condition, while Prometheus runs: longer than elsewhere, since it takes several scrapes."""
         pause = threading.Event()
         for _ in range(int(4 * PATIENCE_S / 0.1)):
             if holds():

@@ -9,12 +9,12 @@ from typing_extensions import override
 from support.toxic_laws import (
     LAWS,
     ToxicClass,
-    a_message_meets_the_same_whatever_came_before_it,
-    a_toxicity_is_the_share_that_it_touches,
+    a_message_is_independent_of_earlier_ones,
     made,
-    messages_are_conserved_unless_it_says_that_it_destroys,
-    messages_that_keep_their_place_come_out_in_order,
-    nothing_comes_out_before_it_went_in,
+    messages_are_conserved_unless_loss_is_declared,
+    messages_in_order_leave_in_order,
+    no_message_leaves_before_it_enters,
+    toxicity_is_the_share_of_affected_messages,
 )
 from unstale.toxics import registry
 from unstale.toxics.in_flight import InFlightMessage
@@ -89,11 +89,11 @@ class DrawsByItself(Faulty):
 @pytest.mark.parametrize(
     ("toxic_class", "law"),
     [
-        (Loses, messages_are_conserved_unless_it_says_that_it_destroys),
-        (ArrivesEarly, nothing_comes_out_before_it_went_in),
-        (DelaysByCount, a_message_meets_the_same_whatever_came_before_it),
-        (Overtakes, messages_that_keep_their_place_come_out_in_order),
-        (DrawsByItself, a_toxicity_is_the_share_that_it_touches),
+        (Loses, messages_are_conserved_unless_loss_is_declared),
+        (ArrivesEarly, no_message_leaves_before_it_enters),
+        (DelaysByCount, a_message_is_independent_of_earlier_ones),
+        (Overtakes, messages_in_order_leave_in_order),
+        (DrawsByItself, toxicity_is_the_share_of_affected_messages),
     ],
 )
 def test_a_law_detects_a_faulty_toxic(toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
