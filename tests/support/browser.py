@@ -51,7 +51,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def look(browser: Browser) -> Iterator[Look]:
-    """Opens a page in its own window: url, and options of the window. At the end the test fails if the page wrote to the
+    """Opens a page in its own window: url, and options of the window. At the end it fails if the page wrote to the
     console or requested another address than the server or the file. forgiven: text in messages of the browser itself,
     such as of a server that ends. script: runs before the scripts of the page."""
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def look(browser: Browser) -> Iterator[Look]:
             page.set_default_timeout(1000 * PATIENCE_S)
             page.add_init_script(script)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda said: None if forgiven in said.text else errors.append(said.text))
+            page.on("console", lambda line: None if forgiven in line.text else errors.append(line.text))
             page.on("request", lambda request: asked.add(_source(request.url)))
             served.add(_source(url))
             page.goto(url)

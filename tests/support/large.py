@@ -16,8 +16,8 @@ WIDE = {"name": "support.factories:wide"}
 
 
 def wide(rounds: int = 1, clients: int = 1, *, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
-    told = {"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0, **(server or {})}
-    return small(clients=clients, rounds=rounds, model=WIDE, server=told, **changes)
+    limits = {"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0, **(server or {})}
+    return small(clients=clients, rounds=rounds, model=WIDE, server=limits, **changes)
 
 
 class RunningClient:

@@ -66,8 +66,8 @@ class PlayedWire:
 class WatchedStaging(Staging):
     """row_written: the newest row. kept: rows by handle that are in no round yet."""
 
-    def __init__(self, *told: Any, **named: Any) -> None:
-        super().__init__(*told, **named)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.row_written: Tensor
         self.kept: dict[int, Tensor] = {}
 
@@ -93,7 +93,7 @@ class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
     client_limits, may_speak, norm_max, admission, journal, transfers, partial_files, task_timeout_s: as for
-    `ServerProtocol`. encoding: its preference; models are sent as float32 only. told: events of the coordinator.
+    `ServerProtocol`. encoding: its preference; models are sent as float32 only. changes: settings of the coordinator.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PlayedServer:
         journal: Journal | None = None,
         stays: bool = False,
         task_timeout_s: float | None = None,
-        **told: Any,
+        **changes: Any,
     ) -> None:
         self.now_s = 0.0
         self.wire = PlayedWire()
@@ -128,7 +128,7 @@ class PlayedServer:
             lease_s=10.0,
             evaluate_every=rounds,
             retry_s=5.0,
-            **{"min_clients": None, **told},
+            **{"min_clients": None, **changes},
         )
         self.coordinator = Coordinator(settings)
         rows = settings.unaggregated_max + 1
@@ -232,8 +232,8 @@ class PlayedClient:
     def task(self) -> Task:
         """Join, and receive the task after the welcome."""
         self.join()
-        said, task = self.hears()
-        assert isinstance(said, Welcome) and isinstance(task, Task)
+        greeting, task = self.hears()
+        assert isinstance(greeting, Welcome) and isinstance(task, Task)
         return task
 
     def beat(self, newest_task: int | None = None, heard: int | None = None) -> list[Message]:

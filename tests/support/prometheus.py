@@ -114,9 +114,9 @@ class Prometheus:
         """`data` of an answer of its HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urlencode(parameters)}"
         with urlopen(Request(url), timeout=PATIENCE_S) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        return told["data"]
+            reply = json.load(answer)
+        assert reply["status"] == "success", reply
+        return reply["data"]
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""

@@ -88,7 +88,7 @@ def no_message_leaves_before_it_enters(toxic_class: ToxicClass) -> None:
 
 
 def toxicity_0_has_no_effect(toxic_class: ToxicClass) -> None:
-    assert_unaffected(through(made(toxic_class, toxicity=0)), some())
+    unaffected(through(made(toxic_class, toxicity=0)), some())
 
 
 def toxicity_is_the_share_of_affected_messages(toxic_class: ToxicClass) -> None:
@@ -126,16 +126,14 @@ def messages_in_order_leave_in_order(toxic_class: ToxicClass) -> None:
 def a_toxic_has_no_effect_outside_its_limits(toxic_class: ToxicClass) -> None:
     flights = some()
     late = made(toxic_class, start_s=1000.0, end_s=1010.0)
-    assert_unaffected(through(late), flights)
+    unaffected(through(late), flights)
     early = made(toxic_class, start_s=0.0, end_s=0.005)
-    assert_unaffected(through(early), flights[1:])
-    assert_unaffected(through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN])
-    assert_unaffected(through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP])
+    unaffected(through(early), flights[1:])
+    unaffected(through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN])
+    unaffected(through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP])
     of_two_types = made(toxic_class, messages=("update", "hello"))
-    assert_unaffected(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
-    assert_unaffected(
-        through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)]
-    )
+    unaffected(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
+    unaffected(through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)])
 
 
 def doubling_the_time_doubles_the_delays(toxic_class: ToxicClass) -> None:
@@ -161,7 +159,7 @@ def a_toxic_and_its_fields_are_documented(toxic_class: ToxicClass) -> None:
         assert field.description, name
 
 
-def assert_unaffected(way: ToxicLink, flights: list[InFlightMessage]) -> None:
+def unaffected(way: ToxicLink, flights: list[InFlightMessage]) -> None:
     for flight in flights:
         assert way.send(flight) == (flight,)
     assert not way.counts.touched
