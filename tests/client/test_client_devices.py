@@ -71,7 +71,7 @@ def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostedClient]:
     made = HostedClient(monkeypatch)
     yield made
     made.process.stop()
-    made.process.run()  # ends at once, and closes what was opened
+    made.process.run()  # ends at once, and closes its sockets
 
 
 def test_an_update_is_sent_its_device_time_after_its_task_arrived(hosted: HostedClient) -> None:

@@ -35,4 +35,4 @@ def test_jobs_on_one_version_share_its_model_and_the_last_one_releases_it() -> N
     gc.collect()
     assert model() is None
     process.stop()
-    process.run()  # ends at once, and closes what was opened
+    process.run()  # ends at once, and closes its sockets

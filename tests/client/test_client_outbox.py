@@ -228,7 +228,7 @@ GOOD: dict[str, Any] = {"run_id": RUN, "number": 7, "keeps": ["a"]}
         (GOOD, [HEADER, bytes(8), bytes(5)]),  # no floats
         (GOOD | {"keeps": []}, [HEADER]),
         (GOOD | {"keeps": []}, []),
-        (GOOD, [HEADER, bytes(12), bytes(4)]),  # longer than the header says
+        (GOOD, [HEADER, bytes(12), bytes(4)]),  # longer than in the header
         (GOOD, [HEADER, b"", bytes(4)]),
         (GOOD, [codec.encode(Bye()), bytes(8), bytes(4)]),
         (GOOD, [b"\xc1", bytes(8), bytes(4)]),

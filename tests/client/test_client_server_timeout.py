@@ -66,7 +66,7 @@ def test_silence_within_the_lease_gets_no_warning() -> None:
         server_timeout.warning(60.0)
 
 
-def test_without_a_bound_a_client_waits_for_ever() -> None:
+def test_without_a_bound_a_client_waits_indefinitely() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
     bound = "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a message"
     assert server_timeout.warning(3.0) == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"

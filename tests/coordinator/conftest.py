@@ -22,7 +22,7 @@ from unstale.coordinator.settings import CoordinatorSettings
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
-def in_words(action: actions.Action) -> str:
+def as_text(action: actions.Action) -> str:
     match action:
         case actions.SendTask():
             return f"task {action.client_id} #{action.task_id} v{action.version} n{action.number}"
@@ -65,7 +65,7 @@ class Driver:
     def handle(self, event: events.Event) -> list[str]:
         self.last = self.coordinator.handle(event)
         invariants.check(self.coordinator)
-        return [in_words(action) for action in self.last]
+        return [as_text(action) for action in self.last]
 
     def join(self, *client_ids: int, **fields: Any) -> list[str]:
         transcript = []

@@ -49,7 +49,7 @@ def test_a_task_that_is_not_open_cannot_be_declined(drive, task_id):
     driver.start()
     driver.updates(0)
     driver.applied()
-    # The open task of client 0 is its second, #3: 1 was answered, 2 is the other client's, 7 was never given.
+    # The open task of client 0 is its second, #3: 1 was answered, 2 is the other client's, 7 was never assigned.
     assert driver.decline(0, task_id=task_id) == []
     assert driver.coordinator.declined == 0
     assert driver.updates(0) == ["round v1: 0+0"]

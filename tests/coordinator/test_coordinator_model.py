@@ -106,7 +106,7 @@ class Shell(RuleBasedStateMachine):
     def join(self, client: int, holds: bool, same_connection: bool) -> None:
         client %= self.clients
         holding = (self.newest[client],) if holds and client in self.newest else ()
-        self.tell(
+        self.feed(
             events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding, same_connection=same_connection)
         )
 
@@ -117,11 +117,11 @@ class Shell(RuleBasedStateMachine):
 
     @rule(client=st.integers(0, 4))
     def leave(self, client: int) -> None:
-        self.tell(events.ClientLeft(client_id=client % self.clients, at_s=self.now_s))
+        self.feed(events.ClientLeft(client_id=client % self.clients, at_s=self.now_s))
 
     @rule(client=st.integers(0, 4))
     def beat(self, client: int) -> None:
-        self.tell(events.HeartbeatReceived(client_id=client % self.clients, at_s=self.now_s))
+        self.feed(events.HeartbeatReceived(client_id=client % self.clients, at_s=self.now_s))
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
@@ -144,7 +144,7 @@ class Shell(RuleBasedStateMachine):
     def all_busy_clients_fail(self) -> None:
         for client in self.coordinator.membership.clients:
             if client.tasks.open_id is not None:
-                self.tell(events.TaskFailed(client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s))
+                self.feed(events.TaskFailed(client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s))
                 self.everything_fits()
 
     @precondition(lambda self: self.given)
@@ -163,18 +163,18 @@ class Shell(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
-        self.tell(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(self.newest)))
-        self.tell_declined(client, self.newest[client])
+        self.feed_declined(client, self.newest[client])
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
     def decline_some_task(self, data: st.DataObject) -> None:
-        self.tell_declined(*data.draw(st.sampled_from(sorted(self.given))))
+        self.feed_declined(*data.draw(st.sampled_from(sorted(self.given))))
 
     @precondition(lambda self: self.newest)
     @rule()
@@ -183,7 +183,7 @@ class Shell(RuleBasedStateMachine):
         for _ in range(self.clients):
             for client in self.coordinator.membership.clients:
                 if client.tasks.open_id is not None:
-                    self.tell_declined(client.client_id, client.tasks.open_id)
+                    self.feed_declined(client.client_id, client.tasks.open_id)
                     self.everything_fits()
 
     @precondition(lambda self: self.given)
@@ -192,7 +192,7 @@ class Shell(RuleBasedStateMachine):
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         awaited = self.coordinator.awaits(client, task_id) and not self.finished
         number = self.coordinator.tasks.count
-        self.tell(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
         # Exactly then another task replaces it, and the client stays busy.
         assert self.coordinator.tasks.count == number + awaited
         assert not awaited or self.newest[client] > task_id
@@ -209,13 +209,13 @@ class Shell(RuleBasedStateMachine):
     @rule()
     def apply(self) -> None:
         self.making = False
-        self.tell(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
+        self.feed(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
 
     @precondition(lambda self: not self.finished)
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def stop(self, really: bool) -> None:
         if really:
-            self.tell(events.StopRequested(at_s=self.now_s))
+            self.feed(events.StopRequested(at_s=self.now_s))
 
     # Invariants.
 
@@ -242,7 +242,7 @@ class Shell(RuleBasedStateMachine):
             return
         for client in range(self.clients):
             holding = (self.newest[client],) if client in self.newest else ()
-            self.tell(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
+            self.feed(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
         for _ in range(20 * self.clients * self.coordinator.settings.rounds + 20):
             if self.finished:
                 break
@@ -266,7 +266,7 @@ class Shell(RuleBasedStateMachine):
         self.handles += 1
         self.offered = (client, task_id, self.handles, base_version)
         self.sound = defect is None and version_off == 0
-        self.tell(
+        self.feed(
             events.UpdateArrived(
                 client_id=client,
                 task_id=task_id,
@@ -277,18 +277,18 @@ class Shell(RuleBasedStateMachine):
             )
         )
 
-    def tell_declined(self, client: int, task_id: int) -> None:
+    def feed_declined(self, client: int, task_id: int) -> None:
         if self.coordinator.awaits(client, task_id):
             self.declined += 1
             self.unavailable[client] = self.coordinator.version
-        self.tell(events.TaskDeclined(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(events.TaskDeclined(client_id=client, task_id=task_id, at_s=self.now_s))
 
     def fire(self, timer: str, due_s: float) -> None:
         self.now_s = max(self.now_s, due_s)
         del self.timers[timer]
-        self.tell(events.TimerFired(timer=timer, at_s=self.now_s))
+        self.feed(events.TimerFired(timer=timer, at_s=self.now_s))
 
-    def tell(self, event: events.Event) -> None:
+    def feed(self, event: events.Event) -> None:
         was_finished = self.finished
         if not was_finished and self.ends_without_update(event):
             self.consecutive_failures += 1

@@ -61,7 +61,7 @@ class PlayedJournal:
     def give_up(self, why: str) -> str:
         return why
 
-    def check_said(self, message: Task | Ack) -> None:
+    def check_sent(self, message: Task | Ack) -> None:
         """Called before a message is sent to a client."""
         if isinstance(message, Task):
             assert message.task_id in self.tasks, f"{message} is sent before it is stored"

@@ -123,7 +123,7 @@ class PlayedFrame:
 
 
 class PlayedSocket:
-    """One message, frame by frame, as a ROUTER socket gives it."""
+    """One message, frame by frame, as from a ROUTER socket."""
 
     def __init__(self, *frames: bytes) -> None:
         self._frames = list(frames[::-1])

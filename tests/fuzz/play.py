@@ -99,7 +99,7 @@ class Play:
         self.server.wire.send = self.send  # type: ignore[method-assign]
         self.steps = (
             self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
-            self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
+            self.say_changed, self.say_bytes, self.say_bye, self.disturb, self.stop,
             self.transfers.say_announcement, self.transfers.say_chunk, self.transfers.say_credit,
         )  # fmt: skip
 
@@ -188,7 +188,7 @@ class Play:
             if isinstance(message, Chunk):
                 self.transfers.sent(message, frames, self.given[message.task_id].version)
             if isinstance(message, Task | Ack) and self.journal is not None:
-                self.journal.check_said(message)
+                self.journal.check_sent(message)
         return delivery
 
     # --- incoming messages ---
@@ -384,7 +384,7 @@ class Play:
     def pass_time(self) -> None:
         self.settle(self.choices.of(PAUSES_S))
 
-    def trouble(self) -> None:
+    def disturb(self) -> None:
         """Block or unblock a connection, or fill or empty the disk."""
         if self.choices.number(4) == 3:
             self.fill_disk(not self.disk_is_full)

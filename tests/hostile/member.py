@@ -59,7 +59,7 @@ class Member(KeyedClient):
     def join(self) -> bool:  # type: ignore[override]
         """Send hellos until a welcome arrives. Returns whether one did."""
         self.welcome = None
-        while self.welcome is None and self.target.goes_on():
+        while self.welcome is None and self.target.is_active():
             self.send(Hello(client_id=self.client_id, session=self.session))
             self.next(HELLO_S)
         return self.welcome is not None
@@ -71,7 +71,7 @@ class Member(KeyedClient):
 
     def next_task(self) -> tuple[Task, list[bytes]] | None:
         """The next task with its model; None after the end of the attack. Rejoins after an exclusion."""
-        while self.target.goes_on():
+        while self.target.is_active():
             found = self.next(HEARTBEAT_S)
             if found is None:
                 if self.welcome is None:

@@ -196,7 +196,7 @@ def _attack(attack: Attack, target: Target, facts: dict[str, float], errors: lis
 def _violations(attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float) -> Iterator[str]:
     """The violations during an attack."""
     if not stage.server.is_alive:
-        yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_words}"
+        yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_line}"
         return
     if attack.honest_rounds and not late:
         yield "no update of an honest client was accepted in the second half of the attack"

@@ -70,7 +70,7 @@ class Command:
         return self.process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line of its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return lines[-1][:300] if lines else ""
@@ -144,14 +144,14 @@ class Stage:
     def end(self) -> list[str]:
         """End the server, and check its recorded run. Returns the violations."""
         if not self.server.is_alive:
-            return [f"the server ended with {self.server.end()}: {self.server.last_words}"]
+            return [f"the server ended with {self.server.end()}: {self.server.last_line}"]
         wrong = []
         code = self.server.end()
         if code != 0:
-            wrong.append(f"at the request to end, the server ended with {code}: {self.server.last_words}")
+            wrong.append(f"at the request to end, the server ended with {code}: {self.server.last_line}")
         replay = Command(self.folder, "replay", "replay", str(self.run))
         if replay.process.wait(START_S):
-            wrong.append(f"replay does not agree: {replay.last_words}")
+            wrong.append(f"replay does not agree: {replay.last_line}")
         replay.end()
         if self.scene.warm and (blamed := self.blamed()):
             wrong.append(f"honest clients were refused: {blamed}")
@@ -189,7 +189,7 @@ class Stage:
             return database.execute(query, (HONEST,)).fetchall()
 
     def _is_warm(self) -> bool:
-        assert all(command.is_alive for command in self._commands), [command.last_words for command in self._commands]
+        assert all(command.is_alive for command in self._commands), [command.last_line for command in self._commands]
         if self.scene.warm:
             return self.accepted() >= WARM_UPDATES
         return self.server.fact("listening") is not None

@@ -47,7 +47,7 @@ class Target:
     def has_keys(self) -> bool:
         return any(identity is not None for identity in self.identities)
 
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the attack has time left."""
         return not self.stopped.is_set() and now_s() < self.until_s
 

@@ -42,7 +42,7 @@ def connections(target: Target, port: int, count: int) -> Iterator[list[socket.s
     """The accepted TCP connections, at most `count`, closed at the end of the context."""
     held: list[socket.socket] = []
     try:
-        while len(held) < count and target.goes_on():
+        while len(held) < count and target.is_active():
             one = connected(target, port)
             if one is None:
                 target.wait(0.2)
@@ -64,12 +64,12 @@ def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
         for _ in range(count):
             _start_connecting(selector, target.source, port, data)
         established = 0
-        while target.goes_on():
+        while target.is_active():
             for key, events in selector.select(0.1):
                 one: socket.socket = key.fileobj  # type: ignore[assignment]
                 unsent: memoryview | None = key.data
                 established += bool(events & selectors.EVENT_WRITE and unsent is not None and len(unsent) == len(data))
-                if _goes_on(one, unsent, selector):
+                if _exchange(one, unsent, selector):
                     continue
                 selector.unregister(one)
                 one.close()
@@ -87,7 +87,7 @@ def _start_connecting(selector: selectors.BaseSelector, source: str, port: int, 
     selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(data))
 
 
-def _goes_on(one: socket.socket, unsent: memoryview | None, selector: selectors.BaseSelector) -> bool:
+def _exchange(one: socket.socket, unsent: memoryview | None, selector: selectors.BaseSelector) -> bool:
     """Send the accepted bytes, and read the received ones. Returns whether the connection is still open."""
     try:
         if unsent is not None:

@@ -203,7 +203,7 @@ def test_disconnect_cuts_the_connection_and_the_client_reconnects(inject: Any) -
     client.say(update(1), [bytes(4)])  # the connection breaks here, and this message is lost
     assert breaks.poll(PATIENCE_S * 1000)
     breaks.close(linger=0)
-    # ZeroMQ connects again by itself; the server sees a connection that it does not know.
+    # ZeroMQ connects again by itself; the server sees an unknown connection.
     client.say(Heartbeat(number=1, version=0))
     route, header = injecting.server.receives_bytes()
     assert route != first_route

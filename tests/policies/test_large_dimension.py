@@ -1,6 +1,6 @@
 """Policies that compute in chunks of columns, against their oracles over many chunks.
 
-The oracles' inner products are made by NumPy in float64 here: by hand they would take minutes.
+The oracles' inner products are computed by NumPy in float64 here: by hand they would take minutes.
 """
 
 import numpy as np

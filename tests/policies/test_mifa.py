@@ -82,7 +82,7 @@ def test_the_last_of_two_updates_of_a_client_is_stored() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e8])
 def test_large_early_rows_leave_no_rounding_error_in_the_running_sum(scale: float) -> None:
-    """A running sum in float32 would keep rounding errors of the size of 1e8 * 2^-24 = 6 for ever."""
+    """A running sum in float32 would retain rounding errors of the size of 1e8 * 2^-24 = 6."""
     clients, dimension = 20, 50
     subject = create("mifa", dimension=dimension, clients=clients, init="zeros")
     generator = torch.Generator().manual_seed(1)

@@ -55,7 +55,7 @@ def test_a_deviation_within_rounding_counts_as_zero(make_batch) -> None:
 
 
 def test_small_deviations_from_long_updates_are_distinguished(make_batch) -> None:
-    # 1e-4 and 2e-4 beside 1: in float32 squares of lengths would round them to zero.
+    # 1e-4 and 2e-4 next to 1: in float32 squares of lengths would round them to zero.
     gradients = [[1.0, 0.0], [1.0, 1e-4], [1.0, 2e-4]]
     by_deviation = 0.35 * (1 - math.exp(-1 / 4)), 0.35 * (1 - math.exp(-1))
     expected = shares(1.0, 0.65 / 2 + by_deviation[0], 0.65 / 2 + by_deviation[1])

@@ -116,7 +116,7 @@ UNLIKE, LIKE = exponentials(0.6, 0.8), exponentials(0.6, 0.8, 1.0)
         ("fedbuff", {}, AVERAGE, [1 / 3] * 3),
         ("wkafl", {"zero_gradient": "dissimilar"}, [3 * UNLIKE[0], 4 * UNLIKE[1]], [*UNLIKE, 0.0]),
         ("wkafl", {"zero_gradient": "similar"}, [3 * LIKE[0], 4 * LIKE[1]], LIKE),
-        # Of FedHist's average the length becomes the mean length of the rows, (3 + 4 + 0) / 3: 7/5 of what it is.
+        # FedHist scales its average to the mean length of the rows, (3 + 4 + 0) / 3: 7/5 of what it is.
         ("fedhist", {}, [1.4, 28 / 15], [1 / 3] * 3),
         ("fedhist", {"ina": False}, AVERAGE, [1 / 3] * 3),
         ("coordinate-median", {}, [0.0, 0.0], None),

@@ -13,7 +13,7 @@ from unstale_proto import codec
 from unstale_proto.messages import Message
 
 Swallows = Callable[[Message, bool], bool]
-"""Whether a message is lost, given it and whether it goes up, to the server."""
+"""Whether a message is lost, by the message and whether it is sent up, to the server."""
 
 
 class Proxy:

@@ -26,7 +26,7 @@ class Bookkeeping:
         self.round: tuple[actions.Contribution, ...] = ()
         self.rounds: dict[int, tuple[int, ...]] = {}
 
-    def happened(self, coordinator: Coordinator, event: events.Event, done: Sequence[actions.Action]) -> None:
+    def record(self, coordinator: Coordinator, event: events.Event, done: Sequence[actions.Action]) -> None:
         """An event, and its actions."""
         if isinstance(event, events.TaskLost):
             self.lost.add(event.task_id)
@@ -135,4 +135,4 @@ def check_stored(database: Database, bookkeeping: Bookkeeping, digests: Mapping[
         rejected=bookkeeping.rejected,
     )
     counts = database.conservation()
-    assert counts == expected_counts, f"{counts} is stored, and {expected_counts} happened"
+    assert counts == expected_counts, f"{counts} is stored, expected {expected_counts}"

@@ -23,7 +23,7 @@ class Chaos:
         self._swarm = swarm
         self._world = swarm.world
         self._rng = swarm.world.draws("chaos")
-        self.goes_on = True
+        self.is_active = True
 
     def random(self) -> float:
         """In [0, 1)."""
@@ -53,7 +53,7 @@ class Chaos:
 
     def end(self) -> None:
         """End all faults."""
-        self.goes_on = False
+        self.is_active = False
         self._swarm.server.doom.spare()
         self._empty_disk()
 
@@ -62,19 +62,19 @@ class Chaos:
 
     # --- clients ---
 
-    def _someone(self) -> Process | None:
+    def _random_client(self) -> Process | None:
         alive = [process for process in self._swarm.newest.values() if process.alive]
         return alive[int(self._rng.integers(len(alive)))] if alive else None
 
     def _crash(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             process.crash()
             self._world.seen["crashes"] += 1
             self._come_back(process.client_id)
 
     def _leave(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             process.leave()
             self._world.seen["clients left"] += 1
@@ -82,19 +82,19 @@ class Chaos:
 
     def _come_back(self, client_id: int) -> None:
         def back() -> None:
-            if self.goes_on and not self._swarm.newest[client_id].alive:
+            if self.is_active and not self._swarm.newest[client_id].alive:
                 self._swarm.start(client_id)
 
         self._world.after(float(self._rng.exponential(AWAY_S)), back)
 
     def _take_over(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             self._world.seen["take-overs"] += 1
             self._swarm.start(process.client_id)
 
     def _say_hello(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None and process.link is not None:
             self._world.seen["hellos for no reason"] += 1
             process.say_hello_again()
@@ -166,6 +166,6 @@ class _Recurring:
         self._chaos.after(float(self._rng.exponential(self._mean_s)), self._happen)
 
     def _happen(self) -> None:
-        if self._chaos.goes_on:
+        if self._chaos.is_active:
             self._what()
             self.plan()

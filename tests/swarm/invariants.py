@@ -42,7 +42,7 @@ class Watched(Coordinator):
         done = super().handle(event)
         if self.is_watched:
             invariants.check(self)
-            self._ledger.happened(self, event, done)
+            self._ledger.record(self, event, done)
         return done
 
 
@@ -84,7 +84,7 @@ class Ledger:
 
     # --- the coordinator ---
 
-    def happened(self, coordinator: Coordinator, event: events.Event, done: list[actions.Action]) -> None:
+    def record(self, coordinator: Coordinator, event: events.Event, done: list[actions.Action]) -> None:
         """An event, and its actions."""
         self._world.seen[type(event).__name__] += 1
         self._world.note("coordinator", _short(event))
@@ -108,7 +108,7 @@ class Ledger:
             elif isinstance(action, actions.ApplyRound):
                 self._world.seen["rounds"] += 1
                 self._world.seen["updates in rounds"] += len(action.contributions)
-        self.bookkeeping.happened(coordinator, event, done)
+        self.bookkeeping.record(coordinator, event, done)
         self.bookkeeping.check(coordinator)
         self._history.append((event, done))
         if isinstance(event, events.RoundApplied):
@@ -183,7 +183,7 @@ class Ledger:
             was_stopped &= not isinstance(event, events.Resumed)
             again = coordinator.handle(event)
             assert was_stopped or again == done, f"{event} came to {again} and to {done}"
-            bookkeeping.happened(coordinator, event, again)
+            bookkeeping.record(coordinator, event, again)
         bookkeeping.check(coordinator)
         return bookkeeping, coordinator
 
@@ -264,13 +264,13 @@ class Ledger:
     def _check_forgotten_verdict(self, task_id: int, ack: Ack, first: Ack) -> None:
         """A forgotten verdict may be reported wrong, but never counts twice."""
         clients = self._settings.clients
-        newer = (max(self._given_to(self.bookkeeping.given[task_id].client_id)) - task_id) // clients
+        newer = (max(self._tasks_of(self.bookkeeping.given[task_id].client_id)) - task_id) // clients
         assert newer >= REMEMBERED_VERDICTS and ack.reason in (Reason.EXPIRED_TASK, Reason.RUN_FINISHED), (
             f"the client of task {task_id} received {summary(first)}, and then {summary(ack)}"
         )
         self._world.seen["verdicts forgotten"] += 1
 
-    def _given_to(self, client_id: int) -> list[int]:
+    def _tasks_of(self, client_id: int) -> list[int]:
         return [task_id for task_id, given in self.bookkeeping.given.items() if given.client_id == client_id]
 
     # --- clients ---

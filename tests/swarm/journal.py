@@ -31,7 +31,7 @@ PLACES = (
     "letting go",  # of files that only older checkpoints need
     "before a word",  # of messages that follow from committed events
     "before a checkpoint",
-    "after a checkpoint",  # it is complete, and its server does not know yet
+    "after a checkpoint",  # it is complete, and its server has not recorded it yet
 )
 """Places where a server can be killed."""
 

@@ -100,7 +100,7 @@ class Options:
 
 
 class _Population:
-    """Ten classes; a client holds that of its id and the next."""
+    """Ten classes; a client has that of its id and the next."""
 
     classes = 10
 
@@ -165,7 +165,7 @@ def draw(world: World) -> Options:
 
 
 def _keeping(rng: Generator) -> Keeping | None:
-    """For 40 % of the seeds, so little in each file that all of them come to their ends."""
+    """For 40 % of the seeds, with so small files that all of them fill up."""
     if rng.random() < 0.6:
         return None
     return Keeping(

@@ -230,7 +230,7 @@ class Swarm:
     def start(self, client_id: int) -> None:
         """Start a process for a client; it supersedes an existing one."""
         before = self.newest.get(client_id)
-        if before is not None and before.alive and not self._chaos.goes_on:
+        if before is not None and before.alive and not self._chaos.is_active:
             before.crash()
         number = len(self._processes)
         kept: Sequence[PendingUpdate] = ()

@@ -62,9 +62,9 @@ class LongPlay(Play):
                 case 3:
                     self.say(route, "error", reason="unavailable", task_id=number + 1)
                 case _:
-                    self.give_back(b"%d" % client_id)
+                    self.return_task(b"%d" % client_id)
 
-    def give_back(self, route: bytes) -> None:
+    def return_task(self, route: bytes) -> None:
         """Return the task of a connection with a training failure."""
         task = self.task_of.pop(route, None)
         if task is not None:
@@ -97,20 +97,20 @@ class LongPlay(Play):
             self.beats += 1
             self.say(route, "heartbeat", number=self.beats, version=0)
         elif task.checksum is not None and task.task_id not in self.has_model_of:
-            self.ask_for_model(route, task)
+            self.request_model(route, task)
         elif self.in_chunks:
-            self.go_on_with_update(route, task)
+            self.continue_update(route, task)
         else:
             self.take_in(route, headers.packed(update_fields(task)), ONES)
 
-    def ask_for_model(self, route: bytes, task: Task) -> None:
+    def request_model(self, route: bytes, task: Task) -> None:
         """Request the model until it is complete, and acknowledge it."""
         have = self.transfers.model_bytes_of.get(task.task_id, 0)
         if have == len(ONES):
             self.has_model_of.add(task.task_id)
         self.transfers.ask(route, task.task_id, have, len(ONES), again=have < len(ONES))
 
-    def go_on_with_update(self, route: bytes, task: Task) -> None:
+    def continue_update(self, route: bytes, task: Task) -> None:
         """Send chunks within the credit; without credit announce the update, possibly again."""
         credit = self.transfers.credit_of.pop(route, None)
         if credit is None or credit.task_id != task.task_id or credit.have == credit.until:

@@ -44,7 +44,7 @@ def check(header: bytes, note: Note) -> None:
             assert getattr(glance, field) == getattr(message, field), field
     note(message.type)
     note(("read", message.type, tuple(sorted(message.model_fields_set))))
-    check_said_again(message)
+    check_encoding(message)
     if isinstance(message, Welcome):
         check_model(message)
 
@@ -59,7 +59,7 @@ def check_refused(error: RemoteContractError, note: Note) -> None:
     note(("refused", error.reason, DIGITS.sub("", str(error)) if malformed else ""))
 
 
-def check_said_again(message: Message) -> None:
+def check_encoding(message: Message) -> None:
     try:
         header = codec.encode(message)
     except ValueError:  # only at the bound of a header: with every default encoded

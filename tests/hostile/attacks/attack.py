@@ -20,7 +20,7 @@ class Attack:
         name: of the attack.
         about: its description, for people.
         scenes: names of the servers that it can attack; the first one is the usual one.
-        run: attacks while `Target.goes_on`, and returns its figures.
+        run: attacks while `Target.is_active`, and returns its figures.
         memory_bytes_max: bound on the additional memory of the server at its peak.
         none_of: figures that must be 0, such as `accepted`.
         logged: a text that the server's log must have after the attack; None for any log.

@@ -23,7 +23,7 @@ PLAIN, KEYED = "plain", "keyed"
 
 def silent_connections(target: Target) -> Facts:
     with zmtp.connections(target, target.port, target.count(SILENT)) as held:
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
 
@@ -34,7 +34,7 @@ def greeted_connections(target: Target) -> Facts:
     with zmtp.connections(target, target.port, target.count(GREETED)) as held:
         for one in held:
             zmtp.send(one, words)
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
 
@@ -46,7 +46,7 @@ def unfinished_handshakes(target: Target) -> Facts:
         for one in held:
             one.settimeout(0.2)
             taken += zmtp.send(one, UNFINISHED_HANDSHAKE)
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "taken whole": taken, "closed": sum(map(zmtp.is_closed, held))}
 
@@ -66,7 +66,7 @@ def unknown_keys(target: Target) -> Facts:
     """Clients with unadmitted keys."""
     refused: list[UnadmittedClient] = []
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             if len(refused) < target.count(UNKNOWN):
                 refused.append(stack.enter_context(UnadmittedClient(target)))
                 target.wait(0.01)
@@ -81,7 +81,7 @@ def empty_frames(target: Target) -> Facts:
     hello = codec.encode(Hello(client_id=target.client_ids[0], session="e" * 32))
     frames = messages = 0
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             one = zmtp.joined_in_plain_text(target) if messages < EMPTY_MESSAGES else None
             if one is None:
                 target.wait(0.2)
@@ -90,7 +90,7 @@ def empty_frames(target: Target) -> Facts:
             zmtp.send(one, bytes([0, len(hello)]) + hello)
             messages += 1
             left = target.count(EMPTY_FRAMES)
-            while left > 0 and target.goes_on() and zmtp.send(one, words):
+            while left > 0 and target.is_active() and zmtp.send(one, words):
                 left -= 65536
                 frames += 65536
             zmtp.send(one, bytes([0, 0]))
@@ -103,7 +103,7 @@ def tiny_frames(target: Target) -> Facts:
     frames = cut = 0
     held: dict[int, socket.socket] = {}
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             for client_id in target.client_ids:
                 one = held.get(client_id) or zmtp.joined_in_plain_text(target)
                 if one is None:
@@ -127,7 +127,7 @@ def endless_message(target: Target) -> Facts:
     frame = zmtp.long_frame_head(zmtp.MORE, FRAME_BYTES_MAX) + bytes(FRAME_BYTES_MAX)
     sent = cut = 0
     one = None
-    while target.goes_on() and sent < target.count(ENDLESS_BYTES_MAX):
+    while target.is_active() and sent < target.count(ENDLESS_BYTES_MAX):
         one = one or zmtp.joined_in_plain_text(target)
         if one is None:
             target.wait(0.2)
@@ -136,7 +136,7 @@ def endless_message(target: Target) -> Facts:
         else:
             one.close()
             one, cut = None, cut + 1
-    while target.goes_on():
+    while target.is_active():
         target.wait(0.5)
     if one is not None:
         one.close()
@@ -148,7 +148,7 @@ def dripping_http(target: Target) -> Facts:
     held: list[socket.socket] = []
     dripped = 0
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             one = zmtp.connected(target, target.http_port) if len(held) < target.count(DRIPPING) else None
             if one is not None:
                 held.append(stack.enter_context(one))

@@ -15,7 +15,7 @@ def errors(target: Target) -> Facts:
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
                 if member.send(Error(reason=Reason.NON_FINITE, message=TEXT)):
                     sent += 1
                 elif member.next(0.05) is None:
@@ -28,7 +28,7 @@ def lost_tasks(target: Target) -> Facts:
     tasks = beats = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and tasks < target.count(MESSAGES_MAX):
+            while target.is_active() and tasks < target.count(MESSAGES_MAX):
                 beats += member.beat(newest_task=0)
                 found = member.next(0.05)
                 while found is not None:
@@ -41,7 +41,7 @@ def never_answers(target: Target) -> Facts:
     """Every hostile client receives its tasks and sends only heartbeats."""
     with members(target) as joined:
         beats = 0
-        while target.goes_on():
+        while target.is_active():
             for member in joined:
                 beats += member.beat()
                 _drain(member)
@@ -54,7 +54,7 @@ def hellos(target: Target) -> Facts:
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
                 session = target.draws.bytes(16).hex()
                 sent += member.send(Hello(client_id=member.client_id, session=session))
                 _drain(member)
@@ -66,7 +66,7 @@ def garbage(target: Target) -> Facts:
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
                 sent += member.send_bytes(target.draws.bytes(int(target.draws.integers(1, 4096))))
                 _drain(member)
     return {"messages": sent}

@@ -21,7 +21,7 @@ def dripping_uploads(target: Target) -> Facts:
     with members(target) as joined:
         uploads = [upload for member in joined if (upload := _announced(member)) is not None]
         sent = dict.fromkeys(range(len(uploads)), 0)
-        while target.goes_on() and uploads:
+        while target.is_active() and uploads:
             for place, (member, task, payload) in enumerate(uploads):
                 offset = sent[place]
                 if offset < len(payload):
@@ -39,7 +39,7 @@ def dripping_downloads(target: Target) -> Facts:
     with members(target) as joined:
         tasks = [(member, found[0]) for member in joined if (found := member.next_task()) is not None]
         have = 0
-        while target.goes_on() and tasks:
+        while target.is_active() and tasks:
             have += 1
             for member, task in tasks:
                 sent += member.send(Credit(task_id=task.task_id, have=have, until=have + 1))
@@ -57,7 +57,7 @@ def useless_chunks(target: Target) -> Facts:
             if upload is None:
                 continue
             _, task, payload = upload
-            while target.goes_on() and sent < target.count(CHUNKS_MAX):
+            while target.is_active() and sent < target.count(CHUNKS_MAX):
                 if member.send(Chunk(task_id=task.task_id, offset=0), [payload[:4]]):
                     sent += 1
                 else:
@@ -84,7 +84,7 @@ def _pause_s(member: Member) -> float:
 def _listen(who: Sequence[Member], seconds: float, target: Target) -> None:
     """Read messages for so long."""
     until_s = now_s() + seconds
-    while target.goes_on() and now_s() < until_s:
+    while target.is_active() and now_s() < until_s:
         for member in who:
             while member.next(0) is not None:
                 pass

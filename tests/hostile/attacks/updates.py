@@ -29,7 +29,7 @@ def _answering(answer: Answer) -> Callable[[Target], Facts]:
         totals: dict[str, float] = {"updates": 0, "accepted": 0}
         with members(target) as joined:
             turns = [_turns(member, answer, target) for member in joined]
-            while target.goes_on() and turns:
+            while target.is_active() and turns:
                 turns = [turn for turn in turns if next(turn, None) is not None]
                 target.wait(PAUSE_S)
             for member in joined:
@@ -43,7 +43,7 @@ def _answering(answer: Answer) -> Callable[[Target], Facts]:
 
 def _turns(member: Member, answer: Answer, target: Target) -> Iterator[bool]:
     """Answers one task after the other; True after each step."""
-    while target.goes_on():
+    while target.is_active():
         found = member.next_task()
         if found is None:
             return
