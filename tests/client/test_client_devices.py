@@ -33,7 +33,7 @@ class HostedClient:
         self.process = ClientProcess(
             server="tcp://127.0.0.1:9",  # no server there
             client_ids=range(1),
-            prepare=lambda _: pytest.fail("nothing is trained here"),
+            prepare=lambda _: pytest.fail("this test trains nothing"),
             heartbeat_s=60.0,
             linger_s=0.0,
         )

@@ -118,8 +118,8 @@ class Transfers:
 
     def ask(self, route: bytes, task_id: int, have: int, until: int, *, again: bool) -> None:
         self.until_of[task_id] = max(self.until_of.get(task_id, 0), until)
-        said = {"again": True} if again else {}
-        self.says.say(route, "credit", task_id=task_id, have=have, until=until, **said)
+        fields = {"again": True} if again else {}
+        self.says.say(route, "credit", task_id=task_id, have=have, until=until, **fields)
 
     # --- invariants ---
 

@@ -166,13 +166,13 @@ class Play:
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
-        said = self.staged_last
+        staged = self.staged_last
         row_d = self.server.staging.row_written[:2]
-        assert said.kind == "gradient" or bool(row_d.any()), f"{said} is a delta of zeros"
-        is_payload = said.kind == "gradient" or said.learning_rate == 1.0
-        if said.checksum is not None and is_payload and said.encoding is None:
+        assert staged.kind == "gradient" or bool(row_d.any()), f"{staged} is a delta of zeros"
+        is_payload = staged.kind == "gradient" or staged.learning_rate == 1.0
+        if staged.checksum is not None and is_payload and staged.encoding is None:
             row = memoryview(self.server.staging.row_written.numpy().tobytes())
-            assert checksum([row]) == said.checksum, f"{said} differs from its announcement"
+            assert checksum([row]) == staged.checksum, f"{staged} differs from its announcement"
 
     def stage(self, client_id: int, update: Update, *rest: Any) -> IncomingUpdate:
         """Stage as the decoder does, and record the header."""
@@ -335,22 +335,22 @@ class Play:
         task = self.task_of.get(route)
         number = self.choices.number(2**64) % 2**63 if kind == 7 else self.beats
         self.beats += 1
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if kind & 1:
-            said["newest_task"] = task.task_id if kind & 4 and task else 0
+            fields["newest_task"] = task.task_id if kind & 4 and task else 0
         if kind & 2:
-            said["heard"] = self.choices.of((number, max(0, number - 1), 0, 2**63 - 1))
-        self.say(route, "heartbeat", number=number, version=self.choices.number(4), **said)
+            fields["heard"] = self.choices.of((number, max(0, number - 1), 0, 2**63 - 1))
+        self.say(route, "heartbeat", number=number, version=self.choices.number(4), **fields)
 
     def say_error(self) -> None:
         """Return a task, or one that is not assigned."""
         route, kind = self.route(), self.choices.number(8)
         task = self.task_of.get(route)
         reason = "unavailable" if kind & 1 else "non-finite"
-        said = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
+        fields = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
         if task is not None and not kind & 2:
-            said = {"task_id": task.task_id}
-        self.say(route, "error", reason=reason, message="\u2028" * kind, **said)
+            fields = {"task_id": task.task_id}
+        self.say(route, "error", reason=reason, message="\u2028" * kind, **fields)
 
     def say_changed(self) -> None:
         """A golden header with changes, of any type; sometimes with damage."""

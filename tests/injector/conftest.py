@@ -105,7 +105,7 @@ class RunningInjector:
             if what(numbers := self.numbers()):
                 return numbers
             pause.wait(0.005)
-        raise AssertionError(f"it does not come: {numbers}")
+        raise AssertionError(f"timeout: {numbers}")
 
     def client(self, client_id: int = 0) -> RawClient:
         """A client that has sent nothing yet."""

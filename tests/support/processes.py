@@ -54,14 +54,14 @@ class Process:
     def fact(self) -> dict[str, Any]:
         """The next line of its output, which is JSON."""
         line = self._output.next()
-        assert line is not None, f"it has ended: {self._errors.seen}"
+        assert line is not None, f"the process has ended: {self._errors.seen}"
         fact: dict[str, Any] = json.loads(line)
         return fact
 
     def says(self, text: str) -> None:
         """Wait for a line on stderr with this text in it."""
         while text not in (line := self._errors.next() or ""):
-            assert line, f"it has ended: {self._errors.seen}"
+            assert line, f"the process has ended: {self._errors.seen}"
 
     def end(self) -> int:
         """Wait for its end; the exit code."""

@@ -90,7 +90,7 @@ class Prometheus:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         try:
-            self.until(lambda: self._is_ready(), "it is ready")
+            self.until(lambda: self._is_ready(), "Prometheus is ready")
         except BaseException:
             self._end()
             raise
@@ -130,7 +130,7 @@ class Prometheus:
                 return
             assert self._process.poll() is None, f"Prometheus has ended: {self._log.read_text()}"
             pause.wait(0.1)
-        raise AssertionError(f"it does not happen: {what}")
+        raise AssertionError(f"timeout: {what}")
 
     def _is_ready(self) -> bool:
         try:

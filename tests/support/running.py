@@ -43,7 +43,7 @@ def until(holds: Callable[[], object], what: str = "") -> None:
         if holds():
             return
         pause.wait(0.05)
-    raise AssertionError(f"it does not happen: {what}")
+    raise AssertionError(f"timeout: {what}")
 
 
 def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
