@@ -79,7 +79,7 @@ class Ledger:
         self._bad: Counter[int] = Counter()  # refused updates of hostile clients, since their exclusion
 
     def given_s(self, task_id: int) -> float:
-        """When a task was assigned; -inf if it was not."""
+        """When a task was assigned; 0 if it was not."""
         return self._given_s.get(task_id, 0.0)
 
     # --- the coordinator ---
