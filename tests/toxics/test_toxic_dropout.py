@@ -136,8 +136,8 @@ def test_p_accepts_a_number_for_each_client() -> None:
 # --- in time, drawn ---
 
 
-def test_a_client_keeps_the_state_of_its_last_drawn_change() -> None:
-    # On average 32 draws in a chapter of 32 / (1/3 + 1/2) s, each present with probability 3 / (3 + 2).
+def test_a_client_is_as_the_last_of_its_chances_to_change_left_it() -> None:
+    # On average 32 chances in a chapter of 32 / (1/3 + 1/2) s, each to be there with 3 / (3 + 2).
     chapter_s = 32 / (1 / 3 + 1 / 2)
     chances = [(0.0, True)]
     for chapter in range(4):
@@ -148,12 +148,12 @@ def test_a_client_keeps_the_state_of_its_last_drawn_change() -> None:
     in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
     for (from_s, is_there), (to_s, _) in pairwise(chances):
         assert in_time.is_there(4, (from_s + to_s) / 2, its_draws) is is_there
-    assert in_time.is_there(4, 0.0, its_draws)  # and again in the first chapter
+    assert in_time.is_there(4, 0.0, its_draws)  # and back to the first chapter
 
 
 @pytest.mark.parametrize("from_s", [10.0, 32 / (1 / 3 + 1 / 2) - 0.25], ids=["in a chapter", "into the next"])
-def test_present_and_absent_times_are_exponential(from_s: float) -> None:
-    # With r = 1/3 + 1/2, half a second later: present again 0.6 + 0.4 e^(-r/2), returned 0.6 - 0.6 e^(-r/2).
+def test_times_there_and_away_are_exponential(from_s: float) -> None:
+    # With r = 1/3 + 1/2, half a second later: still there or again 0.6 + 0.4 e^(-r/2), come back 0.6 - 0.6 e^(-r/2).
     in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
     seen = Counter(
         tuple(in_time.is_there(client_id, at_s, its_draws) for at_s in (from_s, from_s + 0.5))
