@@ -35,7 +35,7 @@ BUDGET_ACK_S = 0.005
 
 
 class Size(NamedTuple):
-    """One size of model. window_s: each measurement. pause_s: long enough for a round, before an ack is timed."""
+    """One size of model. pause_s: time for a round, before an ack is timed. acks: timed, at least one per client."""
 
     name: str
     dimension: int
@@ -68,7 +68,7 @@ SMALL = Shape(clients=16, k=10, durability="normal")
 def run(quick: bool = False, shape: Shape = USUAL) -> list[dict[str, Any]]:
     """Figures of each size. quick: two sizes, short."""
     if quick:
-        sizes = [size._replace(window_s=0.4, acks=48) for size in SIZES[1:3]]
+        sizes = [size._replace(window_s=0.4, acks=64) for size in SIZES[1:3]]
         return [_measure(size, shape, pairs=3) for size in sizes]
     return [_measure(size, shape, pairs=PAIRS) for size in SIZES]
 
@@ -93,7 +93,7 @@ def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
             for clients in (ours, theirs) if pair % 2 == 0 else (theirs, ours):
                 pid = (real if clients is ours else bare)["process"].pid
                 measured[clients].append(_window(clients, pid, size.window_s))
-        ack_s = [seconds for _ in range(size.acks // shape.clients) for seconds in ours.ack_s(size.pause_s)]
+        ack_s = [seconds for _ in range(max(1, size.acks // shape.clients)) for seconds in ours.ack_s(size.pause_s)]
         real["process"].terminate()
         bare["process"].terminate()
         real.update(json.loads(real["lines"].readline()))
