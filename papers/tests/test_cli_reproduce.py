@@ -89,7 +89,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 # --- export, import ---
 
 
-def test_what_one_machine_computed_another_one_need_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_imported_result_is_not_computed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran(tmp_path, "", "--seeds", "1", "--device", "cpu")
     assert printed(capsys, "export", "results.jsonl", "tiny") == "written: results.jsonl, 3 results\n"
     assert printed(capsys, "export", "none.jsonl", "fh-t2") == "written: none.jsonl, 0 results\n"
@@ -106,7 +106,7 @@ def test_what_one_machine_computed_another_one_need_not(tmp_path: Path, capsys: 
     assert told == {"event": "exported", "results": 3, "file": "results.jsonl"}
 
 
-def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_export_without_a_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.run(["reproduce", "export", "results.jsonl"]) == 2
     assert capsys.readouterr().err.startswith("unstale: there is no store in unstale-reproduction, expected ")
     assert list(tmp_path.glob("*.jsonl")) == []
@@ -115,7 +115,7 @@ def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tm
 # --- run ---
 
 
-def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
+def test_a_run_prints_its_progress_and_results(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "", "--seeds", "2", "--processes", "1", "--device", "cpu")
     assert err == ""
     lines = out.splitlines()
@@ -129,14 +129,14 @@ def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 6
 
 
-def test_what_a_smaller_size_does_not_show_is_said_before_it_is_computed(tmp_path: Path) -> None:
+def test_limits_of_a_smaller_scale_are_printed_before_the_run(tmp_path: Path) -> None:
     lines = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--scale-clients", "0.1")[0].splitlines()
     assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, rounds x 1, clients x 0.1, data x 1, ")
     assert lines[1].startswith("A round has 1 update here, 5 at full size: ")
     assert lines[2].startswith("[1/3] ")
 
 
-def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
+def test_a_page_shows_all_stored_results_after_a_partial_run(tmp_path: Path) -> None:
     where = tmp_path / "unstale-reproduction/full/tiny.md"
     for method, runs in (("alpha", "1 run"), ("beta", "2 runs")):
         ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
@@ -150,7 +150,7 @@ def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: P
     ]
 
 
-def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: Path) -> None:
+def test_a_failed_job_exits_with_1_and_prints_its_traceback(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
     assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out
     assert "tiny: method=gamma, seed 0: failed: the data is not there; get it" in out
@@ -164,7 +164,7 @@ def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: 
     assert "ZeroDivisionError: as it was told" in text
 
 
-def test_programs_are_told_in_json(tmp_path: Path) -> None:
+def test_json_output_describes_a_run(tmp_path: Path) -> None:
     out, _ = ran(
         tmp_path, "beta=fails", "--seeds", "1", "--cells", "method=alpha,beta", "--device", "cpu", "--json", code=1
     )
@@ -185,7 +185,7 @@ def test_programs_are_told_in_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_a_run_which_prints_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "beta=waits", "--seeds", "1", "--processes", "2", "--device", "cpu") as process:
         until(lambda: {"beta 0", "gamma 0"} <= set(stand_in.calls(tmp_path)), "it computes")
         process.send_signal(number)
@@ -197,7 +197,7 @@ def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signa
     assert how == "repeat the command to compute the remaining jobs and to retry failed ones"
 
 
-def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_twice(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_and_computes_no_cell_twice(tmp_path: Path) -> None:
     arguments = ["--seeds", "2", "--processes", "2", "--device", "cpu"]
     with started(tmp_path, "beta=waits", *arguments) as process:
         until(lambda: len(stand_in.calls(tmp_path)) >= 5, "both processes wait")
@@ -212,7 +212,7 @@ def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_tw
 
 
 @pytest.mark.slow
-def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_path: Path) -> None:
+def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path) -> None:
     counts = {"train": 900, "test": 50}
     images = {f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()}
     np.savez(tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()})
@@ -272,20 +272,20 @@ def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence_before_anything_begins(
+def test_a_wrong_option_is_one_error_line_before_the_run_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     assert refusal(capsys, arguments) == sentence
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_data_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert refusal(capsys, ["tiny", "--data", "digits=mine.npz"]).startswith(
         f"--data: cannot read {tmp_path / 'mine.npz'}: no such file or directory"
     )
 
 
-def test_a_file_may_be_given_for_data_that_the_chosen_cells_do_not_have(
+def test_a_data_file_may_be_given_that_the_chosen_cells_do_not_use(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.npz").write_bytes(b"not read before a job needs it")
@@ -312,7 +312,7 @@ def test_every_published_table_and_figure_is_listed(capsys: pytest.CaptureFixtur
     assert "a seed takes" not in printed(capsys, "list"), "nobody knows"
 
 
-def test_what_a_seed_takes_is_known_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_duration_of_a_seed_is_estimated_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     first, *_ = jobs(of, of.cells, seeds=[5], scale=Scale(), place=Place(cache="/data"))
     with Store.open(Path("unstale-reproduction")) as store:
@@ -325,7 +325,7 @@ def test_what_a_seed_takes_is_known_from_the_store(capsys: pytest.CaptureFixture
     assert [line.split()[-2:] for line in said.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
 
 
-def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_own_choices_and_published_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "show", "tiny")
     assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
     assert "  clients: 30 (ours, [P]). It is small.\n" in said
@@ -338,7 +338,7 @@ def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(capsys: pyte
     assert [(one["key"], one["ours"]) for one in told["sources"]] == [("rounds", False), ("clients", True)]
 
 
-def test_settings_are_shown_by_the_axis_that_decides_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_shown_by_the_axis_that_determines_them(capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "show", "fh-t2")
     shared, by_method, by_beta, *_ = said.split("\nBy ")
     assert "clients 1000, rounds 5000" in shared

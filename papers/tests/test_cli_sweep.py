@@ -85,7 +85,7 @@ def found(text: str) -> dict[str, Any]:
     return told
 
 
-def test_it_says_what_it_tries_what_is_best_and_how_sure_that_is(tmp_path: Path) -> None:
+def test_a_sweep_prints_its_candidates_the_best_and_the_confidence(tmp_path: Path) -> None:
     out = swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1", "--cells", "method=one", "--seeds", "2")
     lines = out.splitlines()
     assert lines[0] == f"3 candidates, every combination of {RATE}: 0.001, 0.01, 0.1"
@@ -104,7 +104,7 @@ def test_it_says_what_it_tries_what_is_best_and_how_sure_that_is(tmp_path: Path)
     assert len(hill.calls(tmp_path)) == 8, "what is done is not computed again"
 
 
-def test_cells_together_have_one_candidate_and_programs_are_told_in_json(tmp_path: Path) -> None:
+def test_cells_searched_together_share_a_candidate_in_json(tmp_path: Path) -> None:
     over = ("--over", f"{RATE}=0.001,0.01,0.1", "--json")
     apart = found(swept(tmp_path, *over))
     assert [one["best"] for one in apart["groups"]] == [[{RATE: 0.01}], [{RATE: 0.1}]]
@@ -118,7 +118,7 @@ def test_cells_together_have_one_candidate_and_programs_are_told_in_json(tmp_pat
     assert [one["mean"] for one in both["candidates"]] == pytest.approx([0.75, 0.75, 0.65])
 
 
-def test_toward_a_number_the_nearest_is_best(tmp_path: Path) -> None:
+def test_the_nearest_candidate_to_a_number_is_best(tmp_path: Path) -> None:
     (one,) = found(
         swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1,1", "--cells", "method=one", "--toward", "61", "--json")
     )["groups"]  # fmt: skip
@@ -128,7 +128,7 @@ def test_toward_a_number_the_nearest_is_best(tmp_path: Path) -> None:
     assert f"It has the greatest {RATE} of all that were tried, so a better one may lie beyond." in one["says"]
 
 
-def test_draws_go_on_where_fewer_ended(tmp_path: Path) -> None:
+def test_more_draws_continue_a_smaller_sweep(tmp_path: Path) -> None:
     over = ("--over", f"{RATE}=0.001..0.1", "--cells", "method=one")
     said = swept(tmp_path, *over, "--random", "3")
     assert said.startswith(
@@ -141,7 +141,7 @@ def test_draws_go_on_where_fewer_ended(tmp_path: Path) -> None:
     assert len(set(hill.calls(tmp_path))) == len(hill.calls(tmp_path)) == 5
 
 
-def test_what_was_found_is_written_to_check_in(tmp_path: Path) -> None:
+def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x_train=[0])
     out = swept(
         tmp_path, "--over", f"{RATE}=0.01,2", "--cells", "method=one", "--data", "digits=mine.npz", "--scale-rounds",
@@ -204,7 +204,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
          "staleness=10 method=GI policy.settings.x=1: unknown setting 'x' of policy 'direct'"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence_before_anything_begins(
+def test_a_wrong_option_is_one_error_line_before_the_run_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "mine.npz").touch()
@@ -213,7 +213,7 @@ def test_a_mistake_is_one_sentence_before_anything_begins(
 
 
 @pytest.mark.slow
-def test_a_real_search_finds_what_its_runs_find(tmp_path: Path) -> None:
+def test_a_real_search_reports_the_results_of_its_runs(tmp_path: Path) -> None:
     labels = np.arange(300) % 3
     images = (40 * labels[:, None, None] + np.arange(300 * 64).reshape(300, 8, 8) * 7919 % 100).astype(np.uint8)
     np.savez(

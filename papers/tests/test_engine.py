@@ -84,7 +84,7 @@ def is_alive(pid: int) -> bool:
     return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
-def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) -> None:
+def test_every_cell_and_seed_is_computed_once_and_stored(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path))
     counts, seen = compute(tmp_path, wanted)
     assert counts == Counts(jobs=6, before=0, done=6, failed=0)
@@ -103,7 +103,7 @@ def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) ->
         }
 
 
-def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
+def test_progress_is_reported_while_workers_send_messages_continuously(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes = itertools.count(0.0, TELL_S)
@@ -112,7 +112,7 @@ def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
     assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute has gone by at each word of a job"
 
 
-def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:
+def test_a_completed_job_is_not_computed_again(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     compute(tmp_path, planned(of, seeds=1))
     counts, seen = compute(tmp_path, planned(of))
@@ -129,7 +129,7 @@ def test_the_same_cell_of_two_presets_is_computed_once(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 3
 
 
-def test_a_failure_is_kept_with_its_traceback_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failure_is_stored_with_its_traceback_and_other_jobs_continue(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path, beta="fails"), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1)
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
@@ -146,19 +146,19 @@ def test_a_failure_is_kept_with_its_traceback_and_the_others_go_on(tmp_path: Pat
     assert stand_in.calls(tmp_path).count("alpha 0") == 1
 
 
-def test_what_the_user_can_mend_is_kept_as_a_sentence(tmp_path: Path) -> None:
+def test_a_user_error_is_stored_as_one_sentence(tmp_path: Path) -> None:
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="refuses"), seeds=1))
     assert seen.why == {"tiny: method=alpha, seed 0": "the data is not there; get it"}
 
 
-def test_a_process_that_is_killed_costs_its_own_job_which_is_tried_again(tmp_path: Path) -> None:
+def test_a_killed_process_loses_only_its_job_which_is_retried(tmp_path: Path) -> None:
     counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, beta="dies once"), seeds=1))
     assert counts == Counts(jobs=3, before=0, done=3, failed=0)
     assert seen.lost == ["its process was ended by signal 9, perhaps for want of memory"]
     assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "beta 0", "beta 0", "gamma 0"]
 
 
-def test_a_job_whose_process_is_killed_twice_has_failed(tmp_path: Path) -> None:
+def test_a_job_whose_process_is_killed_twice_fails(tmp_path: Path) -> None:
     counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="dies"), seeds=1), processes=1)
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
     assert seen.why == {
@@ -168,7 +168,7 @@ def test_a_job_whose_process_is_killed_twice_has_failed(tmp_path: Path) -> None:
     assert stand_in.calls(tmp_path).count("alpha 0") == 2
 
 
-def test_the_text_of_a_scenario_lies_in_a_file_while_it_is_measured(tmp_path: Path) -> None:
+def test_a_scenario_is_in_a_file_during_its_measurement(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     wanted = planned(replace(of, cells=(replace(of.cells[0], scenario="groups: []\n"),)), seeds=1)
     compute(tmp_path, wanted)
@@ -177,7 +177,7 @@ def test_the_text_of_a_scenario_lies_in_a_file_while_it_is_measured(tmp_path: Pa
     assert record.found["scenario"] == "groups: []\n"
 
 
-def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> None:
+def test_a_changed_data_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
     (one,) = planned(stand_in.preset(tmp_path), seeds=1)[:1]
@@ -189,7 +189,7 @@ def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> Non
     assert stand_in.calls(tmp_path) == []
 
 
-def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Path) -> None:
+def test_a_touched_file_is_accepted_by_its_bytes(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
     wanted = [replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)]
@@ -197,7 +197,7 @@ def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Pat
     assert compute(tmp_path, wanted)[0].done == 3
 
 
-def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
+def test_a_started_process_gets_the_first_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
     first = pools.local(stand_in.MODULE)
     wanted = planned(stand_in.preset(tmp_path), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1, first=first)
@@ -206,13 +206,13 @@ def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(
     assert not is_alive(*seen.pids)
 
 
-def test_a_process_that_cannot_import_what_it_should_is_said(tmp_path: Path) -> None:
+def test_a_failed_import_in_a_worker_process_is_reported(tmp_path: Path) -> None:
     first = pools.local("support.there_is_none")
     with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\)"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), processes=1, first=first)
 
 
-def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path) -> None:
+def test_a_started_process_ends_when_all_jobs_are_done(tmp_path: Path) -> None:
     compute(tmp_path, planned(stand_in.preset(tmp_path)))
     first = pools.local(stand_in.MODULE)
     counts, _ = compute(tmp_path, planned(stand_in.preset(tmp_path)), first=first)
@@ -220,7 +220,7 @@ def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path)
     assert not first.close.alive
 
 
-def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
+def test_a_stopped_engine_resumes_later(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path, beta="waits", gamma="waits")
     seen = Seen()
     with Store.open(tmp_path / "store") as store:
@@ -234,13 +234,13 @@ def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
     assert stand_in.calls(tmp_path).count("alpha 0") == 1
 
 
-def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_process_that_never_starts_ends_the_engine_with_an_error(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(pools, "local", lambda: Pool("support.no_such_module", ""))
     with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)))
 
 
-def test_a_cluster_that_is_lost_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_lost_cluster_ends_the_engine_with_an_error(tmp_path: Path, monkeypatch: Any) -> None:
     def lost(address: str, gpus: float) -> Pool:
         return Pool("support.no_such_module", "")
 
@@ -293,7 +293,7 @@ def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["with its group", "alone"])
-def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: bool) -> None:
+def test_a_killed_engine_loses_only_running_jobs(tmp_path: Path, whole_group: bool) -> None:
     with engine_of_its_own(tmp_path) as process:
         # Two processes: one waits in beta 0, the other has done the rest and waits in beta 1.
         wait_for_calls(tmp_path, *ALL_CALLS[:5])
@@ -316,7 +316,7 @@ def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: 
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
     reason="this system does not say which processes another one has",
 )
-def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
+def test_worker_processes_end_with_a_killed_engine(tmp_path: Path) -> None:
     with engine_of_its_own(tmp_path) as process:
         wait_for_calls(tmp_path, "beta 0")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -330,7 +330,7 @@ def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
 # --- time left ---
 
 
-def test_what_is_left_is_what_runs_and_waits_shared_out() -> None:
+def test_the_time_left_divides_running_and_waiting_jobs_among_workers() -> None:
     assert left_s([], [], 2) == 0.0
     assert left_s([], [None, None], 2) is None
     assert left_s([(4.0, 10.0), (1.0, 3.0)], [10.0, 10.0], 2) == (6 + 2 + 10 + 10) / 2
@@ -339,7 +339,7 @@ def test_what_is_left_is_what_runs_and_waits_shared_out() -> None:
     assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "what is not known is as the others"
 
 
-def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
+def test_a_job_is_estimated_from_jobs_of_its_size(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     alike = [replace(cell, options={}) for cell in of.cells]
     other = alike[1].settings.model_copy(
@@ -365,7 +365,7 @@ def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(tmp_path: Path) -> None:
+def test_a_ray_cluster_runs_jobs_and_a_killed_worker_loses_only_its_job(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path, alpha="dies once", beta="fails"), seeds=1)
     counts, seen = compute(tmp_path, wanted, ray="local")
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
@@ -375,12 +375,12 @@ def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(t
 
 
 @pytest.mark.network
-def test_a_cluster_that_does_not_answer_is_said(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--ray is '127.0.0.1:1', but nothing answers there"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="127.0.0.1:1")
 
 
-def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     digests = []
     for content in (b"one", b"another"):
@@ -390,7 +390,7 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_what_a_job_used_goes_back_to_the_system() -> None:
+def test_a_job_returns_its_memory_to_the_system() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

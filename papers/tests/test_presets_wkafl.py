@@ -43,7 +43,7 @@ def test_table_3_is_printed_as_the_paper_has_it() -> None:
         assert total(preset, "stability", method) == pytest.approx(stability)
 
 
-def test_the_levels_of_staleness_of_table_2_are_clients_over_updates_of_a_round() -> None:
+def test_the_staleness_levels_of_table_2_are_clients_over_updates_per_round() -> None:
     sizes = {
         (cell.labels["data"], cell.labels["P/K"]): (cell.settings.clients, cell.settings.trigger.k)
         for cell in wk_t2().cells
@@ -58,7 +58,7 @@ def test_the_levels_of_staleness_of_table_2_are_clients_over_updates_of_a_round(
     }
 
 
-def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
+def test_both_tables_share_the_runs_with_one_label() -> None:
     second, third = wk_t2(), wk_t3()
     for data, ratio in (("EMNIST-MNIST", "300"), ("CIFAR-10", "150")):
         for method in ("WKAFL", "TWAFL", "SASGD"):
@@ -99,7 +99,7 @@ def test_constants_are_those_of_the_released_code(data: str, said: tuple[object,
     assert (settings.training.name, settings.data.normalise) == ("gradient", "raw")
 
 
-def test_rates_are_by_data_and_method() -> None:
+def test_rates_depend_on_data_and_method() -> None:
     rates = {
         (cell.labels["data"], cell.labels["method"]): cell.settings.training.learning_rate
         for preset in (wk_t2(), wk_t3(), wk_f6())
@@ -120,7 +120,7 @@ def test_each_method_s_rate_has_a_source(make: Callable[[], Preset]) -> None:
     assert any(one.key == "training.learning_rate" and one.tag == "R:WK" for one in preset.sources)
 
 
-def test_beside_a_margin_that_is_the_printed_number_stands_a_claim_of_direction() -> None:
+def test_a_claim_with_the_printed_margin_has_a_claim_of_direction_beside_it() -> None:
     for preset, texts in (
         (wk_t2(), ["WKAFL gains up to 19.41 %"]),
         (wk_t3(), ["WKAFL gains 10.59 % over GSGM", "WKAFL gains 92.8 % of stability"]),
@@ -148,7 +148,7 @@ def test_the_figures_on_natural_clients_share_wkafl_and_each_ablation_lacks_one_
             assert given == {**whole.policy.settings, flag: True}
 
 
-def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> None:
+def test_the_second_figure_weights_only_by_staleness_at_one_learning_rate() -> None:
     cell = at(wk_f2(), K="10")
     assert (cell.settings.clients, cell.settings.trigger.k) == (1000, 10)
     policy = build.policy_in_small(cell.settings)
@@ -167,6 +167,6 @@ def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> N
     assert step.rate_factor == 1
 
 
-def test_stage_two_comes_as_much_earlier_as_a_run_is_shorter() -> None:
+def test_stage_two_starts_earlier_in_proportion_to_a_shorter_run() -> None:
     cell = at(wk_t3(), data="CIFAR-10", L_num="1", method="WKAFL")
     assert scaled(cell, Scale(rounds=0.1)).settings.policy.settings["stage_two_round"] == 350

@@ -94,7 +94,7 @@ def test_every_metric_is_exported(folder: Path) -> None:
             assert labels[series] == set(expected), series
 
 
-def test_the_file_of_a_user_gives_the_settings_that_the_run_stored(folder: Path) -> None:
+def test_the_configuration_file_gives_the_stored_settings(folder: Path) -> None:
     stored = load(folder / "run" / "config.yaml")
     assert load(HERE / "own.yaml") == stored
 

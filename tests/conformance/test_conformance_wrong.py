@@ -356,11 +356,11 @@ class NoSuchLoop(Average):
         (NoSuchLoop, "named parts and settings exist"),
     ],
 )
-def test_a_law_finds_what_is_wrong(wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_detects_its_violation(wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._BUILT_IN, "own", wrong)
     assert law in {row.case for row in examine(("own",)) if row.verdict != "pass"}
 
 
-def test_every_law_is_shown_to_find_something() -> None:
-    (mark,) = test_a_law_finds_what_is_wrong.pytestmark
+def test_every_law_detects_a_violation() -> None:
+    (mark,) = test_a_law_detects_its_violation.pytestmark
     assert {law for _, law in mark.args[1]} == set(LAWS)

@@ -27,7 +27,7 @@ KILLS = 30
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes(
+def test_crashes_lose_no_acknowledged_update_and_change_no_version(
     record_property: Callable[[str, object], None],
 ) -> None:
     made = list(attempts(SEED, KILLS))
@@ -37,13 +37,13 @@ def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that
     assert sum(one.kills for one in made) == KILLS
 
 
-def test_every_place_where_a_process_may_die_is_there() -> None:
+def test_every_crash_point_is_reached() -> None:
     for by_kind in (places.FIRST, places.AGAIN, places.DURING, places.LAST):
         for place in (one for those in by_kind.values() for one in those):
             places.found(place)
 
 
-def test_a_connection_is_cut_into_messages_however_its_bytes_come() -> None:
+def test_a_stream_is_split_into_messages_for_any_segmentation() -> None:
     greeting = b"\xff" + bytes(63)
     ready = b"\x04\x03abc"  # a command
     alone = b"\x00\x02hi"
@@ -130,7 +130,7 @@ _REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = 
         (give_what_is_not_stored, "was given, and is not stored"),
     ],
 )
-def test_what_is_lost_doubled_or_changed_is_found(
+def test_lost_duplicated_and_changed_updates_are_detected(
     change: Callable[[Played], None], finds: str, undisturbed: Played, tmp_path: Path
 ) -> None:
     changed = copied(undisturbed, tmp_path)
@@ -140,7 +140,7 @@ def test_what_is_lost_doubled_or_changed_is_found(
 
 
 @pytest.mark.network
-def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played) -> None:
+def test_the_records_of_an_undisturbed_run_are_consistent(undisturbed: Played) -> None:
     found = Books(undisturbed).check()
     assert found.recomputed == found.accepted >= 3 * ROUNDS
     assert undisturbed.deaths == []
@@ -148,7 +148,7 @@ def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played)
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
+def test_a_server_that_acknowledges_before_storing_is_detected(tmp_path: Path) -> None:
     def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
         told = places.Place("crash.child:told", places.AFTER, 20)
         return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=20) if kind == "server" else None
@@ -160,7 +160,7 @@ def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_run_that_was_asked_to_end_while_a_round_was_made_is_not_over(tmp_path: Path) -> None:
+def test_a_run_stopped_during_a_round_is_not_complete(tmp_path: Path) -> None:
     def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
         making = places.Place("unstale.learner.learner:Learner.apply_round", places.ASKED, 5)
         asked = Fate(rounds=ROUNDS, wait_s=0.0, place=making, call=5, polite=True)

@@ -44,7 +44,7 @@ def by_component(objects: list[Object]) -> dict[str, Workload]:
     return {one.component: one for one in workloads(objects)}
 
 
-def test_the_kustomization_says_image_size_and_data_set(tmp_path: Path) -> None:
+def test_the_kustomization_sets_image_size_and_data_set(tmp_path: Path) -> None:
     pods = by_component(kustomization(tmp_path / "mine"))
     job = pods["client"]
     assert job.owner["spec"]["completions"] * int(variables(job.containers[-1])["UNSTALE_CLIENT__COUNT"]) == 1000
@@ -53,7 +53,7 @@ def test_the_kustomization_says_image_size_and_data_set(tmp_path: Path) -> None:
         assert "/data-set" in [mount["mountPath"] for mount in pod.containers[-1]["volumeMounts"]]
 
 
-def test_every_patch_for_a_cluster_changes_what_it_is_for(tmp_path: Path) -> None:
+def test_every_cluster_patch_changes_its_target(tmp_path: Path) -> None:
     before = kustomization(tmp_path / "before")
     objects = kustomization(tmp_path / "mine", patches=yaml.safe_load(PATCHES))
     assert of_kind(before, "Namespace")
@@ -75,7 +75,7 @@ def test_every_patch_for_a_cluster_changes_what_it_is_for(tmp_path: Path) -> Non
     }
 
 
-def test_another_run_is_all_in_another_namespace(tmp_path: Path) -> None:
+def test_another_run_is_entirely_in_another_namespace(tmp_path: Path) -> None:
     objects = kustomization(tmp_path / "mine", namespace="lab-2")
     (namespace,) = of_kind(objects, "Namespace")
     assert namespace["metadata"]["name"] == "lab-2"
@@ -87,11 +87,11 @@ def test_another_run_is_all_in_another_namespace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\bk8s/[\w/.-]*[\w/]", TEXT))))
-def test_every_file_that_it_names_is_there(name: str) -> None:
+def test_every_named_file_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
-def test_pods_volumes_and_components_have_the_names_that_its_commands_say(tmp_path: Path) -> None:
+def test_pods_volumes_and_components_have_the_names_in_the_commands(tmp_path: Path) -> None:
     objects = composed(tmp_path / "all", "lossy", "outside")
     commands = "\n".join(re.findall(r"^ *```sh\n(.*?)^ *```", TEXT, re.MULTILINE | re.DOTALL))
     there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in objects}

@@ -31,7 +31,7 @@ def numbers(rule: Object) -> list[int]:
 
 
 @every_overlay
-def test_every_port_is_a_number_and_one_of_a_pod_that_is_meant(name: str) -> None:
+def test_every_policy_port_is_a_number_of_a_selected_pod(name: str) -> None:
     # A number, since not every network knows the names of the ports of the pods at the other end.
     objects = overlay(name)
     pods = workloads(objects)
@@ -47,7 +47,7 @@ def test_every_port_is_a_number_and_one_of_a_pod_that_is_meant(name: str) -> Non
 
 
 @every_overlay
-def test_a_process_reaches_what_it_connects_to_and_nothing_else(name: str) -> None:
+def test_a_process_reaches_only_its_peers(name: str) -> None:
     objects = overlay(name)
     pods = {one.component: one for one in workloads(objects)}
     through = "injector" if "injector" in pods else "server"
@@ -61,7 +61,7 @@ def test_a_process_reaches_what_it_connects_to_and_nothing_else(name: str) -> No
     assert found == wanted
 
 
-def test_prometheus_reaches_the_metrics_of_every_pod_from_its_namespace_and_nothing_else() -> None:
+def test_prometheus_reaches_only_the_metrics_of_every_pod() -> None:
     objects = overlay("lossy")
     for pod in workloads(objects):
         found = [
@@ -74,7 +74,7 @@ def test_prometheus_reaches_the_metrics_of_every_pod_from_its_namespace_and_noth
         assert found == [({"kubernetes.io/metadata.name": "monitoring"}, ports_of(pod)["http"])]
 
 
-def test_clients_outside_the_cluster_reach_the_port_for_updates_alone(tmp_path: Path) -> None:
+def test_clients_outside_the_cluster_reach_only_the_update_port(tmp_path: Path) -> None:
     objects = composed(tmp_path / "mine", "outside")
     (server,) = [one for one in workloads(objects) if one.component == "server"]
     service = named(objects, "Service", "unstale-server-outside")["spec"]

@@ -58,13 +58,11 @@ def has_made(server: Pod, versions: float) -> None:
     server.wait(lambda: version(server) >= versions, f"until it has made version {versions:g}")
 
 
-def test_a_run_whose_server_pod_is_deleted_and_killed_ends_with_the_model_of_one_that_nobody_disturbed(
-    tmp_path: Path,
-) -> None:
+def test_deleting_and_killing_the_server_pod_does_not_change_the_model(tmp_path: Path) -> None:
     play(tmp_path, Loopback, rounds=1000, killed_too=True)
 
 
-def test_so_does_one_through_the_injector_whose_server_pod_is_deleted(tmp_path: Path) -> None:
+def test_deleting_the_server_pod_behind_the_injector_does_not_change_the_model(tmp_path: Path) -> None:
     play(tmp_path, best(), "lossy", rounds=60)
 
 
@@ -129,7 +127,7 @@ def newest_checkpoint(server: Pod) -> int:
 
 
 @pytest.mark.parametrize("network", [Loopback, Namespaces])
-def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path: Path, network: type[Network]) -> None:
+def test_terminated_clients_do_not_complete_their_job(tmp_path: Path, network: type[Network]) -> None:
     if network is Namespaces:
         need_namespaces()
     with Cluster(overlay("local"), tmp_path / "cluster", network) as cluster:
@@ -140,7 +138,7 @@ def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path
         assert pod.delete() == 128 + signal.SIGTERM
 
 
-def test_a_secret_is_refused_as_kubernetes_mounts_it_and_taken_as_the_init_container_leaves_it(tmp_path: Path) -> None:
+def test_a_mounted_secret_is_refused_and_the_init_containers_copy_is_accepted(tmp_path: Path) -> None:
     with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
         cluster.make_keys("2", "2")
         pod = cluster.start(by_component(cluster.objects)["client"])

@@ -27,7 +27,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False
         (0, True, "mps", "mps"),
     ],
 )
-def test_a_name_means_a_device(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str) -> None:
+def test_a_name_resolves_to_a_device(
+    monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str
+) -> None:
     machine(monkeypatch, cuda=cuda, mps=mps)
     assert device.choose(name) == torch.device(expected)
 
@@ -42,7 +44,7 @@ def test_a_name_means_a_device(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: 
         (2, "mps", "device is 'mps', but this machine has none; use auto or cpu"),
     ],
 )
-def test_a_device_that_is_not_there_is_told_in_one_sentence(
+def test_a_missing_device_is_one_error_sentence(
     monkeypatch: pytest.MonkeyPatch, cuda: int, name: str, expected: str
 ) -> None:
     machine(monkeypatch, cuda=cuda)

@@ -100,7 +100,7 @@ def watching(folder: Path, alerts: set[str], **targets: str | list[str]) -> Iter
         assert watch.resolved >= alerts
 
 
-def test_every_alert_is_shown_to_fire_and_to_resolve_by_one_of_these_tests() -> None:
+def test_these_tests_show_every_alert_firing_and_resolving() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     there_are = [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
     assert sorted(chain(NETWORK, HOSTILE, DISK, ESTIMATES, DEATH)) == sorted(there_are)
@@ -282,7 +282,7 @@ def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.Monkey
         watch.resolves("UnstaleJournalSlow", "UnstaleDiskFilling", "UnstaleDiskLow", "UnstaleUpdatesNotStored")
 
 
-def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tmp_path: Path) -> None:
+def test_two_runs_without_client_keys_and_with_bad_estimates(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     keygen.create(folder, "server", None)
     keygen.create(folder, "all", ClientIds.parse("all", "--clients"))
@@ -316,7 +316,7 @@ def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tm
             watch.resolves("UnstaleCompensationWorse", "UnstaleConnectionsRefused", "UnstaleRunNotStarted")
 
 
-def test_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
+def test_a_server_that_dies_and_restarts(tmp_path: Path) -> None:
     http = f"127.0.0.1:{free_port()}"
     settings = small(
         clients=1,

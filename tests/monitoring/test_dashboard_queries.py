@@ -195,7 +195,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield Watched(prometheus, start_s)
 
 
-def test_every_query_of_every_panel_gives_data(watched: Watched) -> None:
+def test_every_query_of_every_panel_returns_data(watched: Watched) -> None:
     found: dict[str, list[str]] = {}
 
     def all_answered() -> bool:
@@ -209,7 +209,7 @@ def test_every_query_of_every_panel_gives_data(watched: Watched) -> None:
         raise AssertionError(found) from error
 
 
-def test_every_variable_and_every_note_of_a_restart_has_values(watched: Watched) -> None:
+def test_every_variable_and_restart_annotation_has_values(watched: Watched) -> None:
     for dashboard in dashboards.DASHBOARDS:
         found = querying.chosen(watched.get, dashboard, watched.span)
         for variable in dashboard.variables:
@@ -218,7 +218,7 @@ def test_every_variable_and_every_note_of_a_restart_has_values(watched: Watched)
         assert started and all(one.value > 1e12 for one in started), "milliseconds since 1970"
 
 
-def test_of_two_runs_at_once_those_dashboards_show_one_that_are_about_one(tmp_path: Path) -> None:
+def test_a_dashboard_of_one_run_shows_one_of_two_runs(tmp_path: Path) -> None:
     overview, staleness, *_ = dashboards.DASHBOARDS
     with RunningServer(small(clients=2)) as small_one, RunningServer(small(clients=3)) as large_one:
         clients = {str(small_one.server.http_address): 2, str(large_one.server.http_address): 3}

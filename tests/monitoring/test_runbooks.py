@@ -39,7 +39,7 @@ GROUPS = {key.partition(".")[0] for key in KEYS if "." in key}
 
 
 @over_all_pages
-def test_a_setting_that_a_page_names_is_one(page: Path) -> None:
+def test_settings_named_by_a_page_exist(page: Path) -> None:
     for words in quoted(page):
         key = words.partition(":")[0]
         if "." in key and key.partition(".")[0] in GROUPS and not key.endswith(".key"):
@@ -47,7 +47,7 @@ def test_a_setting_that_a_page_names_is_one(page: Path) -> None:
 
 
 @over_all_pages
-def test_a_command_that_a_page_names_is_one_with_these_options(page: Path) -> None:
+def test_commands_and_options_named_by_a_page_exist(page: Path) -> None:
     for line in quoted(page):
         command, words = get_command(main.app), line.split()
         if words[0] == "unstale":
@@ -58,7 +58,7 @@ def test_a_command_that_a_page_names_is_one_with_these_options(page: Path) -> No
             assert {word for word in words if word.startswith("-")} <= options
 
 
-def test_the_questions_to_the_records_of_a_run_are_answered() -> None:
+def test_the_queries_on_the_records_of_a_run_succeed() -> None:
     records = sqlite3.connect(":memory:")
     records.executescript(SCHEMA)
     questions = [one for page in PAGES for one in re.findall(r"'(SELECT [^']+)'", page.read_text())]
@@ -68,6 +68,6 @@ def test_the_questions_to_the_records_of_a_run_are_answered() -> None:
     records.close()
 
 
-def test_where_the_injector_is_asked_is_where_it_listens() -> None:
+def test_the_documented_injector_address_is_the_one_it_serves() -> None:
     asked = {found for page in PAGES for found in re.findall(r"curl -s ([\d.:]+)/toxics", page.read_text())}
     assert asked == {Settings().injector.http_address}

@@ -69,7 +69,7 @@ def test_ssim_of_many_pairs_equals_that_of_scikit_image() -> None:
     np.testing.assert_allclose(ssim(made, held).numpy(), expected, atol=1e-5)
 
 
-def test_ssim_does_not_depend_on_how_many_are_compared_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssim_does_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     made, held = drawn(5, 1, 9, 8), drawn(4, 1, 9, 8)
     together = ssim(made, held)
     monkeypatch.setattr(image_similarity, "_NUMBERS_AT_A_TIME", 1)
@@ -88,7 +88,7 @@ def test_the_closest_is_the_largest_or_the_smallest() -> None:
 @pytest.mark.parametrize(
     ("shape", "windows_fit"), [((1, 7, 7), True), ((3, 32, 32), True), ((1, 6, 9), False), ((64,), False)]
 )
-def test_windows_need_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
+def test_ssim_needs_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
     assert is_image(shape) is windows_fit
 
 

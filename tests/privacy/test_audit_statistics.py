@@ -30,7 +30,7 @@ def matches(client_id: int, labels: list[int], **best: dict[str, list[float]]) -
     )
 
 
-def test_a_difference_is_of_examples_and_its_interval_of_clients() -> None:
+def test_a_difference_is_over_examples_and_its_interval_over_clients() -> None:
     # Client 3 has 1 and 3, client 7 has -1: (1 + 3 - 1) / 3. Drawn twice the same client, the mean is 2 or -1, and
     # each of these is a quarter of all draws: they bound the interval.
     found = difference(np.array([1.0, -1.0, 3.0]), np.array([3, 7, 3]), rng())
@@ -63,7 +63,7 @@ def test_label_distance_by_hand() -> None:
     assert label_distance(np.array([0.25, 0.0, 0.75]), np.array([2, 0, 2, 2])) == 0.0
 
 
-def test_findings_are_over_all_updates_and_by_class() -> None:
+def test_results_are_over_all_updates_and_by_class() -> None:
     found = findings(
         [
             matches(
@@ -101,14 +101,14 @@ def test_findings_are_over_all_updates_and_by_class() -> None:
     }
 
 
-def test_where_smaller_is_closer_less_counts_as_closer() -> None:
+def test_for_distances_a_smaller_value_is_closer() -> None:
     pools: dict[str, Any] = {"own": [0.25], "others": [0.75], "own_same_classes": [0.25], "same_classes": [0.125]}
     found = findings([matches(0, [0], lpips=pools, ssim=pools)], [APART, SSIM], rng())
     assert [one.closer["others"].mean for one in found.measures] == [0.5, -0.5]
     assert [one.closer["same_classes"].mean for one in found.measures] == [-0.125, 0.125]
 
 
-def test_a_pool_that_an_update_has_not_is_left_out() -> None:
+def test_a_pool_missing_from_an_update_is_left_out() -> None:
     found = findings(
         [
             matches(0, [1], psnr={"own": [10.0], "others": [8.0], "own_same_classes": [10.0], "same_classes": [9.0]}),

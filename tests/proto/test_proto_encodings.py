@@ -123,7 +123,7 @@ def test_int8_keeps_its_bound(vector_d: Vector, block: int) -> None:
 
 
 @given(FINITE, st.data())
-def test_top_k_is_exact_where_it_sends_and_sends_the_largest(vector_d: Vector, data: st.DataObject) -> None:
+def test_top_k_sends_the_largest_values_exactly(vector_d: Vector, data: st.DataObject) -> None:
     keep = data.draw(st.integers(1, len(vector_d)))
     out_d = through(TopK(len(vector_d), keep=keep), vector_d)
     by_magnitude = sorted(range(len(vector_d)), key=lambda place: (-abs(float(vector_d[place])), place))
@@ -139,7 +139,7 @@ def test_float32_is_the_same_to_the_bit(vector_d: Vector) -> None:
 
 @ALL
 @given(vector_d=FINITE)
-def test_what_is_finite_stays_finite_and_zeros_stay_zeros(name: str, vector_d: Vector) -> None:
+def test_finite_values_stay_finite_and_zeros_stay_zeros(name: str, vector_d: Vector) -> None:
     encoding = MAKE[name](len(vector_d), 0)
     out_d = through(encoding, vector_d)
     assert np.isfinite(out_d).all()
@@ -148,7 +148,7 @@ def test_what_is_finite_stays_finite_and_zeros_stay_zeros(name: str, vector_d: V
 
 @ALL
 @given(vector_d=FINITE, data=st.data())
-def test_what_is_not_finite_is_found_again(name: str, vector_d: Vector, data: st.DataObject) -> None:
+def test_non_finite_values_are_preserved(name: str, vector_d: Vector, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(vector_d) - 1))
     vector_d[place] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     assert not np.isfinite(through(MAKE[name](len(vector_d), 0), vector_d)).all()
@@ -156,14 +156,14 @@ def test_what_is_not_finite_is_found_again(name: str, vector_d: Vector, data: st
 
 @ALL
 @given(vector_d=ORDINARY, behind=FINITE)
-def test_what_lies_behind_is_the_same_to_the_bit(name: str, vector_d: Vector, behind: Vector) -> None:
+def test_numbers_behind_the_update_are_unchanged_to_the_bit(name: str, vector_d: Vector, behind: Vector) -> None:
     out_D = through(MAKE[name](len(vector_d), len(behind)), vector_d, behind)
     assert out_D[len(vector_d) :].tobytes() == behind.tobytes()
 
 
 @ALL
 @given(vector_d=ORDINARY)
-def test_what_came_out_goes_through_unchanged(name: str, vector_d: Vector) -> None:
+def test_a_decoded_payload_is_encoded_without_further_loss(name: str, vector_d: Vector) -> None:
     if name.startswith("int8"):
         return  # its scales change by a rounding
     encoding = MAKE[name](len(vector_d), 0)
@@ -173,7 +173,7 @@ def test_what_came_out_goes_through_unchanged(name: str, vector_d: Vector) -> No
 
 @ALL
 @given(vector_d=ORDINARY, data=st.data())
-def test_a_payload_may_be_cut_anywhere_between_two_words(name: str, vector_d: Vector, data: st.DataObject) -> None:
+def test_a_payload_may_be_split_between_any_two_words(name: str, vector_d: Vector, data: st.DataObject) -> None:
     encoding = MAKE[name](len(vector_d), 1)
     content = b"".join(encoding.frames([memoryview(vector_d.tobytes()), memoryview(b"\0\0\0\0")]))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(content) // 4 - 1)), max_size=5)))
@@ -183,7 +183,7 @@ def test_a_payload_may_be_cut_anywhere_between_two_words(name: str, vector_d: Ve
 
 
 @ALL
-def test_many_numbers_are_as_few(name: str) -> None:
+def test_many_numbers_are_encoded_like_few(name: str) -> None:
     # More than are looked at together, and more than a frame of 4 MiB holds.
     dimension = 3 * 2**20 + 17
     vector_d = (np.arange(dimension, dtype=np.float32) % 1009 - 500) / 7
@@ -197,7 +197,7 @@ def test_many_numbers_are_as_few(name: str) -> None:
 
 
 @ALL
-def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
+def test_few_frames_of_a_payload_are_in_memory_at_a_time(name: str) -> None:
     encoding = MAKE[name](2**20 + 17, 0)
     vector_d = (np.arange(encoding.dimension, dtype=np.float32) % 1009 - 500) / 7
     content = b"".join(encoding.frames([memoryview(vector_d).cast("B")]))
@@ -210,7 +210,7 @@ def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
     assert frames.at_once <= 6  # two pieces, each of which may lie in three of them
 
 
-def test_frames_of_float32_are_the_numbers_and_none_is_kept_when_the_next_is_asked_for() -> None:
+def test_float32_frames_are_the_numbers_and_each_is_released_before_the_next() -> None:
     content = np.arange(6, dtype="<f4").tobytes()
     frames = Mapped(content, 8)
     pieces = Float32(5, 1).decode(frames)
@@ -248,7 +248,7 @@ class Mapped(Sequence[memoryview]):
 
 @ALL
 @given(noise=st.data())
-def test_noise_of_the_right_size_is_numbers_or_malformed(name: str, noise: st.DataObject) -> None:
+def test_random_bytes_of_the_right_size_decode_or_are_malformed(name: str, noise: st.DataObject) -> None:
     encoding = MAKE[name](9, 2)
     content = noise.draw(st.binary(min_size=encoding.payload_bytes, max_size=encoding.payload_bytes))
     refused, numbers = None, 11
@@ -266,7 +266,7 @@ def plan(updates: str = "float32", models: str = "float32", fraction: float = 0.
     return encodings.plan(updates=updates, models=models, block=256, fraction=fraction, dimension=650)
 
 
-def test_a_plan_has_what_its_encodings_need_and_no_more() -> None:
+def test_a_plan_has_exactly_the_settings_of_its_encodings() -> None:
     assert plan() is None
     assert plan("bfloat16") == EncodingPlan(updates="bfloat16", models="float32")
     assert plan("bfloat16", "int8") == EncodingPlan(updates="bfloat16", models="int8", block=256)
@@ -276,7 +276,7 @@ def test_a_plan_has_what_its_encodings_need_and_no_more() -> None:
 
 @pytest.mark.parametrize("updates", encodings.NAMES)
 @pytest.mark.parametrize("models", encodings.NAMES[:-1])
-def test_nothing_is_agreed_that_a_client_does_not_offer(updates: str, models: str) -> None:
+def test_an_encoding_that_a_client_does_not_offer_is_not_agreed(updates: str, models: str) -> None:
     wanted = plan(updates, models)
     assert encodings.agreed(wanted, None) is None
     assert encodings.agreed(wanted, ("float32", "of the future")) is None
@@ -287,7 +287,7 @@ def test_nothing_is_agreed_that_a_client_does_not_offer(updates: str, models: st
         assert ((told.updates, told.models) if told else ("float32", "float32")) == tuple(expected)
 
 
-def test_the_encodings_of_a_welcome_are_of_its_model() -> None:
+def test_the_encodings_of_a_welcome_fit_its_model() -> None:
     # w has 6 numbers; behind it a buffer of 2, and an extra vector of 6
     tensors = (TensorSpec(name="w", shape=(2, 3), dtype="float32"),)
     said = welcome().model_copy(update={"tensors": tensors})
@@ -299,7 +299,7 @@ def test_the_encodings_of_a_welcome_are_of_its_model() -> None:
 
 
 @pytest.mark.parametrize("said", [None, "float32", "int8"])
-def test_a_model_is_as_was_agreed_or_float32(said: str | None) -> None:
+def test_a_model_has_the_agreed_encoding_or_float32(said: str | None) -> None:
     told = welcome().model_copy(update={"encoding": plan(models="int8")})
     assert encodings.of_task(told, task(said)).name == (said or "float32")
 

@@ -120,7 +120,7 @@ def test_a_slow_client_contributes_half_as_often() -> None:
     assert slow / fast == pytest.approx(0.5, rel=0.08)
 
 
-def test_a_client_is_there_in_a_share_p_of_the_rounds() -> None:
+def test_a_client_is_available_in_a_share_p_of_the_rounds() -> None:
     # 4.4: independent draws; of 400 rounds the share is off by 2.5 % one time in three where p is a half.
     toxic = applied(type="dropout", p_min=0.1)
     trace = Trace()
@@ -143,7 +143,7 @@ def test_a_client_is_there_in_a_share_p_of_the_rounds() -> None:
 
 
 @pytest.mark.parametrize("trigger", ["sync", "k-async", "buffered"])
-def test_rounds_in_which_nobody_is_there_pass(trigger: str) -> None:
+def test_rounds_without_available_clients_pass(trigger: str) -> None:
     k = None if trigger == "sync" else 1
     trace = Trace()
     outcome = one_number(
@@ -161,7 +161,7 @@ def test_rounds_in_which_nobody_is_there_pass(trigger: str) -> None:
     assert any(action.contributions for action in made)
 
 
-def test_a_stale_client_delivers_what_it_computed_t_rounds_ago() -> None:
+def test_a_stale_client_delivers_its_update_of_t_rounds_ago() -> None:
     # 4.3 with everybody in each epoch: T = 3 for client 0, which counts as unstale before epoch 3.
     bases: dict[int, list[float]] = {0: [], 1: []}
     trace = Trace()
@@ -187,7 +187,7 @@ def test_a_stale_client_delivers_what_it_computed_t_rounds_ago() -> None:
     assert [of_round[1] for of_round in late] == [0] * 8
 
 
-def test_epochs_in_round_robin_come_round() -> None:
+def test_epochs_in_round_robin_repeat() -> None:
     # 4.3: m = 2 of N = 6, so epoch t has clients 2t and 2t + 1 modulo 6; client 0, with T = 4, is late from epoch 6 on.
     trace = Trace()
     one_number(
@@ -218,7 +218,7 @@ def test_epochs_in_round_robin_come_round() -> None:
         ("deadline", None, None),
     ],
 )
-def test_every_update_counts_once_whatever_goes_wrong(trigger: str, k: int | None, selector: int | None) -> None:
+def test_every_update_counts_once_under_any_fault(trigger: str, k: int | None, selector: int | None) -> None:
     applied_tasks: list[int] = []
     accepted: list[int] = []
 
@@ -256,7 +256,7 @@ def test_every_update_counts_once_whatever_goes_wrong(trigger: str, k: int | Non
     ("trigger", "k"),
     [("sync", None), ("k-sync", 3), ("k-async", 3), ("async", None), ("buffered", 2), ("deadline", None)],
 )
-def test_what_is_computed_ahead_is_what_arrives_and_makes_no_difference(trigger: str, k: int | None) -> None:
+def test_updates_computed_ahead_arrive_unchanged(trigger: str, k: int | None) -> None:
     def played(at_a_time: int) -> tuple[Any, OneNumber]:
         backend = OneNumber(at_a_time=at_a_time)
         run = one_number(
@@ -276,7 +276,7 @@ def test_what_is_computed_ahead_is_what_arrives_and_makes_no_difference(trigger:
     assert sum(together.batches) == sum(one_by_one.batches) == alone.updates["accepted"]
 
 
-def test_no_more_is_computed_with_faults_than_is_accepted_or_refused() -> None:
+def test_with_faults_each_computed_update_is_accepted_or_refused() -> None:
     backend = OneNumber(at_a_time=4)
     run = one_number(
         backend,
@@ -294,7 +294,7 @@ def test_no_more_is_computed_with_faults_than_is_accepted_or_refused() -> None:
 
 
 @pytest.mark.parametrize("scenario", ["flaky", "availability-05", "lte"])
-def test_a_scenario_repeats_to_the_bit_and_another_seed_does_not(scenario: str) -> None:
+def test_a_scenario_repeats_to_the_bit_with_its_seed(scenario: str) -> None:
     def digest(seed: int) -> tuple[str, float]:
         settings = small(
             clients=6, rounds=15, seed=seed, trigger={"name": "k-async", "k": 2}, scenario={"name": scenario}
@@ -306,7 +306,7 @@ def test_a_scenario_repeats_to_the_bit_and_another_seed_does_not(scenario: str) 
     assert digest(1) != digest(2)
 
 
-def test_leases_are_watched_only_where_somebody_may_fall_silent() -> None:
+def test_leases_are_tracked_only_where_a_client_may_fall_silent() -> None:
     for scenario, watched in (("lte", False), ("availability-05", False), ("flaky", True), (None, False)):
         run = simulation(small(clients=3, scenario={"name": scenario}), on_progress=lambda _: None)
         assert (run._coordinator.settings.lease_s < inf) == watched

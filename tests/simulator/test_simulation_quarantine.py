@@ -55,7 +55,7 @@ def times(trace: Trace, kind: type) -> list[float]:
     return [event.at_s for event in trace.of(kind) if event.client_id == 0]
 
 
-def test_an_update_that_is_longer_than_the_run_allows_is_refused() -> None:
+def test_an_update_beyond_the_norm_bound_is_refused() -> None:
     trace = played(of_client_0(3.0, -2.5, 2.0), norm_max=2.0, rounds=4, after=9)
     assert verdicts(trace, 0) == ["norm-too-large", "norm-too-large", "accepted"]
     assert verdicts(trace, 1) == ["accepted"] * 3
@@ -67,7 +67,7 @@ HARMLESS_AND_SILENT = [toxic(type="reorder", messages=["bye"], delay=1.0)]
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
-def test_a_client_that_is_refused_again_and_again_is_kept_out_for_a_while(toxics: list[Applied]) -> None:
+def test_a_repeatedly_refused_client_is_quarantined(toxics: list[Applied]) -> None:
     # Refused at 1, 2 and 3 s, so it is out until 15 s. It says hello every 5 s: at 8 and 13 s in vain, and at 18 s.
     trace = played(of_client_0(0.0, 0.0, 0.0), *toxics)
     assert times(trace, events.ClientLeft) == [3.0]
@@ -78,34 +78,34 @@ def test_a_client_that_is_refused_again_and_again_is_kept_out_for_a_while(toxics
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
-def test_who_does_not_mend_its_ways_is_kept_out_again(toxics: list[Applied]) -> None:
+def test_a_client_that_stays_faulty_is_quarantined_again(toxics: list[Applied]) -> None:
     # In again at 18 s, refused at 19, 20 and 21 s; out until 33 s, and in at 36 s.
     trace = played(of_client_0(*[0.0] * 9), *toxics, rounds=40)
     assert times(trace, events.ClientLeft) == [3.0, 21.0, 39.0]
     assert times(trace, events.ClientJoined) == [0.0, 18.0, 36.0]
 
 
-def test_whose_gradient_has_vanished_is_no_suspect() -> None:
+def test_a_vanished_gradient_does_not_count_against_a_client() -> None:
     train = OneNumber(lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0))
     trace = played(train, rounds=12)
     assert times(trace, events.ClientLeft) == []
     assert verdicts(trace, 0) == ["accepted"] * 6
 
 
-def test_an_update_that_counts_starts_the_row_anew() -> None:
+def test_an_accepted_update_resets_the_count_of_refusals() -> None:
     trace = played(of_client_0(0.0, 0.0, -1.0, 0.0, 0.0, -1.0), rounds=12)
     assert times(trace, events.ClientLeft) == []
     assert verdicts(trace, 0)[:6] == ["zero-update", "zero-update", "accepted"] * 2
 
 
-def test_what_the_network_damages_is_no_fault_of_the_client_while_the_rest_can_be_read() -> None:
+def test_network_damage_does_not_count_against_a_client_with_readable_updates() -> None:
     # Each update comes damaged and, at the heartbeat's answer, once more; heartbeats in between are read.
     damage = toxic(type="corrupt", messages=["update"], where="header", bits=300, end_s=20.0)
     trace = played(OneNumber(still), damage, rounds=40)
     assert times(trace, events.ClientLeft) == []
 
 
-def test_a_client_of_whom_nothing_can_be_read_is_kept_out() -> None:
+def test_a_client_without_readable_updates_is_quarantined() -> None:
     # The update of 1 s and the heartbeats of 2 and 4 s: the third is one too many. Its update is sent again when it is
     # let in, at 19 s, and is of a task that was taken back.
     damage = toxic(
@@ -118,7 +118,7 @@ def test_a_client_of_whom_nothing_can_be_read_is_kept_out() -> None:
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS])
-def test_who_is_kept_out_has_no_part_in_the_round_that_its_refusal_closed(toxics: list[Applied]) -> None:
+def test_a_quarantined_client_is_not_in_the_round_that_its_refusal_closed(toxics: list[Applied]) -> None:
     # Of both the last word of the second round: without the update of client 0 it is complete, and the third one is
     # client 1's alone.
     trace = played(of_client_0(0.0, 0.0), *toxics, after=2, rounds=3, trigger=TriggerSettings(name="sync"))
@@ -128,7 +128,7 @@ def test_who_is_kept_out_has_no_part_in_the_round_that_its_refusal_closed(toxics
     assert given == [1]
 
 
-def test_a_run_in_which_everybody_is_kept_out_is_given_up_as_on_a_server() -> None:
+def test_a_run_with_all_clients_quarantined_ends_as_on_a_server() -> None:
     # hopeless.FRUITLESS_TASKS is 10: a guard that waits longer does not hide it.
     with pytest.raises(UserError, match=r"^training diverges: the last 20 tasks"):
         played(of_client_0(otherwise=0.0), after=11)
@@ -157,7 +157,7 @@ def test_an_update_that_would_end_the_run_is_refused_by_default() -> None:
     assert {event.client_id for event in trace.of(events.ClientLeft)} == {0}
 
 
-def test_after_a_jump_nobody_is_kept_out_and_the_end_names_the_update_and_the_way_back() -> None:
+def test_after_a_jump_no_client_is_quarantined_and_the_error_names_update_and_recovery() -> None:
     # Clients 0 to 4 make versions 1 to 5 at 1 s. At 2 s client 1 makes version 7 from version 2; those of version 3 to
     # 6 that others work on count still, and make versions 8 to 11.
     def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:

@@ -37,7 +37,7 @@ def nothing_kept() -> None:
     worker._bench.cache_clear()
 
 
-def test_it_builds_the_model_from_its_name_and_says_how_long_it_took():
+def test_a_task_builds_the_named_model_and_reports_its_duration():
     inversions = Inversions(settings(), context(network(build("logreg", SHAPE, CLASSES, 0)), clock=now_s))
     size = 17 * CLASSES
     update = received(vector_d=torch.ones(size), base_d=torch.zeros(size))
@@ -72,7 +72,7 @@ def test_a_gpu_that_pytorch_does_not_find_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(("visible", "given", "number"), [(None, "1", 1), ("2,3", "3", 1), ("2,3", "2", 0)])
-def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
+def test_a_task_uses_the_gpu_assigned_by_ray(monkeypatch, visible, given, number):
     told = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: told))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -106,20 +106,20 @@ class OnAGpu:
         raise SystemExit(code)
 
 
-def test_what_it_does_not_use_of_a_gpu_is_free_for_others(monkeypatch):
+def test_unused_gpu_memory_is_released(monkeypatch):
     there = OnAGpu(monkeypatch)
     worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
-def test_so_it_is_after_an_error(monkeypatch):
+def test_gpu_memory_is_released_after_an_error(monkeypatch):
     there = OnAGpu(monkeypatch, RuntimeError("no such kernel"))
     with pytest.raises(RuntimeError, match="no such kernel"):
         worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
-def test_a_worker_that_can_use_its_gpu_no_more_ends(monkeypatch, capsys):
+def test_a_worker_with_a_broken_gpu_ends(monkeypatch, capsys):
     there = OnAGpu(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
     with pytest.raises(SystemExit):
         worker.invert(json.dumps(described()), save({}))

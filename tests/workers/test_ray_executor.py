@@ -59,12 +59,12 @@ def test_a_cancelled_group_is_forgotten(to):
     assert there._pool._open == {}
 
 
-def test_a_refusal_is_the_users_sentence(to):
+def test_a_refusal_is_a_user_error(to):
     with pytest.raises(UserError, match=r"^the sentence of the driver$"):
         to("refuses")
 
 
-def test_a_crash_before_it_is_ready_is_said(to):
+def test_a_crash_before_ready_is_reported(to):
     with pytest.raises(UserError) as caught:
         to("crashes")
     assert str(caught.value) == (
@@ -72,14 +72,14 @@ def test_a_crash_before_it_is_ready_is_said(to):
     )
 
 
-def test_a_crash_loses_what_is_under_way_and_it_comes_back_by_itself(to):
+def test_a_crash_loses_running_groups_and_the_driver_restarts(to):
     there = to("breaks")
     assert why_lost(there, EMPTY) == GONE
     assert why_lost(there, FULL) == GONE, "nobody waits until it is back"
     assert_comes_back(there)
 
 
-def test_one_that_crashed_unseen_comes_back_from_the_next_group_on(to):
+def test_an_unnoticed_crash_restarts_the_driver_at_the_next_group(to):
     there = to("anywhere")
     there._pool._process.kill()
     until(lambda: there._pool.why_ended is not None, "the end of the driver")
@@ -87,7 +87,7 @@ def test_one_that_crashed_unseen_comes_back_from_the_next_group_on(to):
     assert_comes_back(there)
 
 
-def test_why_it_does_not_come_back_is_said(to, tmp_path):
+def test_a_failed_restart_reports_its_reason(to, tmp_path):
     there = to(f"breaks:{tmp_path / 'broken'}")
     why_lost(there, EMPTY)
     why_lost(there, FULL)
@@ -95,7 +95,7 @@ def test_why_it_does_not_come_back_is_said(to, tmp_path):
     assert why_lost(there, FULL) == "the sentence of the driver"
 
 
-def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
+def test_a_driver_that_does_not_end_does_not_block_stop(to, monkeypatch):
     monkeypatch.setattr(pool, "END_S", 10_000.0)  # in which it would not
     there = to("leaves")
     why_lost(there, EMPTY)
@@ -103,13 +103,13 @@ def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
     assert_comes_back(there)
 
 
-def test_one_that_does_not_listen_loses_the_group(to, monkeypatch):
+def test_a_driver_that_does_not_read_loses_the_group(to, monkeypatch):
     monkeypatch.setattr(pool, "FRAME_S", 1)
     there = to("listens no more")
     assert why_lost(there, save({"values": torch.zeros(10**6)})) == "the Ray cluster listens no more is gone"
 
 
-def test_one_that_does_not_finish_what_it_sends_loses_the_group(to, monkeypatch):
+def test_a_driver_that_sends_an_incomplete_message_loses_the_group(to, monkeypatch):
     monkeypatch.setattr(pool, "FRAME_S", 1)
     assert why_lost(to("stammers"), EMPTY) == "the Ray cluster stammers is gone"
 
@@ -149,14 +149,14 @@ NOT_STARTED = (
 )
 
 
-def test_one_that_cannot_be_started_is_refused_in_a_sentence(to, monkeypatch):
+def test_a_driver_that_cannot_start_is_one_error_sentence(to, monkeypatch):
     monkeypatch.setattr(pool.subprocess, "Popen", no_room)
     with pytest.raises(UserError) as caught:
         to("breaks")
     assert str(caught.value) == NOT_STARTED
 
 
-def test_one_that_cannot_be_started_again_loses_the_group_and_is_tried_again(to, monkeypatch):
+def test_a_driver_that_cannot_restart_loses_the_group_and_is_retried(to, monkeypatch):
     there = to("breaks")
     why_lost(there, EMPTY)
     with monkeypatch.context() as patch:
@@ -167,14 +167,14 @@ def test_one_that_cannot_be_started_again_loses_the_group_and_is_tried_again(to,
     assert_comes_back(there)
 
 
-def test_it_takes_no_program_from_the_folder_of_the_run(to, tmp_path, monkeypatch):
+def test_the_driver_imports_no_module_from_the_run_folder(to, tmp_path, monkeypatch):
     (tmp_path / "safetensors.py").touch()
     monkeypatch.chdir(tmp_path)
     to("anywhere")
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-def test_a_cluster_of_its_own_listens_to_this_machine_alone(to, monkeypatch):
+def test_a_local_cluster_listens_only_on_this_machine(to, monkeypatch):
     monkeypatch.setattr(pool, "DRIVER", "workers.ray_address")
     with pytest.raises(UserError, match=r"^127\.0\.0\.1$"):
         to("local")

@@ -171,7 +171,7 @@ def assert_same(here: Any, there: Any) -> None:
         assert here == there
 
 
-def test_what_comes_from_the_cluster_is_what_is_computed_here(connected):
+def test_the_cluster_returns_the_locally_computed_result(connected):
     here, there = outcomes(compensator()), outcomes(compensator(connected))
     for one, other in zip(here, there, strict=True):
         assert len(one["estimates"]) == 3
@@ -180,7 +180,7 @@ def test_what_comes_from_the_cluster_is_what_is_computed_here(connected):
     assert there[1]["spent"][1] > 0, "seconds of computing count wherever they pass"
 
 
-def test_groups_are_computed_on_both_machines_at_a_time(connected, gate):
+def test_groups_are_computed_on_both_machines_concurrently(connected, gate):
     subject = compensator(connected, start="arrival")
     for update in FIRST:
         subject.begin(update)
@@ -191,7 +191,7 @@ def test_groups_are_computed_on_both_machines_at_a_time(connected, gate):
     assert_same(compensator().make(stale_round(*FIRST)), result)
 
 
-def test_a_worker_that_is_lost_costs_a_retry(connected, gate):
+def test_a_lost_worker_causes_a_retry(connected, gate):
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()
@@ -202,7 +202,7 @@ def test_a_worker_that_is_lost_costs_a_retry(connected, gate):
     assert_same(compensator().make(stale_round(FIRST[0])), result)
 
 
-def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
+def test_a_second_lost_worker_loses_the_inversion_but_not_the_round(connected, gate):
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()
@@ -220,7 +220,7 @@ def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
     assert len(outcomes(subject)[0]["estimates"]) == 3, "the next round is computed there again"
 
 
-def test_a_round_waits_no_longer_than_it_may(connected, gate):
+def test_a_round_waits_no_longer_than_its_limit(connected, gate):
     subject = compensator(connected, seconds_per_round=0.1)
     result = subject.make(stale_round(*FIRST))
     assert (result["estimates"], result["fallbacks"]) == ({}, {"budget": 3})
@@ -242,19 +242,19 @@ def test_a_round_waits_no_longer_than_it_may(connected, gate):
     ],
     ids=["no GPU", "no cluster"],
 )
-def test_a_cluster_that_will_not_do_is_refused_in_a_sentence(address, given, sentence):
+def test_an_unsuitable_cluster_is_one_error_sentence(address, given, sentence):
     chosen = settings(**{"address": address, **given})
     with pytest.raises(UserError, match=f"^compensator.ray is {chosen.compensator.ray!r}, {sentence}$"):
         connect(chosen, DATA)
 
 
-def test_a_worker_that_knows_the_model_not_is_refused_in_a_sentence(address):
+def test_a_worker_without_the_model_is_one_error_sentence(address):
     chosen = settings(address).model_copy(update={"model": Settings(model={"name": "no.such:model"}).model})
     with pytest.raises(UserError, match=r"no\.such"):
         connect(chosen, DATA)
 
 
-def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         connect(settings("auto"), DATA)
@@ -263,7 +263,7 @@ def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
     )
 
 
-def test_machines_that_leave_cost_no_round(nodes, connected, gate):  # the last: nobody computes afterwards
+def test_machines_that_leave_do_not_fail_a_round(nodes, connected, gate):  # the last: nobody computes afterwards
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()

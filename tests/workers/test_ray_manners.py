@@ -60,7 +60,7 @@ def update(base_version: int, staleness: int) -> RoundUpdate:
     )
 
 
-def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
+def test_a_stopped_server_does_not_wait_for_other_machines(monkeypatch):
     elsewhere = Hangs()
     monkeypatch.setattr(remote_inversion, "wait", elsewhere.wait)
     learner = Learner(
@@ -84,7 +84,7 @@ def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
     assert letters[-1].result.compensation.fallbacks == {"worker-lost": 1}
 
 
-def test_updates_that_leave_the_server_are_spoken_of(capsys):
+def test_a_warning_names_updates_that_leave_the_server(capsys):
     announce(Settings(compensator={"name": "auto"}))
     assert "Ray" not in capsys.readouterr().err
     announce(Settings(compensator={**ON_RAY, "ray": "192.0.2.7:6379"}))
@@ -109,7 +109,7 @@ def test_an_audit_refuses_a_cluster():
     [({}, "has a layer of BatchNorm"), ({"switch": "oracle"}, "only a simulation knows true errors")],
     ids=["model", "settings"],
 )
-def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
+def test_settings_that_prevent_inversion_are_refused_before_connecting(own, sentence):
     data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
     workspace = Workspace(dataset=data, client_data=data, model=model, device=torch.device("cpu"))
