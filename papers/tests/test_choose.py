@@ -1,4 +1,4 @@
-"""Which cells are chosen, and which axes say what tells them apart."""
+"""The choice of cells, and the axes that determine their differing settings."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_differing_settings_are_grouped_by_the_fewest_axes_that_determine_them()
     assert common(FOUR.cells) == {"rounds": 9, "measurement": "run"}
     by = {one.axes: one.rows for one in differences(FOUR.cells)}
     assert by == {
-        # 0.3 is the default, and yet told beside the other one.
+        # 0.3 is the default, but is listed beside the other value.
         ("beta",): {("0.3",): {"partition.alpha": 0.3}, ("1.0",): {"partition.alpha": 1.0}},
         ("method",): {
             ("FedAvg",): {"policy.name": "fedavg"},

@@ -1,5 +1,4 @@
-"""`unstale reproduce`: what there is, what it consists of, and runs that are ended and go on, in processes of their
-own."""
+"""`unstale reproduce`: list, show, and runs in subprocesses that are stopped and resumed."""
 
 import json
 import os
@@ -49,7 +48,7 @@ def _with_the_tiny_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def started(folder: Path, does: str, *arguments: str, preset: str = "tiny") -> "subprocess.Popen[str]":
-    """`unstale reproduce run PRESET` in the folder. does: what methods of `tiny` are told, as `beta=waits`."""
+    """Start `unstale reproduce run PRESET` in the folder. does: options of the methods of `tiny`, as `beta=waits`."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), does, "reproduce", "run", preset, *arguments],
         stdout=subprocess.PIPE,
@@ -62,7 +61,7 @@ def started(folder: Path, does: str, *arguments: str, preset: str = "tiny") -> "
 
 
 def ran(folder: Path, does: str, *arguments: str, preset: str = "tiny", code: int = 0) -> tuple[str, str]:
-    """What it prints on both streams."""
+    """Return its stdout and stderr."""
     with started(folder, does, *arguments, preset=preset) as process:
         try:
             out, err = process.communicate(timeout=PATIENCE_S)
@@ -309,7 +308,7 @@ def test_every_published_table_and_figure_is_listed(capsys: pytest.CaptureFixtur
         "name": "fh-t2", "paper": "FedHist", "item": "Table II, Fig. 3", "data": ["cifar10"], "cells": 24,
         "title": listed["fh-t2"]["title"], "seconds_of_a_seed": None,
     }  # fmt: skip
-    assert "a seed takes" not in printed(capsys, "list"), "nobody knows"
+    assert "a seed takes" not in printed(capsys, "list"), "no duration is known"
 
 
 def test_the_duration_of_a_seed_is_estimated_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`unstale sweep`: what it says, writes and refuses, with processes of its own."""
+"""`unstale sweep` in subprocesses: its output, report and errors."""
 
 import json
 import os
@@ -38,7 +38,7 @@ sys.exit(main.run(["sweep", *sys.argv[1:]]))
 
 
 def small() -> Preset:
-    """Two methods on digits, in a second."""
+    """Two methods on digits, computed in a second."""
     return Preset(
         name="small", paper="FedHist", item="Table 0", title="digits", measures=("final accuracy",),
         rows=("method",), columns=(), sources=(),
@@ -63,7 +63,7 @@ def _with_the_hill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def swept(folder: Path, *arguments: str, preset: str = "hilly", code: int = 0) -> str:
-    """What `unstale sweep PRESET` prints in the folder."""
+    """Run `unstale sweep PRESET` in the folder and return its output."""
     here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, preset, "--device", "cpu", "--processes", "1", *arguments],
@@ -79,7 +79,7 @@ def swept(folder: Path, *arguments: str, preset: str = "hilly", code: int = 0) -
 
 
 def found(text: str) -> dict[str, Any]:
-    """The last line of what is printed with --json."""
+    """Parse the last line of the --json output."""
     told: dict[str, Any] = json.loads(text.splitlines()[-1])
     assert told["event"] == "found"
     return told
@@ -101,7 +101,7 @@ def test_a_sweep_prints_its_candidates_the_best_and_the_confidence(tmp_path: Pat
     )
     assert sorted(hill.calls(tmp_path)) == [f"one {rate} {seed} 0.1" for rate in (0.001, 0.01, 0.1) for seed in (0, 1)]
     swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1,0.03", "--cells", "method=one", "--seeds", "2")
-    assert len(hill.calls(tmp_path)) == 8, "what is done is not computed again"
+    assert len(hill.calls(tmp_path)) == 8, "a completed job is not computed again"
 
 
 def test_cells_searched_together_share_a_candidate_in_json(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
         "| data.validation | 0.1 | – | – |\n",
     ):
         assert sentence in text
-    assert str(tmp_path / "mine.npz") not in text, "where it lies says nothing to others"
+    assert str(tmp_path / "mine.npz") not in text, "the path means nothing on other machines"
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:

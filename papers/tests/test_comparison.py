@@ -1,4 +1,4 @@
-"""Published beside measured: numbers and orders, by hand."""
+"""Published and measured numbers and orders, compared by hand."""
 
 from dataclasses import replace
 from math import atan, pi
@@ -43,7 +43,7 @@ def test_a_target_is_shown_with_the_number_of_seeds_that_reach_it() -> None:
     made = preset(cell("method=A", rounds=25), cell("method=B"), measures=("rounds to 40 %",))
     comparison = Comparison(preset=made, records=records)
     some, none = (comparison.entries[f"method={method}", "rounds to 40 %"] for method in "AB")
-    # 30 is of the two that were fast enough, so it is not held against 25.
+    # 30 is the mean of the two that reached the target, so it is not compared with 25.
     assert (some.text, some.missed, some.difference) == ("30 ± 14 (2 of 3 seeds)", 1, None)
     assert (none.text, none.missed, none.difference) == ("not reached", 1, None)
 
@@ -61,7 +61,7 @@ def test_a_relative_measure_compares_cells_that_differ_in_method_by_seed() -> No
     entries = Comparison(preset=made, records=records).entries
     assert entries["beta=1 method=FedAvg", "speedup"].text == "1.0 ± 0.0"
     assert entries["beta=1 method=A", "speedup"].values == {0: 2.0, 1: 4.0}
-    assert entries["beta=2 method=A", "speedup"].text == ""  # its FedAvg was not run
+    assert entries["beta=2 method=A", "speedup"].text == ""  # without a run of its FedAvg
 
 
 def test_the_method_axis_may_have_another_name() -> None:

@@ -1,4 +1,4 @@
-"""The engine with real processes: each job once, failures kept, what is lost tried again, killed at any time."""
+"""The engine with real processes: each job once, failures stored, lost jobs retried, kills at any time."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ from unstale_papers.record import Record
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import Store
-from unstale_papers.worker import file_of, give_memory_back
+from unstale_papers.worker import file_of, release_memory
 
 ALL_CALLS = [f"{method} {seed}" for seed in (0, 1) for method in stand_in.METHODS]
 PATIENCE_S = 120.0
@@ -41,7 +41,7 @@ def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Seen:
-    """What a watcher was told."""
+    """A watcher that records its calls."""
 
     done: dict[str, float] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # One that nobody has waited for is dead, too.
+    # A zombie counts as dead.
     return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
@@ -109,7 +109,7 @@ def test_progress_is_reported_while_workers_send_messages_continuously(
     minutes = itertools.count(0.0, TELL_S)
     monkeypatch.setattr("unstale_papers.engine.now_s", lambda: next(minutes))
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
-    assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute has gone by at each word of a job"
+    assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute passes at each message of a job"
 
 
 def test_a_completed_job_is_not_computed_again(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_failure_is_stored_with_its_traceback_and_other_jobs_continue(tmp_path
     assert failure.traceback.endswith("ZeroDivisionError: as it was told\n")
     assert len(seen.pids) == 1, "a process survives a job that fails"
     compute(tmp_path, wanted)
-    assert stand_in.calls(tmp_path).count("beta 0") == 2, "it is tried again"
+    assert stand_in.calls(tmp_path).count("beta 0") == 2, "the failed job is retried"
     assert stand_in.calls(tmp_path).count("alpha 0") == 1
 
 
@@ -279,7 +279,7 @@ def wait_for_calls(folder: Path, *wanted: str) -> None:
 
 @contextmanager
 def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process group of an engine that cannot get past beta."""
+    """An engine in a process group of its own that blocks in beta."""
     here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
     process = subprocess.Popen(
         [sys.executable, "-c", ENGINE, str(folder)], env={**os.environ, "PYTHONPATH": here}, start_new_session=True
@@ -295,7 +295,7 @@ def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 @pytest.mark.parametrize("whole_group", [True, False], ids=["with its group", "alone"])
 def test_a_killed_engine_loses_only_running_jobs(tmp_path: Path, whole_group: bool) -> None:
     with engine_of_its_own(tmp_path) as process:
-        # Two processes: one waits in beta 0, the other has done the rest and waits in beta 1.
+        # Two processes: one waits in beta 0, the other has completed the rest and waits in beta 1.
         wait_for_calls(tmp_path, *ALL_CALLS[:5])
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
@@ -309,12 +309,12 @@ def test_a_killed_engine_loses_only_running_jobs(tmp_path: Path, whole_group: bo
     counts, _ = compute(tmp_path, wanted)
     assert counts == Counts(jobs=6, before=len(kept), done=6 - len(kept), failed=0)
     again = stand_in.calls(tmp_path)[len(began) :]
-    assert sorted(again) == sorted(set(ALL_CALLS) - kept), "nothing that was done is computed again"
+    assert sorted(again) == sorted(set(ALL_CALLS) - kept), "no completed job is computed again"
 
 
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
-    reason="this system does not say which processes another one has",
+    reason="this system does not list the children of a process",
 )
 def test_worker_processes_end_with_a_killed_engine(tmp_path: Path) -> None:
     with engine_of_its_own(tmp_path) as process:
@@ -334,9 +334,9 @@ def test_the_time_left_divides_running_and_waiting_jobs_among_workers() -> None:
     assert left_s([], [], 2) == 0.0
     assert left_s([], [None, None], 2) is None
     assert left_s([(4.0, 10.0), (1.0, 3.0)], [10.0, 10.0], 2) == (6 + 2 + 10 + 10) / 2
-    assert left_s([(4.0, 10.0)], [], 2) == 6.0, "one job is not shared out"
+    assert left_s([(4.0, 10.0)], [], 2) == 6.0, "one job is not divided"
     assert left_s([(30.0, 10.0)], [], 1) == 0.0
-    assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "what is not known is as the others"
+    assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "an unknown duration is the mean of others"
 
 
 def test_a_job_is_estimated_from_jobs_of_its_size(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_job_is_estimated_from_jobs_of_its_size(tmp_path: Path) -> None:
     second = jobs(of, cells, seeds=[1], scale=Scale(), place=Place(cache="/data"))[0].configuration
     took = Durations([(first, 10.0), (second, 14.0)])
     assert took.of(first) == 12.0
-    assert took.of(by_other_policy) == 12.0, "for want of anything closer"
+    assert took.of(by_other_policy) == 12.0, "without a closer job"
     assert took.of(longer) is None
     took.add(by_other_policy, 20.0)
     assert took.of(by_other_policy) == 20.0
@@ -396,8 +396,8 @@ def test_a_job_returns_its_memory_to_the_system() -> None:
 
     blocks = [b"x" * 100_000 for _ in range(3000)]
     used = resident()
-    needed = blocks[-1]  # behind all others, where glibc alone would give nothing back
+    needed = blocks[-1]  # behind all others, so that glibc alone would return no memory
     del blocks
-    give_memory_back()
+    release_memory()
     assert used - resident() > 250_000_000
     assert len(needed) == 100_000

@@ -1,4 +1,4 @@
-"""Jobs: what their digest knows and what it passes over, and the settings that they come to."""
+"""Jobs: the settings that enter their digest, those that do not, and their final settings."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(cell: Cell | None = None, *, seed: int = 0, place: Place = HERE, scale: Scale | None = None) -> Job:
-    """That of one cell."""
+    """The job of one cell."""
     of = stand_in.preset(WHERE)
     chosen = of.cells[0] if cell is None else cell
     (only,) = jobs(of, [chosen], seeds=[seed], scale=scale or Scale(), place=place)
@@ -36,7 +36,7 @@ def job(cell: Cell | None = None, *, seed: int = 0, place: Place = HERE, scale: 
 
 
 def cell(**settings: Any) -> Cell:
-    """One that is measured as a run."""
+    """A cell that is measured as a run."""
     return Cell(labels={"method": "alpha"}, settings=Settings(**settings))
 
 

@@ -1,4 +1,4 @@
-"""Figures: what they show, of what, and that they are told to who does not see them."""
+"""Figures: their content, and their alternative texts."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ from unstale_papers.scale import Scale
 
 
 def made(name: str, seeds: range = range(2), scale: Scale | None = None) -> dict[str, Figure]:
-    """By title."""
+    """Figures by title."""
     context = ReportContext(comparison=comparison(name, seeds), scale=scale or Scale())
     return {figure.title: figure for figure in figures(context)}
 
@@ -55,7 +55,7 @@ def test_a_figure_has_a_panel_for_each_of_the_other_axes_labels(name: str, panel
 
 
 def test_printed_rounds_are_marked_only_at_full_scale() -> None:
-    """FedHist is at 40 % in round 1754 in print; and both ends are marked in any case."""
+    """The paper has FedHist at 40 % in round 1754; both ends are always marked."""
     for scale, marks in ((Scale(), 2), (Scale.of(0.5), 1)):
         (figure,) = (one for title, one in made("fh-t2", scale=scale).items() if "Fig. 3" in title)
         (draw,) = (picture.draw for of, picture in figure.panels if of == "beta 0.3")
@@ -79,7 +79,7 @@ def test_a_line_is_the_mean_and_its_band_one_standard_deviation() -> None:
     assert line.curve.high_x - line.curve.mean_x == pytest.approx(runs.std(0, ddof=1))
 
 
-# What is shown of a record
+# Curves of a record
 
 
 def test_only_long_curves_are_drawn_as_means_of_ten_points() -> None:
@@ -192,6 +192,6 @@ def test_diverged_runs_do_not_change_the_axis_range() -> None:
 
 
 def test_losses_over_decades_are_drawn_with_plain_numbers(tmp_path: Path) -> None:
-    """matplotlib's own would be mathematical text, which a name with a dollar sign forbids."""
+    """matplotlib's default is mathematical text, which conflicts with a dollar sign in a name."""
     output.write(comparison("gi-t1", range(1)), tmp_path, scale=Scale(), about=())
     assert "mathdefault" not in (tmp_path / "gi-t1.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every output says what the comparison says, and what it does not know."""
+"""Every output has the numbers of the comparison and marks the missing ones."""
 
 import re
 from pathlib import Path
@@ -28,12 +28,12 @@ def found(request: pytest.FixtureRequest) -> Comparison:
 
 
 def shown(entry: Entry) -> str:
-    """As a cell with a number in print has it, by hand."""
+    """The text of a cell with a published number, by hand."""
     return " / ".join((printed(entry) or "–", measured(entry), difference(entry) or "–"))
 
 
 def measured(entry: Entry) -> str:
-    """Of two seeds, of which one may have no number. FedAR against itself is not one."""
+    """The measured text for two seeds, one possibly without a number; none for FedAR against itself."""
     if is_itself(entry):
         return "–"
     if entry.spread is None:
@@ -42,12 +42,12 @@ def measured(entry: Entry) -> str:
 
 
 def is_itself(entry: Entry) -> bool:
-    """Whether it is FedAR, held against FedAR."""
+    """Whether the entry compares FedAR with FedAR."""
     return entry.measure.name in AGAINST_FEDAR and entry.cell.labels["method"] == "FedAR"
 
 
 def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
-    """Cells of the tables of numbers, by name of the cell and measure."""
+    """Cells of the number tables, by cell name and measure."""
     preset = found.preset
     read: dict[Key, str] = {}
     for caption, (heads, *rows) in tables.items():
@@ -66,7 +66,7 @@ def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
 def _place(
     labels: object, columns: tuple[str, ...], heading: str, caption: str, heads: list[str], method: str
 ) -> int | None:
-    """Of the column in which a cell's measure stands; None where it is in another table."""
+    """Position of the column of a cell's measure; None where it is in another table."""
     assert isinstance(labels, dict)
     if not columns:
         return heads.index(heading)
@@ -84,7 +84,7 @@ def test_page_and_markdown_show_every_number_in_its_cell(found: Comparison) -> N
     of_page = numbers(Page(page.html(made.report)).tables, found)
     of_text = numbers(tables_of_markdown(markdown.text(made)), found)
     is_printed = {name for cell in found.preset.cells for name in cell.published}
-    # A column in which there is nothing at all is left out.
+    # An empty column is left out.
     entries = {key: entry for key, entry in found.entries.items() if key[1] in is_printed or not is_itself(entry)}
     assert of_page.keys() == of_text.keys() == entries.keys()
     for key, entry in entries.items():
@@ -152,14 +152,14 @@ def test_p_values_have_no_difference() -> None:
 
 
 def test_a_single_printed_method_has_no_ranking() -> None:
-    """Fig. 2 of FedAR has accuracies and losses of FedAR alone."""
+    """Fig. 2 prints accuracies and losses only of FedAR."""
     made = document.document(ReportContext(comparison=comparison("ar-f2", range(1)), scale=Scale()))
     (orders,) = (table for table in made.report.tables if table.name == "ar-f2-orders")
     assert {row[2] for row in orders.rows} == {None}
     assert len(orders.of_page[1]) == len(orders.rows) == 12
 
 
-# What is missing
+# Missing results
 
 MOON, REFL = "beta=0.3 method=MOON", "beta=IID method=REFL"
 TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: as | it was told\n"
@@ -167,7 +167,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: 
 
 @pytest.fixture(scope="module")
 def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """fh-t2 of three seeds, MOON of none, REFL of two of which one failed."""
+    """fh-t2 with three seeds; MOON without one, REFL with two of which one failed."""
     folder = tmp_path_factory.mktemp("partial") / "out"
     left_out = [*((MOON, seed) for seed in range(3)), (REFL, 1), (REFL, 2)]
     output.write(

@@ -1,4 +1,4 @@
-"""FedAR's presets: cells counted by hand, printed numbers from the paper's tables, who is there when."""
+"""FedAR's presets: cells counted by hand, printed numbers from the paper's tables, availability of clients."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def at(preset: Preset, **labels: str) -> Cell:
 
 
 def likelihoods(cell: Cell, tmp_path: Path) -> tuple[float, ...]:
-    """p_i of each client."""
+    """The availability p_i of each client."""
     settings = cell.settings
     if cell.scenario is not None:
         file = tmp_path / "there.yaml"
@@ -98,7 +98,7 @@ def test_the_printed_deviations_match_the_printed_variances_except_fedvarps() ->
 
 
 def test_methods_differ_only_in_policy_and_scaffold_corrections() -> None:
-    """And in the first round, in which MIFA has everybody."""
+    """They also differ in the first round, in which all clients of MIFA are available."""
     cells = [at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method) for method in METHODS]
     left_out = {"policy", "training", "scenario"}
     assert len({cell.settings.model_dump_json(exclude=left_out) for cell in cells}) == 1
@@ -131,7 +131,7 @@ def test_only_logistic_regression_has_a_decaying_rate_and_the_convex_cutoff() ->
 
 @pytest.mark.parametrize("p_min", ["0.1", "0.2", "0.3", "0.4", "0.5"])
 def test_clients_are_available_at_least_as_often_as_the_axis_specifies(p_min: str, tmp_path: Path) -> None:
-    """And p_i is uniform above it: the mean of 100 is (1 + p_min) / 2, within four of its deviations."""
+    """p_i is uniform above p_min: the mean of 100 is (1 + p_min) / 2, within four of its standard deviations."""
     likely = likelihoods(at(ar_f4(), p_min=p_min, method="MIFA"), tmp_path)
     least = float(p_min)
     assert len(likely) == 100
@@ -141,7 +141,7 @@ def test_clients_are_available_at_least_as_often_as_the_axis_specifies(p_min: st
 
 
 def present(cell: Cell, tmp_path: Path, version: int) -> list[bool]:
-    """Whether each of ten clients takes the task of a version."""
+    """Whether each of ten clients accepts the task of a version."""
     settings = cell.settings.model_copy(update={"clients": 10})
     if cell.scenario is not None:
         file = tmp_path / "there.yaml"
@@ -203,7 +203,7 @@ def test_all_clients_are_available_for_the_fedavg_of_table_3() -> None:
 def test_figure_5_is_by_the_number_of_clients() -> None:
     assert sorted({cell.settings.clients for cell in ar_f5().cells}) == [80, 90, 100, 110, 120]
     for cell in ar_f5().cells:
-        assert cell.settings.clients * 2 % 10 == 0, "ten classes could not be shared out evenly"
+        assert cell.settings.clients * 2 % 10 == 0, "ten classes need this to divide evenly"
 
 
 def test_figure_1_silences_a_client_for_up_to_six_of_nine_rounds() -> None:

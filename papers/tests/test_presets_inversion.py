@@ -1,4 +1,4 @@
-"""Wang and Gao's presets: cells counted by hand, printed numbers from the paper's tables, who is late."""
+"""Wang and Gao's presets: cells counted by hand, printed numbers from the paper's tables, late clients."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def total(preset: Preset, measure: str, **labels: str) -> float:
 
 
 def late(cell: Cell, tmp_path: Path) -> dict[int, int]:
-    """Rounds that each client is late by, of 20 of which client i holds i examples of the affected class."""
+    """Staleness in rounds of each of 20 clients, of which client i has i examples of the affected class."""
     assert cell.scenario is not None
     file = tmp_path / "late.yaml"
     file.write_text(cell.scenario)

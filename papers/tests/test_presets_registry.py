@@ -1,4 +1,4 @@
-"""What holds of every preset."""
+"""Properties of every preset."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -22,7 +22,7 @@ every_preset = pytest.mark.parametrize("preset", MADE.values(), ids=MADE)
 
 
 def identity(cell: Cell) -> tuple[object, ...]:
-    """What decides a result."""
+    """Everything that determines a result."""
     return (
         cell.settings.model_dump_json(),
         cell.measurement,
@@ -105,14 +105,14 @@ def test_every_source_is_given_once_with_a_known_tag(preset: Preset) -> None:
     assert preset.sources
     for source in preset.sources:
         assert source.tag in ("paper", "[M]", "[P]") or source.tag.startswith("R:"), source
-    assert len(set(preset.sources)) == len(preset.sources), "one is said twice"
+    assert len(set(preset.sources)) == len(preset.sources), "a source occurs twice"
 
 
 @every_preset
 def test_the_source_of_a_key_gives_the_value_of_the_cells(preset: Preset) -> None:
     for source in preset.sources:
         if source.key not in KEYS or " " in source.value:
-            continue  # words, or by an axis
+            continue  # a description, or a value that an axis sets
         for cell in preset.cells:
             held: object = cell.settings.model_dump()
             for part in source.key.split("."):
@@ -122,7 +122,7 @@ def test_the_source_of_a_key_gives_the_value_of_the_cells(preset: Preset) -> Non
 
 
 def number(text: str) -> float | None:
-    """1/2 is one, too."""
+    """The number, also of a fraction such as 1/2."""
     try:
         return float(Fraction(text))
     except ValueError:
@@ -135,14 +135,14 @@ def test_printed_numbers_support_the_claims_about_them(preset: Preset) -> None:
         ahead = printed_advantages(preset, claim)
         if not ahead:
             continue
-        # A printed "< 45 %" is kept as 45.
+        # A printed "< 45 %" is stored as 45.
         assert min(ahead) >= 0 if claim.level is not None else min(ahead) > 0, claim.text
         limit = claim.at_least if claim.as_ratio else claim.at_least - 1e-9
         assert (min(ahead) if claim.each else sum(ahead) / len(ahead)) >= limit, claim.text
 
 
 def printed_advantages(preset: Preset, claim: Claim) -> list[float]:
-    """Differences, or ratios."""
+    """Printed differences, or ratios."""
     found = []
     sign = 1 if measure(claim.measure).better == "higher" else -1
     for pair in compared(preset, claim):

@@ -1,4 +1,4 @@
-"""Printed tables and sources: files are read as they are written, and mistakes in them are refused."""
+"""Printed tables and sources: files are read as written, and errors in them are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ sources:
 
 
 def paper(**changes: Any) -> Paper:
-    """Read the text, with other values at dotted keys, in which `__` stands for a point."""
+    """Read the text with other values at dotted keys, with `__` for a dot."""
     said = yaml.safe_load(TEXT)
     for key, value in changes.items():
         *path, last = key.split("__")

@@ -1,4 +1,4 @@
-"""Results as text: what is written, and what is taken into another store."""
+"""Results as text: export, and import into another store."""
 
 import json
 from collections.abc import Callable
@@ -154,9 +154,9 @@ SCALES = {
     "gi-f11": Scale(rounds=0.25, data=0.2, iterations=0.005),
     "gi-t3": Scale(rounds=0.25, data=0.2, iterations=0.005),
 }
-"""As papers/results/README.md says; the others are at full size."""
+"""The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {"ar-f2": 9, "ar-t3": 7, "fh-t1": 4, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12, "wk-t2": 18, "wk-t3": 18}
-"""How many results are of cells of a preset; the others are of searches."""
+"""Number of results of preset cells; the others belong to searches."""
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""What a run's record holds, against the run itself."""
+"""A run's record against the run itself."""
 
 from math import exp
 
@@ -46,7 +46,7 @@ def test_each_round_has_its_measurements(record: Record) -> None:
     assert len(record.training_loss_R) == len(record.staleness_R) == len(record.counted_R) == 30
     assert record.steps == 30 * 3 * 2
     assert record.staleness_R[0] == 0.0
-    # Of N clients with K at a time, updates are N / K - 1 rounds late on average; dynsgd weighs the late ones less.
+    # With N clients and K per round, updates are N / K - 1 rounds stale on average; dynsgd weights stale ones less.
     assert 0 < sum(record.staleness_R) / 30 < 12 / 3 - 1
     assert set(record.counted_R) <= {1, 2, 3}
     assert record.counted_R[0] == record.heavy_R[0] == 3
@@ -63,7 +63,7 @@ def test_clients_and_all_training_examples_are_measured(record: Record) -> None:
 
 
 def test_the_last_model_has_its_loss_over_all_examples() -> None:
-    # Versions 0, 2, 4 and 6 are evaluated: the third is due, and the last one is the last.
+    # Versions 0, 2, 4 and 6 are evaluated: the third has a loss by interval, and the last always has one.
     short = SETTINGS.model_copy(update={"rounds": 6, "evaluate_every": 2})
     found = measure("run", short, {"training_loss_every": 3}, on_progress=lambda _: None).found
     assert [version for version, _ in found["training_loss"]] == [4, 6]

@@ -1,4 +1,4 @@
-"""What is measured of single updates: hand-computed numbers, laws, and what a client itself does."""
+"""Measurements of single updates against hand-computed numbers, laws, and a client's own training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_a_compensator_without_inversion_is_refused(settings: Settings, name: st
         found(name, with_compensator(settings, "none"), changed=0.0)
 
 
-# --- what inverting costs ---
+# --- cost of inversion ---
 
 
 def test_reconstructing_the_clients_own_examples_gives_zero_loss(settings: Settings) -> None:
@@ -290,7 +290,7 @@ def test_a_warm_start_is_compared_with_a_start_from_noise(settings: Settings) ->
 
 
 def test_an_inversion_starts_from_the_clients_last_result(settings: Settings) -> None:
-    """With an update that has not changed, its loss is what the last one ended with."""
+    """With an unchanged update, its first loss equals the last one of the previous inversion."""
     exact = with_compensator(settings, "gradient-inversion", **PAPER, warm_share=1.0)
     run = played(exact, [ROUNDS])
     update = run.update(run.late_client(), ROUNDS, task=0)

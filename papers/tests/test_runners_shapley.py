@@ -1,4 +1,4 @@
-"""Shapley values against games whose values are known, and the worth of updates against a run."""
+"""Shapley values against games with known values, and the worth of updates against a run."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -32,7 +32,7 @@ def of_digits(silent: int, settings: Settings = SETTINGS) -> Record:
 
 
 def gloves(those: frozenset[int]) -> float:
-    """Players 0 and 1 have a left glove each, 2 the right one; a pair is worth 1."""
+    """Players 0 and 1 own a left glove each, 2 the right one; a pair is worth 1."""
     return float(2 in those and len(those) > 1)
 
 
@@ -41,7 +41,7 @@ def uneven(those: frozenset[int]) -> float:
 
 
 def test_the_owner_of_the_only_right_glove_gets_two_thirds() -> None:
-    """Of the six orders, the right glove completes a pair in four, each left one in one."""
+    """In the six orders, the right glove completes a pair in four, each left one in one."""
     assert shapley_values(3, gloves) == pytest.approx([1 / 6, 1 / 6, 4 / 6])
 
 

@@ -1,4 +1,4 @@
-"""A cell made smaller, by hand-computed sizes."""
+"""A scaled cell against hand-computed sizes."""
 
 from dataclasses import replace
 from typing import Any
@@ -137,7 +137,7 @@ def test_the_examples_per_client_scale_and_the_data_set_does_not(clients: float,
     assert (small.partition.budget, small.data.share) == (budget, 1)
 
 
-# What gets lost
+# Notes on lost properties
 
 
 def test_rounds_of_few_updates_are_noted() -> None:
@@ -152,7 +152,7 @@ def test_rounds_of_few_updates_are_noted() -> None:
 
 
 def late(**changes: Any) -> Cell:
-    """Of 800 rounds, in which some are 40 rounds late."""
+    """A cell of 800 rounds with some clients 40 rounds late."""
     groups = [{"name": "stale", "clients": {"holding": 5, "top": 10}, "stale_rounds": 40}]
     return cell(yaml.safe_dump({"groups": groups}), rounds=800, trigger={"name": "sync"}, **changes)
 

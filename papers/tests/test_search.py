@@ -1,4 +1,4 @@
-"""What a search tries, what it is measured on, and which candidate it says is best."""
+"""Candidates of a search, the data that it measures on, and the ranking of candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -170,12 +170,12 @@ def test_every_candidate_is_a_cell_with_its_values_and_a_validation_split(tmp_pa
     ]  # fmt: skip
     assert [cell.settings.training.learning_rate for cell in cells] == [0.001, 0.01, 0.1] * 2
     assert {cell.settings.data.validation for cell in (*cells, *found.untouched.cells)} == {0.25}
-    assert found.cells == list(hill.preset(tmp_path).cells), "the preset's own are as they were"
+    assert found.cells == list(hill.preset(tmp_path).cells), "the preset's own cells are unchanged"
     assert [cell.published for cell in cells[:3]] == [found.cells[0].published] * 3
 
 
 def searchable(preset: Preset) -> list[Cell]:
-    """Where data changes, nothing can be kept for validation."""
+    """Cells without variant data, of which no part can be split off for validation."""
     return [cell for cell in preset.cells if cell.settings.data.variant.name is None]
 
 
@@ -273,7 +273,7 @@ def test_the_test_set_does_not_affect_a_search(tmp_path: Path) -> None:
     clean = data_file(tmp_path / "clean.npz", poisoned=False)
     poisoned = data_file(tmp_path / "poisoned.npz", poisoned=True)
     assert run_of(clean, 0.25).to_json() == run_of(poisoned, 0.25).to_json()
-    assert run_of(clean, None).accuracy_E != run_of(poisoned, None).accuracy_E, "else the poison is none"
+    assert run_of(clean, None).accuracy_E != run_of(poisoned, None).accuracy_E, "the poison has an effect"
     assert run_of(clean, 0.25).model_digest != run_of(clean, None).model_digest, "clients train on the rest"
 
 
@@ -285,7 +285,7 @@ def record(accuracy: float, **more: Any) -> Record:
 
 
 def reached(version: int) -> Record:
-    """A run that is at 40 % at that version, one of 1,000 rounds."""
+    """A run of 1,000 rounds that reaches 40 % at that version."""
     return Record(version_E=[0, version, 1000], accuracy_E=[0.1, 0.4, 0.3])
 
 
@@ -363,7 +363,7 @@ def test_distance_to_a_number_of_rounds_is_a_ratio(tmp_path: Path) -> None:
         hilly(tmp_path), {("one", rate, 0): reached(at) for rate, at in rounds.items()},
         by="rounds to 40 %", toward="200",
     )[0]  # fmt: skip
-    # Nearest by the difference would be 100; by the ratio it is as 200 / 100 = 2 to 310 / 200 = 1.55.
+    # By difference 100 is nearest; by ratio 310 is: 200 / 100 = 2 against 310 / 200 = 1.55.
     assert order(one) == [0.01, 0.001, 0.1]
     assert [found.off for found in one.standings] == pytest.approx([log(1.55), log(2), log(2.5)])
 
@@ -499,7 +499,7 @@ def test_ratios_are_printed_as_factors_and_differences_in_their_unit(tmp_path: P
     assert rounds.off(1391 * 1.25, 1391) == rounds.off(1391 / 1.25, 1391) == pytest.approx(log(1.25))
     assert rounds.off_text(log(1.25)) == "1.25 times"
     assert accuracy.off_text(accuracy.off(0.5, 0.57)) == "7.00 points"
-    assert exp(rounds.off(0, 4)) == pytest.approx(4), "one that is reached before the first round counts as one"
+    assert exp(rounds.off(0, 4)) == pytest.approx(4), "a target reached before the first round counts as one round"
 
 
 def test_a_candidate_is_named_by_its_values() -> None:

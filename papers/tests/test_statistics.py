@@ -1,4 +1,4 @@
-"""Means, tests and orders over seeds, by hand and by scipy's own."""
+"""Means, tests and orders over seeds, by hand and against scipy."""
 
 from math import atan, inf, nan, pi, sqrt
 
@@ -76,8 +76,8 @@ def test_values_without_spread_are_not_tested(differences: list[float]) -> None:
 
 
 def test_rounds_of_all_seeds_are_paired_at_common_versions() -> None:
-    # Version 0 is of no round. Versions 1 and 2 of the first seed: 0.3 - 0.2, 0.5 - 0.2. Of the second the two share
-    # version 2 alone: 0.6 - 0.4. The others' further versions have no partner.
+    # Version 0 belongs to no round. Versions 1 and 2 of the first seed: 0.3 - 0.2, 0.5 - 0.2. In the second they share
+    # only version 2: 0.6 - 0.4. Further versions have no partner.
     found = over_rounds(
         [(curve(0.1, 0.3, 0.5), curve(0.9, 0.2, 0.2, 0.8)), (curve(0.0, 0.1, 0.6), curve(0.4, 0.5, start=2))]
     )
@@ -93,7 +93,7 @@ def test_without_common_rounds_there_is_no_test() -> None:
 
 
 def test_equal_orders_have_tau_1_and_reversed_orders_minus_1() -> None:
-    # Of 4! = 24 orders one agrees fully and one is the reverse: p = 2 / 24.
+    # Among 4! = 24 orders one agrees fully and one is the reverse: p = 2 / 24.
     for measured, tau in (([1, 2, 3, 4], 1.0), ([4, 3, 2, 1], -1.0)):
         found = kendall([10, 20, 30, 40], measured)
         assert found is not None

@@ -1,4 +1,4 @@
-"""The store of results: what is kept, who may write, and who may read meanwhile."""
+"""The store of results: persistence, one writer, concurrent readers."""
 
 import sqlite3
 from contextlib import closing
@@ -77,7 +77,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path, three: l
 def test_an_empty_folder_has_no_results(tmp_path: Path) -> None:
     assert Store.look(tmp_path) is None
     (tmp_path / DATABASE).touch()
-    assert Store.look(tmp_path) is None, "an engine was killed as it began"
+    assert Store.look(tmp_path) is None, "an engine was killed at its start"
     Store.open(tmp_path).close()
     reader = Store.look(tmp_path)
     assert reader is not None
@@ -91,7 +91,7 @@ def test_a_folder_with_other_files_is_not_a_store(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is another program's database; name another folder with --store"):
         Store.open(tmp_path)
     with closing(sqlite3.connect(tmp_path / DATABASE)) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is as it was"
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",), "the database is unchanged"
     (tmp_path / DATABASE).write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(UserError, match=r"results.db is damaged \(file is not a database\)"):
         Store.open(tmp_path)

@@ -1,4 +1,4 @@
-"""What tables show of a record, by hand. Source: docs/methods/measures.md."""
+"""Table measures of a record, by hand. Source: docs/methods/measures.md."""
 
 from math import inf, log, nan, sqrt
 
@@ -55,12 +55,12 @@ def test_stability_is_the_deviation_of_the_last_ten_logarithms() -> None:
 
 
 def test_stability_needs_ten_accuracies_above_0() -> None:
-    assert of("stability", run(*[0.5] * 10)) is None  # version 0 is none of them
+    assert of("stability", run(*[0.5] * 10)) is None  # version 0 does not count
     assert of("stability", run(*[0.5] * 10, 0.0)) is None
 
 
 def chance(*last: float, classes: int = 10) -> Record:
-    """Ten evaluations after version 0, one after the other, the last ones said, of so many classes."""
+    """Ten evaluations after version 0, ending with `last`, with so many classes."""
     accuracies = [0.5, *[0.5] * (10 - len(last)), *last]
     rows: list[list[float | None]] = [[accuracy] * classes for accuracy in accuracies]
     return Record(version_E=list(range(11)), accuracy_E=accuracies, class_accuracy_EC=rows)
@@ -72,7 +72,7 @@ def test_a_model_at_chance_level_has_no_stability() -> None:
     assert of("stability", chance(*[0.06, 0.12] * 5)) is None  # on average 0.09, 1 point below chance
     assert of("stability", chance(*[0.125] * 10)) == 0  # 2.5 points above it
     assert of("stability", chance(*[0.075] * 10)) == 0
-    # On average 0.1 + 0.04 = 0.14: five at chance are not all of them.
+    # On average 0.1 + 0.04 = 0.14: five at chance do not make the average one of chance.
     assert of("stability", chance(*[0.1, 0.18] * 5)) == pytest.approx(log(1.8) / 2)
 
 
@@ -100,7 +100,7 @@ def test_rounds_to_an_average_need_ten_evaluations_in_a_row() -> None:
     assert of("rounds to 35.9 %, averaged", curve) == 17
     assert of("rounds to 39.9 %, averaged", curve) == 19
     assert of("rounds to 40.1 %, averaged", curve) is None
-    assert of("rounds to 1 %, averaged", run(*[0.9] * 10)) is None  # nine, and the untrained model
+    assert of("rounds to 1 %, averaged", run(*[0.9] * 10)) is None  # nine evaluations and the untrained model
 
 
 def test_the_last_fifth_counts_rounds() -> None:
@@ -114,7 +114,7 @@ def test_speedup_is_relative_to_fedavg() -> None:
     assert of("speedup", run(0.1, 0.2), run(0.1, 0.4)) is None
     assert of("speedup", run(0.1, 0.4), run(0.1, 0.2)) is None
     assert of("speedup", run(0.1, 0.4)) is None
-    assert of("speedup to 20 %", run(0.2), run(0.1, 0.2)) is None  # there without training
+    assert of("speedup to 20 %", run(0.2), run(0.1, 0.2)) is None  # reached without training
 
 
 PRINTED_SPEEDUPS = {
@@ -242,7 +242,7 @@ def test_errors_are_means_over_the_clients_of_a_round_and_then_over_rounds() -> 
 
 
 def test_the_estimate_error_is_that_of_the_inversion_if_any() -> None:
-    """An inverting run also notes what first-order compensation would have made of each update."""
+    """An inverting run also records the first-order compensation of each update."""
     errors = [(1, "none", 10.0, 1.0), (1, "first-order", 10.0, 1.0), (1, "gradient-inversion", 4.0, 0.4)]
     assert of("E1", Record(errors=errors)) == 4
     assert of("E1 (cosine)", Record(errors=errors)) == pytest.approx(0.4)

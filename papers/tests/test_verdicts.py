@@ -1,4 +1,4 @@
-"""Which cells a claim compares, and whether it holds, by hand."""
+"""The cells that a claim compares, and its verdict, by hand."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +16,13 @@ from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
 
 
 def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
-    """What becomes of `A is more accurate` than whatever other cells there are."""
+    """The verdict on `A is more accurate` than all other cells."""
     said = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
     return verdict_of(preset(*map(cell, table), claims=(Claim(**said),)), runs(table))
 
 
 def verdict_of(made: Preset, records: Records) -> Verdict:
-    """On the one claim that it makes."""
+    """The verdict on the preset's only claim."""
     (found,) = verdicts(Comparison(preset=made, records=records))
     return found
 
@@ -245,7 +245,7 @@ def test_a_speedup_over_a_missed_target_has_no_upper_bound() -> None:
 
 
 def reached_at(table: Mapping[str, list[int | None]]) -> Records:
-    """Rounds to 40 % of runs of 39, by cell, of seeds 0, 1, ...; None where it was missed."""
+    """Rounds to 40 % of runs of 39, by cell, for seeds 0, 1, ...; None for a missed target."""
     return {
         (f"method={method}", seed): ends_with(0.3, at=39) if at is None else ends_with(0.5, at=at)
         for method, rounds in table.items()
@@ -254,7 +254,7 @@ def reached_at(table: Mapping[str, list[int | None]]) -> Records:
 
 
 def fastest(table: Mapping[str, list[int | None]], **claim: Any) -> Verdict:
-    """What becomes of `A reaches 40 % first`."""
+    """The verdict on `A reaches 40 % first`."""
     said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
     made = preset(*(cell(f"method={method}") for method in table), claims=(said,))
     return verdict_of(made, reached_at(table))
@@ -265,7 +265,7 @@ def test_a_seed_in_which_both_missed_does_not_affect_other_pairs() -> None:
     found = fastest({"A": [30, 31, None], "B": [39, 39, None], "C": [21, 21, 29]})
     assert (found.answer, found.seeds) == ("does not hold", (0, 1, 2))
     assert "in 1 of 6 pairs of runs nothing can be compared" in found.why
-    # Ahead of all that is known, and yet seed 2 could have turned it.
+    # Ahead of every known run, but seed 2 could have reversed it.
     ahead = fastest({"A": [10, 11, None], "B": [20, 21, None], "C": [30, 31, None]})
     assert ahead.answer == "cannot be told"
     assert fastest({"A": [10, 11, 12], "B": [20, 21, None], "C": [30, 31, None]}).answer == "holds"
@@ -273,7 +273,7 @@ def test_a_seed_in_which_both_missed_does_not_affect_other_pairs() -> None:
 
 def test_a_diverged_run_is_neither_slow_nor_accurate() -> None:
     reached, good = ends_with(0.5, at=20), ends_with(0.45, at=39)
-    # It never reached 40 %, which says that it is slower than what was there before it died, and no more.
+    # It did not reach 40 % before it diverged, so it is only known to be slower than runs that had.
     early, late = (replace(ends_with(0.3, at=at), found={"ended": "nobody's model is finite"}) for at in (10, 30))
     assert rounds_judged(reached, early).answer == "cannot be told"
     assert rounds_judged(early, reached).answer == "cannot be told"
@@ -293,7 +293,7 @@ def test_a_level_separates_each_from_all_others() -> None:
     assert alone.why == (
         "Of seed 0 alone: ahead in 2 of 2 comparisons (least +1.00 points, method=A against a level of 70.00 %)."
     )
-    assert judged(table, level=0.72).answer == "does not hold"  # an empty `worse` chooses none
+    assert judged(table, level=0.72).answer == "does not hold"  # an empty `worse` selects no cell
     assert judged(table, better={}, worse={"method": "C"}, level=0.6).answer == "holds"
     found = judged(table, worse={"method": "B"}, level=0.68)
     assert found.answer == "does not hold"
@@ -315,11 +315,11 @@ def test_missing_pairs_may_reverse_a_deficit() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.1)
     made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
     half = {"method=A": [0.60, 0.601, 0.602], "method=B": [0.55] * 3}
-    # By 5 points of 10; with C 30 points behind the average is 17.5.
+    # Ahead by 5 of 10 points; with C 30 points behind the average would be 17.5.
     assert verdict_of(made, runs(half)).answer == "cannot be told"
     assert verdict_of(made, runs(half | {"method=C": [0.30, 0.301, 0.302]})).answer == "holds"
     assert verdict_of(made, runs(half | {"method=C": [0.54] * 3})).answer == "does not hold"
-    # Behind by 1, 1.25 and 1.5 points, p = 0.0131: of two comparisons enough, of four not, though two are missing.
+    # Behind by 1, 1.25 and 1.5 points, p = 0.0131: enough for two comparisons, not for four, though two are missing.
     behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
     two, four = (
         preset(*(cell(f"method={method}") for method in methods), claims=(replace(claim, at_least=0.0),))
@@ -330,7 +330,7 @@ def test_missing_pairs_may_reverse_a_deficit() -> None:
 
 
 def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
-    # C has one seed, in which A is ahead of all; over its ten seeds A is behind B by 8 points.
+    # C has one seed, in which A leads; over its ten seeds A is behind B by 8 points.
     better = [0.6, 0.40, 0.41, 0.39, 0.42, 0.38, 0.40, 0.41, 0.39, 0.40]
     table = {"method=A": better, "method=B": [0.5] * 10, "method=C": [0.5]}
     found = judged(table)
@@ -342,7 +342,7 @@ def test_published_numbers_are_tested_against_the_same_claim() -> None:
     claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
     cells = (cell("method=A", accuracy=0.4443), cell("method=B", accuracy=0.4454), cell("method=C", accuracy=0.2854))
     found = verdict_of(preset(*cells, cell("method=D"), claims=(claim,)), {})
-    # (-0.11 + 15.89) / 2, and nothing printed of D.
+    # (-0.11 + 15.89) / 2; D has no printed number.
     assert found.in_print == "In print: ahead in 1 of 2 comparisons, by +7.89 points on average."
 
 

@@ -1,4 +1,4 @@
-"""What came of a search, in words: sentences and tables for the terminal, and a document to check in."""
+"""The report of a search: sentences and tables for the terminal, and a document to check in."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ _OWN = "These are the cells as the preset has them: a candidate has other values
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """What is told of a search. over, draws: what was asked for, draws being how many and with which seed. scale,
-    files: of its runs. command: that has it done again.
+    """The content of a report. over, draws: the requested search, with number and seed of the draws. scale, files: of
+    its runs. command: repeats the search.
     """
 
     outcome: Outcome
@@ -42,7 +42,7 @@ class SearchReport:
 
 
 def summary(result: SearchReport, ranking: Ranking) -> str:
-    """Which candidate is best, and how sure that is, in sentences."""
+    """Sentences on the best candidate and the confidence."""
     return " ".join(_sentences(result.outcome, ranking))
 
 
@@ -88,7 +88,7 @@ def _name(ranking: Ranking) -> str:
 
 
 def _measured(outcome: Outcome, one: CandidateScore) -> str:
-    """`57.19 ± 0.42`; nothing where there is no number."""
+    """`57.19 ± 0.42`; empty without a number."""
     of = outcome.goal.measure
     if one.spread is None:
         return ""
@@ -150,7 +150,7 @@ def _note(ranking: Ranking, one: CandidateScore) -> str | None:
 
 
 def facts(result: SearchReport, ranking: Ranking) -> dict[str, Any]:
-    """The same for programs."""
+    """The same as JSON values."""
     return {
         "cells": [cell.name for cell in ranking.cells],
         "best": [dict(one.candidate) for one in ranking.best],
@@ -177,7 +177,7 @@ def _facts(one: CandidateScore) -> dict[str, Any]:
 
 
 def document(result: SearchReport) -> Document:
-    """All of it."""
+    """The report as a document."""
     search = result.outcome.search
     rankings = result.rankings
     context = ReportContext(
@@ -235,7 +235,7 @@ def _notes(result: SearchReport) -> Iterator[str]:
 
 
 def split(validation: float) -> str:
-    """What is measured on."""
+    """The examples that candidates are measured on."""
     return (
         f"Measured on the last {100 * validation:g} % of each class of the training set, which clients do not get "
         f"(data.validation {validation:g}). The test set is not looked at."
@@ -253,7 +253,7 @@ def _wanted(outcome: Outcome) -> str:
 
 
 def _named(files: Mapping[str, File]) -> dict[str, str]:
-    """A file by its last name and what is in it: where it lies says nothing to others."""
+    """A file by name and digest; its folder means nothing on other machines."""
     return {name: f"{file.path.rpartition('/')[2]} (SHA-256 {file.sha256[:12]}...)" for name, file in files.items()}
 
 

@@ -1,4 +1,4 @@
-"""Pages of a reproduction in a real browser: they ask for nothing, fit, and everybody can read them."""
+"""Pages of a reproduction in a real browser: no requests, no overflow, accessible."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Outputs of a reproduction read back: tables of a Markdown file and of a page."""
+"""Parsers for outputs of a reproduction: tables of a Markdown file and of a page."""
 
 import csv
 import html
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing_extensions import override
 
 Table = list[list[str]]
-"""Rows, the heads first."""
+"""Rows, the header first."""
 
 
 def rows_of_csv(file: Path) -> list[dict[str, str]]:
@@ -18,7 +18,7 @@ def rows_of_csv(file: Path) -> list[dict[str, str]]:
 
 
 def tables_of_markdown(text: str) -> dict[str, Table]:
-    """By caption, which is bold above the table."""
+    """Tables by caption, which is bold above the table."""
     found: dict[str, Table] = {}
     caption = ""
     for line in text.splitlines():

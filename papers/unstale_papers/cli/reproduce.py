@@ -88,7 +88,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
 
 
 def _seconds_of(preset: "Preset", known: "Durations") -> float | None:
-    """Of one seed of all cells on one core, where anything is known; other cells count as those that are."""
+    """Duration of one seed of all cells on one core; cells without a known duration count as the mean."""
     from unstale_papers.durations import left_s
     from unstale_papers.jobs import Place, jobs
     from unstale_papers.scale import Scale
@@ -230,7 +230,7 @@ def _write(
     *,
     as_json: bool,
 ) -> None:
-    """All that the store holds of the presets by now, as pages, Markdown, CSV and pictures. whole: with all jobs."""
+    """Write the store's results of the presets as pages, Markdown, CSV and pictures. whole: with all jobs."""
     from unstale.report.content import count
     from unstale_papers import output
     from unstale_papers.comparison import Comparison

@@ -1,4 +1,4 @@
-"""How a reproduction is told, line by line to a person or as JSON lines to a program."""
+"""Progress of a reproduction, as text lines or JSON lines."""
 
 import sys
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from unstale_papers.record import Record
 
 
 class Printer:
-    """A watcher that prints. A traceback that was printed before is not printed again."""
+    """A watcher that prints, each traceback once."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -19,7 +19,6 @@ class Printer:
         self._printed: set[str] = set()
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
-        """See `Watcher`, as for the others."""
         accuracy = record.accuracy_E[-1] if record.accuracy_E else None
         if self._as_json:
             facts = {"seconds": seconds, "accuracy": accuracy, "model_digest": record.model_digest}
@@ -58,7 +57,7 @@ class Printer:
         self._news.clear()
 
     def ended(self, counts: Counts, *, store: Path, was_stopped: bool) -> None:
-        """The last word."""
+        """Print the final counts."""
         left = counts.jobs - counts.before - counts.done - counts.failed
         if self._as_json:
             printing.json_line("ended", {**asdict(counts), "left": left, "stopped": was_stopped})

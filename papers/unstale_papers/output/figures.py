@@ -1,7 +1,7 @@
-"""The figures of a preset: its published ones drawn anew, and its numbers as pictures.
+"""The figures of a preset: its published ones redrawn, and its numbers as pictures.
 
-Each panel is a picture of its own on the page, and one part of the figure's PNG. Panels are of the axes that are no
-line of it. Nothing is drawn of what was not measured.
+Each panel is a picture of its own on the page, and one part of the figure's PNG. Panels vary in the axes that are not
+the line axis. Cells without measurements are not drawn.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from unstale_papers.output.special import numeric
 from unstale_papers.preset import Cell, Curve
 from unstale_papers.table_metrics import measure
 
-PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
+PAIRS_MIN = 4  # printed and measured numbers, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
 SMOOTHED = f"Lines of many points are means of the last {plots.SMOOTH}; faint behind them are the points."
 DIVERGED = "Lines of runs that diverged leave the frame where they are off the others' scale."
@@ -32,7 +32,7 @@ BAND = "Lines are means over seeds, bands one standard deviation."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """name: of its PNG. panels: with the labels that each is of; the pictures have the whole title."""
+    """name: of its PNG. panels: with the labels of each; the pictures have the whole title."""
 
     name: str
     title: str
@@ -41,12 +41,12 @@ class Figure:
 
     @property
     def alternative(self) -> str:
-        """Of all panels."""
+        """Alternative text of all panels."""
         return " ".join(f"{of}: {picture.alternative}".removeprefix(": ") for of, picture in self.panels)
 
 
 def figures(context: ReportContext) -> list[Figure]:
-    """Without those of which nothing was measured."""
+    """The figures that have a measurement."""
     preset = context.preset
     every: list[tuple[str, str, list[special.Panel]]] = []
     for curve in preset.curves:
@@ -75,7 +75,7 @@ def figures(context: ReportContext) -> list[Figure]:
 
 
 def section(context: ReportContext, made: Sequence[Figure]) -> Section:
-    """Of all figures, or why there is none."""
+    """The section of all figures, or the reason for none."""
     drawn = {figure.title for figure in made}
     absent = [
         f"{curve.title}: nothing was measured for it." for curve in context.preset.curves if curve.title not in drawn
@@ -166,7 +166,7 @@ def _lines(context: ReportContext, curve: Curve, shown: Show, cells: Sequence[Ce
 
 
 def _reached(context: ReportContext, curve: Curve, cell: Cell) -> list[tuple[float, float]]:
-    """When the paper's run was at the target; nothing where rounds are fewer here."""
+    """Round in which the paper's run reached the target; empty at a smaller scale."""
     if curve.target is None or context.scale.rounds < 1:
         return []
     number = cell.published.get(f"rounds to {100 * curve.target:g} %")
@@ -201,7 +201,7 @@ _AGAINST = (
 
 
 def _over_axes(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
-    """Of the first measure and of those in print, over each axis that has numbers."""
+    """Pictures of the first measure and the printed ones over each numeric axis."""
     preset = context.preset
     printed = {name for cell in preset.cells for name in cell.published}
     for axis in (*preset.rows, *preset.columns):
@@ -260,7 +260,7 @@ def _over_axis(context: ReportContext, axis: str, values: Mapping[str, float], n
 
 
 def _against(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
-    """Measured over published, of each measure with enough of both; not of tests, whose printed p are all nearly 0."""
+    """Measured over published numbers of each measure with enough of both; not p values, which are all nearly 0."""
     preset = context.preset
     order = special.places(preset, preset.method)
     for name in preset.measures:

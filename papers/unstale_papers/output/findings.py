@@ -1,4 +1,4 @@
-"""Claims with their verdicts, orders with their agreement, and what is missing. Pure."""
+"""Claims with their verdicts, orders with their agreement, and missing items. Pure."""
 
 from statistics import fmean
 
@@ -29,7 +29,7 @@ _ORDERS = (
 
 
 def claims(context: ReportContext) -> Section:
-    """What the paper says of the table, and whether it is so here."""
+    """The paper's claims on the table, and their verdicts."""
     preset, reached = context.preset, verdicts(context.comparison)
     if not reached:
         return Section(
@@ -66,7 +66,7 @@ def in_short(comparison: Comparison) -> str:
 
 
 def orders(context: ReportContext) -> Section:
-    """Of methods, in print and here. The page has those of measures that the paper prints, if it prints any."""
+    """Printed and measured orders of methods. The page has those of printed measures, if any."""
     preset, rankings = context.preset, context.comparison.rankings
     both = [one for one in rankings if _is_order(one.published)]
     shown = both or list(rankings)
@@ -91,7 +91,7 @@ def orders(context: ReportContext) -> Section:
 
 
 def agreement(comparison: Comparison) -> str:
-    """In how far orders agree, over all of them."""
+    """Agreement over all orders."""
     found = taus(comparison)
     if not found:
         return "No two orders can be compared: fewer than three methods have a number both in print and here."
@@ -101,7 +101,7 @@ def agreement(comparison: Comparison) -> str:
 
 
 def taus(comparison: Comparison) -> list[float]:
-    """Of every order that is in print and here."""
+    """Tau of every order that is both printed and measured."""
     return [one.agreement.tau for one in comparison.rankings if one.agreement is not None]
 
 
@@ -126,19 +126,19 @@ def _order(order: Order) -> str | None:
 
 
 def _is_order(order: Order) -> bool:
-    """Of one method there is none."""
+    """Whether there are at least two methods."""
     return sum(map(len, order)) > 1
 
 
 def missing(context: ReportContext) -> Section | None:
-    """What is published there and is not here."""
+    """Published items that are not computed here."""
     if not context.preset.missing:
         return None
     return Section(name="missing", title="What is missing", sentences=list(context.preset.missing))
 
 
 def rules() -> Section:
-    """How verdicts and orders are made."""
+    """The rules of verdicts and orders."""
     return Section(
         name="rules",
         title="How verdicts and orders are reached",

@@ -1,4 +1,4 @@
-"""Figures that are no curves over versions: how clients fare, what weighs much, and the loss around a model.
+"""Figures other than curves over versions: client accuracies, heavy updates, and the loss around a model.
 
 Also how any figure is divided into panels and lines.
 """
@@ -25,7 +25,7 @@ from unstale_papers.table_metrics import measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """of: labels that it is of, in words; empty for the only one."""
+    """of: its labels, in words; empty for the only panel."""
 
     of: str
     alternative: str
@@ -37,7 +37,7 @@ class Panel:
 
 
 def grouped(cells: Iterable[Cell], varied: Iterable[str]) -> list[tuple[Labels, list[Cell]]]:
-    """Cells that are alike in all other axes, in the order in which they come."""
+    """Cells grouped by all other axes, in order."""
     without = set(varied)
     groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
@@ -47,24 +47,24 @@ def grouped(cells: Iterable[Cell], varied: Iterable[str]) -> list[tuple[Labels, 
 
 
 def panels(preset: Preset, line: str) -> list[tuple[Labels, list[Cell]]]:
-    """What has a panel of its own in a figure with a line for each label of an axis."""
+    """The groups of cells, one per panel, of a figure with a line for each label of an axis."""
     return grouped(preset.cells, (line,))
 
 
 def places(preset: Preset, axis: str) -> dict[str, int]:
-    """Of each label: the same in all figures, so that a method looks the same in them."""
+    """The index of each label, equal in all figures, so that a method has one style."""
     labels = dict.fromkeys(cell.labels[axis] for cell in preset.cells if axis in cell.labels)
     return {label: place for place, label in enumerate(labels)}
 
 
 def named(axis: str, label: str) -> str:
-    """For a legend: a method by its name, all else with its axis."""
+    """The legend text: a method by its name, other labels with their axis."""
     return label if axis == "method" or not numeric([label]) else f"{axis} {label}"
 
 
 def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
-    """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
-    the shortest.
+    """Records by ascending seed; without diverged ones if others did not diverge, since a mean of curves is as long
+    as the shortest.
     """
     seeds = context.comparison.seeds
     records = context.comparison.records
@@ -73,7 +73,7 @@ def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
 
 
 def numeric(labels: Iterable[str]) -> dict[str, float]:
-    """Those that are numbers, `1/64` among them."""
+    """The numeric labels, including `1/64`."""
     found = {}
     for label in dict.fromkeys(labels):
         try:
@@ -197,7 +197,7 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
 SHOWS: Mapping[str, Callable[[ReportContext, Curve], tuple[list[Panel], str]]] = MappingProxyType(
     {"client accuracy": _clients, "heavy gradients": _heavy, "staleness over aggregated gradients": _staleness}
 )
-"""What `Curve.shows` may name beside the curves of `shows`: panels and a caption."""
+"""Panels and captions that `Curve.shows` may name beside the curves of `shows`."""
 
 
 # --- surfaces ---
@@ -206,7 +206,7 @@ SURFACE = "The mean loss at models around the last one (the cross), of the first
 
 
 def surfaces(context: ReportContext) -> list[Panel]:
-    """Where a measurement found them."""
+    """Panels of the measured surfaces."""
     found = []
     for cell in context.preset.cells:
         for record in of_cell(context, cell)[:1]:

@@ -18,9 +18,9 @@ SHOWN_MAX = 200  # points of a curve over iterations that are kept
 def inverted(
     inverting: GradientInversion, update: StaleUpdate, *, on_iteration: Callable[[float], None]
 ) -> tuple[Inversion, list[float]]:
-    """An update inverted to the end, and D before each iteration and behind the last.
+    """Invert an update to the end; return D before each iteration and after the last.
 
-    inverting: says how, and what its client's inversions begin from. on_iteration: told of the share that is done.
+    inverting: with the settings and the client's warm start. on_iteration: receives the completed share.
     Raises UserError where the device's memory is too small.
     """
     engine = inverting.inversions.engine
@@ -43,6 +43,6 @@ def inverted(
 
 
 def curve(values: list[float]) -> list[tuple[int, float]]:
-    """Number and value of some that stand for all, the first and the last among them."""
+    """Index and value of a sample of the values, including the first and the last."""
     every = max(1, len(values) // SHOWN_MAX)
     return [(number, value) for number, value in enumerate(values) if not number % every or number == len(values) - 1]
