@@ -1,4 +1,4 @@
-"""The page that a dashboard is drawn on, measured in pixels from its upper left corner."""
+"""The page of a drawn dashboard, in pixels from its upper left corner."""
 
 import io
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Box:
     height: float
 
     def inside(self, *, left: float, top: float, right: float, bottom: float) -> "Box":
-        """Without so much at each side."""
+        """The box reduced at each side."""
         return Box(self.left + left, self.top + top, self.width - left - right, self.height - top - bottom)
 
 
@@ -63,7 +63,7 @@ class Canvas:
         weight: str = "normal",
         align: str = "left",
     ) -> float:
-        """Write a line; where it ends."""
+        """Write a line; return its right end."""
         written: Text = self._figure.text(
             left / self.width,
             1 - middle / self.height,
