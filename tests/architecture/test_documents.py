@@ -1,4 +1,4 @@
-"""The documents say what is there: commands, names, numbers, tables, examples, files and links."""
+"""The documents match the repository: commands, names, numbers, tables, examples, files and links."""
 
 import importlib
 import re
@@ -66,7 +66,7 @@ def command_lines(word: str) -> list[str]:
 
 
 def resolved(name: str) -> Any:
-    """What a dotted name stands for: `learner.row_checks.defect`, `unstale_proto.codec.decode`."""
+    """The object of a dotted name: `learner.row_checks.defect`, `unstale_proto.codec.decode`."""
     root = "" if name.startswith("unstale_proto.") else "unstale."
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
@@ -80,11 +80,11 @@ def resolved(name: str) -> Any:
     raise AttributeError(name)
 
 
-# ----------------------------------------------------------------------------------------------------- files and links
+# ------------------------------------------------------------------------------------------------------ files and links
 
 
 def anchors(path: Path) -> set[str]:
-    """The fragments by which the headings of a document can be linked to, as GitHub makes them."""
+    """The link fragments of a document's headings, as on GitHub."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -188,7 +188,7 @@ def test_the_entry_point_of_the_example_is_one_that_unstale_loads(name: str, gro
     assert list(tomllib.loads(block)["project"]["entry-points"]) == [group]
 
 
-# --------------------------------------------------------------------------------------------------- names and numbers
+# ---------------------------------------------------------------------------------------------------- names and numbers
 
 
 @pytest.mark.parametrize(

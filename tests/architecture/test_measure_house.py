@@ -131,7 +131,7 @@ def test_a_cycle_consists_of_modules_that_reach_each_other(tmp_path: Path) -> No
         pkg__a="from pkg import b",
         pkg__b="import pkg.c",
         pkg__c="from pkg.a import name\nimport os",
-        pkg__d="from pkg import a",  # reaches the circle, and is not reached
+        pkg__d="from pkg import a",  # reaches the cycle, and is not reached
     )
     assert circles(sources, deferred=False) == [("pkg.a", "pkg.b", "pkg.c")]
 

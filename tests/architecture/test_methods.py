@@ -1,4 +1,4 @@
-"""The methods are documented: every `Source:` leads to a heading, and every method has a section."""
+"""The methods are documented: every `Source:` links to a heading, and every method has a section."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def sources_of(text: str) -> Iterator[str]:
-    """What follows each `Source:` at the start of a line, up to the end of its paragraph, as one line."""
+    """The text after each `Source:` at the start of a line, up to the end of its paragraph, as one line."""
     for found in re.finditer(r"^[ \t]*Source:\s+(.*?)(?=\n[ \t]*\n|\s*\Z)", text, re.MULTILINE | re.DOTALL):
         yield " ".join(found[1].split())
 
@@ -76,7 +76,7 @@ def in_product() -> Iterator[tuple[str, str]]:
 
 
 def defects(source: str) -> list[str]:
-    """Why a source is not of the form, or leads nowhere."""
+    """Errors in the form or target of a source."""
     found = []
     for entry in source.split("; "):
         parts = ENTRY.fullmatch(entry)
@@ -106,7 +106,7 @@ def test_every_source_links_to_a_heading() -> None:
 
 
 def test_every_source_begins_a_line() -> None:
-    # Otherwise no reader, and no test, finds where it ends.
+    # Otherwise neither readers nor tests recognize its end.
     assert [file for file, text in in_product() if re.search(r"\S[ \t]+Source: ", text)] == []
 
 
@@ -191,7 +191,7 @@ def test_the_equations_of_a_page_are_balanced(path: Path) -> None:
 
 @over_pages
 def test_inline_equations_are_rendered_by_github(path: Path) -> None:
-    # Markdown takes a backslash before punctuation away, a bar ends a cell, and a space ends no equation.
+    # Markdown removes a backslash before punctuation, a bar ends a cell, and a space does not end an equation.
     for equation in equations_of(path)[1]:
         assert re.search(r"\\[^A-Za-z]", equation) is None, equation
         assert equation == equation.strip(), equation

@@ -1,4 +1,4 @@
-"""What can be said of the repository by looking at its files."""
+"""Structure of the repository's files."""
 
 import ast
 import subprocess
@@ -43,7 +43,7 @@ def test_no_module_exceeds_the_line_limit(path: Path) -> None:
     ],
 )
 def test_a_pure_package_imports_no_io(module: str, kept_out: tuple[str, ...]) -> None:
-    # The import contracts look at the text; this looks at what really is loaded, in a process of its own.
+    # The import contracts read the text; this test checks the loaded modules in a process of its own.
     program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in kept_out if name in loaded]

@@ -29,7 +29,7 @@ def site() -> Iterator[Site]:
 
 
 def eventful(site: Site) -> None:
-    """Something of everything that the page can show."""
+    """Add every kind of content that the page can show."""
     site.begin()
     for version in range(1, 61):
         site.round(staleness=(0, version % 7, 3), weights=(0.5, 0.25, 0.25))
@@ -53,7 +53,7 @@ def text_of(page: Any, selector: str) -> str:
 
 
 def history(page: Any) -> list[str]:
-    """What a journal holds of a run, without the times that it counts from another moment."""
+    """The journal's history of a run, without times, which have another origin."""
     rounds = page.locator("#last tbody tr").all_inner_texts()
     figures = [text_of(page, name) for name in ("#run", "#accuracy", "#loss", "#staleness")]
     return [*figures, *(line.rpartition("\t")[0] for line in rounds)]
@@ -165,7 +165,7 @@ def test_a_hidden_page_releases_its_stream_and_resumes_when_visible(look: Look, 
       document.dispatchEvent(new Event("visibilitychange"));
     }"""
     page.evaluate(seen, True)
-    site.round()  # it shows that the reader has gone
+    site.round()  # it reveals the closed stream
     until(lambda: site.pages._streams == 0, "the stream is given back")
     page.evaluate(seen, False)
     expect(page.locator("#version")).to_have_text("2")
@@ -175,10 +175,10 @@ def test_a_hidden_page_releases_its_stream_and_resumes_when_visible(look: Look, 
 def test_the_title_shows_the_progress_of_a_hidden_page(look: Look) -> None:
     with Site(rounds=200) as site:
         site.begin()
-        page = look(site.url, script="window.requestAnimationFrame = () => 0;")  # as in a window behind others
+        page = look(site.url, script="window.requestAnimationFrame = () => 0;")  # as in a hidden window
         for _ in range(199):
             site.round()
-        expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not all of it
+        expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not complete
 
 
 def test_a_page_before_the_first_event_has_a_notice(look: Look, site: Site) -> None:
@@ -268,7 +268,7 @@ def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
 
 def test_the_cursor_stays_at_its_round_while_rounds_are_added(look: Look, site: Site) -> None:
     site.begin()
-    for _ in range(50):  # as many as are shown
+    for _ in range(50):  # the number of shown rounds
         site.round()
     page = look(site.url)
     chart = page.get_by_role("slider", name="Duration of a round by phase, read with the arrow keys")
@@ -332,7 +332,7 @@ def test_a_pause_freezes_the_page_and_its_end_shows_missed_rounds(look: Look, si
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     other = look(site.url)
-    for version in ("2", "3"):  # who shows the second one has had all the time that the first page needed for one
+    for version in ("2", "3"):  # the second version appears after the first page's time for one
         site.round()
         expect(other.locator("#version")).to_have_text(version)
     expect(page.locator("#banner")).to_have_text("Paused. The run continues.")

@@ -152,11 +152,11 @@ def test_stages_around_a_policy_satisfy_the_laws(case: str, clip_norm: float | N
 
 
 def test_a_case_that_raises_is_an_error_and_other_cases_continue(register: Register) -> None:
-    class FailsOnNobody(Average):
+    class FailsOnEmptyRounds(Average):
         def step(self, batch) -> Step:
             return self.weighted(batch, torch.full((len(batch),), 1 / len(batch), dtype=torch.float64))
 
-    register(FailsOnNobody)
+    register(FailsOnEmptyRounds)
     rows = {row.case: row for row in examine(("own",))}
     row = rows["empty rounds give finite steps"]
     assert (row.verdict, row.got) == ("error", "ZeroDivisionError: division by zero")

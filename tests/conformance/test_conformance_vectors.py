@@ -1,4 +1,4 @@
-"""The golden vectors of the kit: each has an oracle that comes to it, and a policy that does not is found."""
+"""The golden vectors of the kit: an oracle reproduces each, and wrong policies are detected."""
 
 from dataclasses import replace
 

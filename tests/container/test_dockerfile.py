@@ -1,6 +1,6 @@
-"""The image as its Dockerfile says it: lint, what goes in, who runs, and whether it says how it is.
+"""The image by its Dockerfile: lint, content, user, and health check.
 
-Nothing is built here: that takes a container engine.
+No image is built: that needs a container engine.
 """
 
 import json
@@ -122,7 +122,7 @@ def answering(status: int) -> Iterator[int]:
 
 
 def health_check(*ports: int) -> int:
-    """Exit code of the image's, for a process that may answer at one of these."""
+    """Exit code of the image's health check, with a process at one of these ports."""
     command = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "HEALTH_PORTS": " ".join(map(str, ports))}

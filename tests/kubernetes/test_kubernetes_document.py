@@ -1,4 +1,4 @@
-"""What `docs/deploy.md` has people write: a kustomization of their own, and patches for what their cluster asks for."""
+"""The examples of `docs/deploy.md`: a user's own kustomization, and patches for the user's cluster."""
 
 import os
 import re
@@ -28,7 +28,7 @@ KUSTOMIZATION, PATCHES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE |
 
 
 def kustomization(folder: Path, **changes: Any) -> list[Object]:
-    """The objects of the document's, beside this repository. changes: what more it says."""
+    """Objects of the document's kustomization, beside this repository. changes: further keys."""
     folder.mkdir()
     said = yaml.safe_load(KUSTOMIZATION.replace("../unstale/", os.path.relpath(ROOT, folder.resolve()) + "/"))
     said["patches"] += changes.pop("patches", [])
@@ -80,7 +80,7 @@ def test_another_run_is_entirely_in_another_namespace(tmp_path: Path) -> None:
     (namespace,) = of_kind(objects, "Namespace")
     assert namespace["metadata"]["name"] == "lab-2"
     assert {one["metadata"]["namespace"] for one in objects if one is not namespace} == {"lab-2"}
-    # In one namespace with the first run it would not do: Services would lead to both servers.
+    # In the namespace of the first run, Services would select both servers.
     first = by_component(composed(tmp_path / "first"))["server"]
     services = [one["spec"]["selector"] for one in of_kind(objects, "Service")]
     assert any(carries(first.labels, selector) for selector in services)

@@ -1,4 +1,4 @@
-"""`k8s/make-keys.sh`: what it prints is what the manifests ask for, and a folder of keys is never made another."""
+"""`k8s/make-keys.sh`: it prints the objects of the manifests, and does not overwrite a folder of keys."""
 
 import base64
 import subprocess

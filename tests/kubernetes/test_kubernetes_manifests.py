@@ -1,4 +1,4 @@
-"""Every overlay builds, is valid, and says the same of one thing in all places."""
+"""Every overlay builds, is valid, and is consistent."""
 
 import re
 import tomllib
@@ -165,7 +165,7 @@ def test_the_configuration_loads_with_as_many_clients_as_pods_serve(name: str, t
 
 
 def config_of(objects: Sequence[Object], pod: Workload, folder: Path) -> Path:
-    """The file that the pod's UNSTALE_CONFIG names."""
+    """The file of the pod's UNSTALE_CONFIG."""
     (volume,) = [one for one in pod.spec["volumes"] if one["name"] == "config"]
     data = named(objects, "ConfigMap", volume["configMap"]["name"])["data"]
     file = folder / Path(variables(pod.spec["containers"][0])["UNSTALE_CONFIG"]).name
@@ -186,7 +186,7 @@ def test_the_pods_run_as_the_user_of_the_image() -> None:
     for pod in workloads(overlay("lossy")):
         context = pod.spec["securityContext"]
         assert [str(context[key]) for key in ("runAsUser", "runAsGroup")] == [*user.groups()]
-        assert context["fsGroup"] == context["runAsGroup"]  # so that volumes can be written to
+        assert context["fsGroup"] == context["runAsGroup"]  # so that volumes are writable
 
 
 def test_components_can_be_combined(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_the_results_pod_mounts_the_servers_volume() -> None:
     assert {box["image"] for box in pod["spec"]["containers"]} == {
         server["spec"]["template"]["spec"]["containers"][0]["image"]
     }
-    assert "namespace" not in pod["metadata"]  # a run of another name has another
+    assert "namespace" not in pod["metadata"]  # the namespace depends on the run's name
 
 
 def test_chaos_selects_pods_by_their_labels() -> None:
@@ -294,7 +294,7 @@ changes: list[tuple[Callable[[Object], Any], str]] = [
 
 @pytest.mark.parametrize(("change", "where"), changes)
 def test_validation_detects_a_wrong_type_and_an_unknown_field(change: Callable[[Object], Any], where: str) -> None:
-    # Otherwise the validity above would say nothing.
+    # Otherwise the validity above would prove nothing.
     (one,) = of_kind(overlay("local"), "StatefulSet")
     change(one)
     with pytest.raises(kubernetes_validate.ValidationError, match=where):

@@ -1,4 +1,4 @@
-"""Network namespaces that stand for pods: names lead to the right one, and nothing of them is left."""
+"""Network namespaces of pods: names resolve to the right one, and all are removed."""
 
 import socket
 import subprocess

@@ -1,6 +1,6 @@
-"""The commands, variables and probes of the manifests, as local processes; and a server's pod that is deleted.
+"""The commands, variables and probes of the manifests as local processes, with deletion of a server's pod.
 
-What is put in place of addresses and paths is said in `kubernetes.kubelet` and `kubernetes.networks`.
+`kubernetes.kubelet` and `kubernetes.networks` describe the replaced addresses and paths.
 """
 
 import signal
@@ -35,12 +35,12 @@ RUN: dict[str, Any] = {
     "trigger": {"name": "sync"},
     "selector": {"name": "round-robin", "size": 2},
 }
-"""Not a bit of its model depends on what is lost, or on who is faster. Of two clients a round each has half of the
-weight, so that the sum is the same whoever comes first. With one example each, a task that was lost and is given anew
-is the same, though its draws are others."""
+"""A run whose model does not depend on losses or speed. Each of two clients per round has half of the weight, so that
+the sum does not depend on their order. With one example each, a lost task that is assigned again has the same result,
+though its draws differ."""
 SERVER: dict[str, Any] = {
-    "server": {"heartbeat_s": 0.1, "lease_s": 600.0, "linger_s": 1.0},  # nobody is lost while a pod starts again
-    "run": {"checkpoint_every": 10**6},  # so that checkpoints are those of servers that are told to end
+    "server": {"heartbeat_s": 0.1, "lease_s": 600.0, "linger_s": 1.0},  # no lease expires while a pod restarts
+    "run": {"checkpoint_every": 10**6},  # so that only servers that are terminated write checkpoints
 }
 
 
@@ -54,7 +54,7 @@ def version(server: Pod) -> float:
 
 
 def has_made(server: Pod, versions: float) -> None:
-    """Until the server has made so many."""
+    """Wait until the server has made so many versions."""
     server.wait(lambda: version(server) >= versions, f"until it has made version {versions:g}")
 
 
@@ -100,7 +100,7 @@ def play(folder: Path, network: type[Network], *components: str, rounds: int, ki
             server = cluster.start(made_of["server"])
         assert [pod.end() for pod in clients] == [0, 0]
         server.wait(lambda: bool(finished(server)), "until the run has ended")
-        assert cluster.start(made_of["client"]).end() == 0  # comes late, and is told
+        assert cluster.start(made_of["client"]).end() == 0  # arrives late, and receives the end
         assert server.probe("readinessProbe")
         assert server.probe("livenessProbe")
         assert version(server) == rounds
@@ -114,7 +114,7 @@ def play(folder: Path, network: type[Network], *components: str, rounds: int, ki
 
 
 def finished(server: Pod) -> dict[str, Any]:
-    """What the server has printed at the end of the run; empty when it has not."""
+    """The server's line at the end of the run; empty without one."""
     found = [fact for fact in server.facts() if fact["event"] == "finished"]
     assert len(found) <= 1
     return found[0] if found else {}

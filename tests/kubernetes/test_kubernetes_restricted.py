@@ -1,4 +1,4 @@
-"""The examiner of pods: what the restricted profile forbids is found, one thing at a time."""
+"""The examiner of pods: it detects each violation of the restricted profile."""
 
 import copy
 from collections.abc import Callable

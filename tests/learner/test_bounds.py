@@ -1,5 +1,4 @@
-"""The bounds on norms against medians worked out by hand. A bound is 20 times a median, and an envelope keeps 99 % of
-what it was."""
+"""The bounds on norms against medians computed by hand. A bound is 20 medians, and an envelope decays to 99 %."""
 
 from collections.abc import Iterable
 from math import inf
@@ -16,7 +15,7 @@ FIRST = 100.0
 
 
 def with_accepted(clients: int, norms: Iterable[float]) -> MedianBound:
-    """Each norm is of another client, from client 0 on."""
+    """A bound after one norm of each client, from client 0 on."""
     bound = MedianBound(clients)
     for client_id, norm in enumerate(norms):
         assert bound.allows(client_id, norm, FIRST)

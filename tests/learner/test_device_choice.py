@@ -1,4 +1,4 @@
-"""Which device a name means on which machine."""
+"""The device of a name on different machines."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from unstale.learner import device
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
-    """A machine with so many CUDA devices, and MPS or not."""
+    """Simulate a machine with so many CUDA devices, with or without MPS."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)

@@ -1,4 +1,4 @@
-"""The learner: what a round does to the model, by hand and by law."""
+"""The learner: the effect of a round on the model, by hand and by law."""
 
 import hashlib
 import struct
@@ -41,12 +41,12 @@ def learner(policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = 
 
 
 def with_second_vector(subject: Learner, rows: list[list[float]]) -> torch.Tensor:
-    """These rows [K, 2], each with itself behind it where the policy's clients send a second vector."""
+    """These rows [K, 2], each repeated behind itself if the policy's clients send a second vector."""
     return torch.tensor(rows).repeat(1, subject.row_numbers // 2)
 
 
 class Recorder(Policy):
-    """Keeps the batch that it is shown; steps (1, 1) with a learning rate that is a quarter."""
+    """Records its batch; steps (1, 1) with a quarter of the learning rate."""
 
     source = "this test"
 
@@ -171,7 +171,7 @@ def test_without_stored_versions_only_the_current_one_uses_memory() -> None:
     first = weakref.ref(subject.model_d)
     subject.apply_round(torch.empty(0, 2), [])
     assert first() is None
-    subject.forget(0)  # and to forget it is nothing
+    subject.forget(0)  # and has no effect here
 
 
 def test_a_staleness_inconsistent_with_the_base_version_is_a_programming_error() -> None:

@@ -1,4 +1,4 @@
-"""What the learner keeps beside the parameters: buffers, a second vector, the learning rate of the round."""
+"""State of the learner beside the parameters: buffers, a second vector, the learning rate of the round."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from unstale.policies import Policy, PolicyContext, PolicySettings, Step, Update
 
 
 class Scripted(Policy[PolicySettings]):
-    """Weighs the rows as it was told and steps nowhere; the rounds of these numbers do not count.
+    """Returns the given weights and a zero step; rounds in `waits` do not count.
 
-    Its second vector is the sum of those that it was sent.
+    Its second vector is the sum of the received ones.
     """
 
     source = "this test"
@@ -67,7 +67,7 @@ def learner(policy: Policy[Any], *buffers: float, rate: Any = lambda counted: 0.
 
 
 def buffers_after(weights: list[float], rows: list[list[float]], *before: float) -> list[float]:
-    """The buffers after one round. rows: the buffers that came, behind a pseudo-gradient."""
+    """The buffers after one round. rows: received buffers, each behind a pseudo-gradient."""
     subject = learner(Scripted(weights), *before)
     matrix_KD = torch.tensor([[1.0, 1.0, *row] for row in rows]).reshape(len(rows), 2 + len(before))
     subject.apply_round(matrix_KD, updates(len(rows)))

@@ -1,4 +1,4 @@
-"""The screen against the exact test that it stands for."""
+"""The screen against the exact test that it replaces."""
 
 import math
 from typing import get_args
@@ -112,8 +112,8 @@ def test_each_number_of_every_vector_must_be_finite(place: int) -> None:
 
 
 def test_the_norm_is_accumulated_over_blocks_in_float64() -> None:
-    # One number of 4096 and 16.8 million of 1: each 1 would vanish beside 4096 ** 2 = 2 ** 24 in float32. In the
-    # block of the 4096 they may.
+    # One number of 4096 and 16.8 million of 1: each 1 would vanish beside 4096 ** 2 = 2 ** 24 in float32, as it may
+    # in the block of the 4096.
     numbers = 2**24
     vector_d = torch.ones(numbers + 1)
     vector_d[0] = 4096.0

@@ -1,4 +1,4 @@
-"""Rows that wait for their round, and payloads on their way into them."""
+"""Staged rows, and payloads written into them."""
 
 import struct
 
@@ -18,7 +18,7 @@ def update(client_id: int) -> StagedUpdate:
 
 
 def stage(staging: Staging, value: float) -> int:
-    """Keep a row full of `value`, sent by the client of that number."""
+    """Stage a row full of `value` from the client of that number."""
     handle, (row_D, *_) = staging.row()
     row_D.fill_(value)
     staging.keep(handle, update(int(value)))
@@ -138,7 +138,7 @@ def test_single_rows_read_ahead_stay_until_their_round_is_released() -> None:
     assert [row_D.item() for row_D in ahead] == [1.0, 2.0]
     assert taken.rows.tolist() == [[1.0], [2.0]]
     taken.release()
-    later = [stage(staging, 5), stage(staging, 6)]  # in the rows that were given back
+    later = [stage(staging, 5), stage(staging, 6)]  # in the released rows
     with pytest.raises(AssertionError, match="all 4 blocks are in use"):
         staging.row()
     assert staging.take(later).rows.tolist() == [[5.0], [6.0]]
@@ -154,7 +154,7 @@ def test_a_single_row_is_taken_once() -> None:
 
 @pytest.mark.parametrize("others", [[7.0, 8.0], [7.0, 8.0, 9.0]])
 def test_only_the_first_d_numbers_of_a_delta_are_divided(others: list[float]) -> None:
-    # Buffers and a second vector lie behind them.
+    # Buffers and a second vector follow.
     row_D = torch.empty(2 + len(others))
     write(row_D.numpy(), [floats(1.0, 2.0, *others)], "delta", 0.5, 2)
     assert row_D.tolist() == [2.0, 4.0, *others]
@@ -232,8 +232,8 @@ def test_the_screen_detects_an_overflowing_quotient(value: float, learning_rate:
 class StagingMachine(RuleBasedStateMachine):
     """Any order of arrivals, verdicts, rounds and releases, one round at a time, against two plain lists.
 
-    As many updates come as a coordinator may have unaggregated, and with all of them there one more to be
-    refused: the blocks of the docstring are enough for that.
+    Up to the coordinator's limit of unaggregated updates arrive, and one more that is refused: the documented
+    number of blocks suffices.
     """
 
     ROWS = 3

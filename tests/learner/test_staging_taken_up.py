@@ -1,4 +1,4 @@
-"""Rows that waited when a server died, in the staging of the next one."""
+"""Rows that were pending at a server's death, in the staging of the next server."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""The learner stores and forgets versions, and says when somebody does not."""
+"""The learner stores and forgets versions, and detects versions that are never forgotten."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""The dashboards as files: complete, and about nothing that there is not."""
+"""The dashboard files: complete, and only about existing metrics."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATA
 from unstale.toxics import registry as toxics
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
-UIDS = [  # in links and bookmarks of people: they stay
+UIDS = [  # in links and bookmarks of users: stable
     "unstale-overview",
     "unstale-staleness",
     "unstale-aggregation",
@@ -33,7 +33,7 @@ UIDS = [  # in links and bookmarks of people: they stay
     "unstale-injector",
     "unstale-resources",
 ]
-KINDS = {"timeseries", "stat", "bargauge", "heatmap", "histogram", "table"}  # none that Grafana has given up
+KINDS = {"timeseries", "stat", "bargauge", "heatmap", "histogram", "table"}  # none that Grafana has removed
 METRICS = {metric.name: metric for metric in (*CATALOGUE, *CLIENT_CATALOGUE, *INJECTOR_CATALOGUE)}
 OF_PROCESSES = {
     "process_cpu_seconds_total",
@@ -68,7 +68,7 @@ def read(uid: str) -> dict[str, Any]:
 
 
 def panels_of(uid: str) -> Iterator[dict[str, Any]]:
-    """All but headings; those of folded rows too."""
+    """All panels except headings, including those of folded rows."""
     for panel in read(uid)["panels"]:
         if panel["type"] != "row":
             yield panel
@@ -76,7 +76,7 @@ def panels_of(uid: str) -> Iterator[dict[str, Any]]:
 
 
 def expressions_of(uid: str) -> Iterator[str]:
-    """PromQL of panels, variables and notes of restarts."""
+    """PromQL of panels, variables and restart annotations."""
     board = read(uid)
     yield from (target["expr"] for panel in panels_of(uid) for target in panel["targets"])
     yield from (one["definition"] for one in board["templating"]["list"] if one["type"] == "query")
@@ -84,7 +84,7 @@ def expressions_of(uid: str) -> Iterator[str]:
 
 
 def selectors_of(uid: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Metric, and what its labels have to match."""
+    """Metric and label matchers."""
     for expression in expressions_of(uid):
         for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", expression):
             yield name, dict(re.findall(r'(\w+)(?:=~|!=|=)"([^"]*)"', matchers))
@@ -181,7 +181,7 @@ def test_variables_are_defined_before_use(uid: str) -> None:
 
 @each_dashboard
 def test_a_panel_has_no_series_per_client(uid: str) -> None:
-    """Of which there may be thousands of processes."""
+    """There may be thousands of client processes."""
     for panel in panels_of(uid):
         for target in panel["targets"]:
             per_process = "{{instance}}" in target["legendFormat"]
@@ -227,7 +227,7 @@ def test_the_time_left_of_a_run_with_rounds_of_an_hour_is_its_rounds_times_an_ho
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-# ----------------------------------------------------------------------------------------------------------- beside it
+# ----------------------------------------------------------------------------------------------------- beside the files
 
 
 def test_variables_are_interpolated_as_in_grafana() -> None:
@@ -245,12 +245,12 @@ def test_variables_are_interpolated_as_in_grafana() -> None:
         {"path": "label/run/values", "match[]": 'unstale_run_info{job=~"(x)"}', "start": "1000", "end": "1060"}
     ]
     chosen = querying.chosen(get, STALENESS, span)
-    assert chosen["job"] == "(a|b\\\\.1)"  # of several, as a regular expression in a PromQL string
-    assert chosen["run"] == "a"  # of one, the first
+    assert chosen["job"] == "(a|b\\\\.1)"  # several, as a regular expression in a PromQL string
+    assert chosen["run"] == "a"  # one value: the first
     assert querying.chosen(get, STALENESS, span, run="b.1")["run"] == "b\\\\.1"
     with pytest.raises(UserError, match="unknown run 'c'"):
         querying.chosen(get, STALENESS, span, run="c")
-    assert chosen["client"] == ".+"  # of thousands
+    assert chosen["client"] == ".+"  # thousands of values
     assert (chosen["__rate_interval"], chosen["__range"]) == ("60000ms", "60000ms")  # 4 scrapes of 15 s
 
 
@@ -306,7 +306,7 @@ def test_kubernetes_mounts_every_dashboard_and_the_rules() -> None:
     of_grafana = [one for one in maps if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
     assert {name for one in of_grafana for name in one["data"]} == {f"{uid}.json" for uid in UIDS}
     for one in of_grafana:
-        assert len(json.dumps(one)) < 256 * 1024, "kubectl apply keeps a copy in an annotation"
+        assert len(json.dumps(one)) < 256 * 1024, "kubectl apply stores a copy in an annotation"
     (rules,) = [one for one in maps if one not in of_grafana]
     assert rules["metadata"]["name"] == "unstale-rules"
     assert rules["data"]["unstale.rules.yml"] == (FOLDER / "prometheus/rules/unstale.rules.yml").read_text()

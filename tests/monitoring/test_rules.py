@@ -1,4 +1,4 @@
-"""Rules and alerts: Prometheus takes them, each is unit-tested, has a page, and asks for metrics that there are."""
+"""Rules and alerts: Prometheus accepts them, and each has a unit test, a page and existing metrics."""
 
 import re
 import subprocess
@@ -51,7 +51,7 @@ def test_the_operator_gets_the_same_rules_under_its_label() -> None:
     assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert made["spec"] == yaml.safe_load(RULES.read_text())
     assert "release" in made["metadata"]["labels"]
-    assert "namespace" not in made["metadata"], "that is for whoever applies it"
+    assert "namespace" not in made["metadata"], "the user sets the namespace when applying it"
 
 
 def test_unit_tests_show_each_alert_firing_and_not_firing() -> None:
@@ -90,7 +90,7 @@ def test_every_page_is_of_an_alert() -> None:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_queries_existing_metrics(rule: dict[str, Any]) -> None:
-    asks_for_what_there_is(rule["expr"])
+    check_metrics_exist(rule["expr"])
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -99,12 +99,12 @@ def test_a_page_queries_existing_metrics(name: str) -> None:
     queries = re.findall(r"```promql\n(.*?)```", page, flags=re.DOTALL)
     assert queries
     for query in queries:
-        asks_for_what_there_is(query)
+        check_metrics_exist(query)
 
 
 @needs_prometheus
 def test_every_query_of_a_page_is_valid(tmp_path: Path) -> None:
-    """As rules, since promtool reads those without a server."""
+    """Queries as rules, which promtool checks without a server."""
     queries = [
         line
         for page in PAGES.glob("*.md")
@@ -138,8 +138,8 @@ groups:
     assert alert["annotations"] == {"summary": "no round for 10m"}
 
 
-def asks_for_what_there_is(expression: str) -> None:
-    """Every metric is in the catalogue or recorded, and has the labels that are asked for."""
+def check_metrics_exist(expression: str) -> None:
+    """Check that every metric is in the catalogue or recorded, and has the queried labels."""
     for name in re.findall(r"\b(?:run|instance):[\w:]+", expression):
         assert name in RECORDED
     for name, asked in re.findall(r"(?<![\w:])(unstale_\w+)(?:\{([^}]*)\})?", expression):
@@ -149,7 +149,7 @@ def asks_for_what_there_is(expression: str) -> None:
 
 
 def metric_of(series: str) -> Metric:
-    """By the name of one of its series."""
+    """The metric of a series name."""
     metric = METRICS.get(series) or METRICS[re.sub(r"_(bucket|sum|count)$", "", series)]
     assert bool(metric.buckets) == (metric.name != series), f"{series} is no series of a {metric.kind}"
     return metric

@@ -1,4 +1,4 @@
-"""What the pages of alerts tell people to do can be done: settings, commands, questions to the records of a run."""
+"""The instructions of the alert pages work: settings, commands, queries on the records of a run."""
 
 import re
 import sqlite3
@@ -21,13 +21,13 @@ over_all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.st
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between backticks in the text."""
+    """Text between backticks."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"`([^`]+)`", text)
 
 
 def keys_of(settings: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Of a group and its groups, dotted."""
+    """Dotted keys of a group and its groups."""
     for name, field in settings.model_fields.items():
         yield before + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

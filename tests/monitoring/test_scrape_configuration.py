@@ -1,4 +1,4 @@
-"""The scrape configurations: Prometheus takes them, and they name what `unstale` serves."""
+"""The scrape configurations: Prometheus accepts them, and they name the addresses of `unstale`."""
 
 import json
 import subprocess
@@ -22,8 +22,8 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def of_pods(folder: Path, *pods: dict[str, str]) -> Path:
-    """The configuration for Kubernetes with a list in place of the cluster, of which some builds of Prometheus know
-    nothing. pods: labels as its discovery gives them."""
+    """The configuration for Kubernetes with a list in place of the cluster, since some builds of Prometheus lack its
+    discovery. pods: labels as from the discovery."""
     read = yaml.safe_load(KUBERNETES.read_text())
     read["rule_files"] = [str(MONITORING / "rules/*.rules.yml")]
     (job,) = read["scrape_configs"]

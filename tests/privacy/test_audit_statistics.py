@@ -1,4 +1,4 @@
-"""What reconstructed examples tell: distributions, differences and their intervals, by hand."""
+"""Statistics of reconstructed examples: distributions, differences and their intervals, by hand."""
 
 from math import isnan
 from typing import Any
@@ -31,8 +31,8 @@ def matches(client_id: int, labels: list[int], **best: dict[str, list[float]]) -
 
 
 def test_a_difference_is_over_examples_and_its_interval_over_clients() -> None:
-    # Client 3 has 1 and 3, client 7 has -1: (1 + 3 - 1) / 3. Drawn twice the same client, the mean is 2 or -1, and
-    # each of these is a quarter of all draws: they bound the interval.
+    # Client 3 has 1 and 3, client 7 has -1: (1 + 3 - 1) / 3. With the same client drawn twice, the mean is 2 or -1,
+    # each in a quarter of all draws: they bound the interval.
     found = difference(np.array([1.0, -1.0, 3.0]), np.array([3, 7, 3]), rng())
     assert (found.mean, found.low, found.high) == (1.0, -1.0, 2.0)
     assert found.closer_share == pytest.approx(2 / 3)
@@ -90,7 +90,9 @@ def test_results_are_over_all_updates_and_by_class() -> None:
     assert psnr.pools["own"].mean == psnr.pools["own"].median == 12.0
     assert psnr.pools["own"].p25 == 11.0
     assert psnr.closer["others"].mean == pytest.approx((2 - 1 + 0) / 3)
-    assert psnr.closer["same_classes"].mean == pytest.approx((0 + 4 - 9) / 3)  # to as many own of each class
+    assert psnr.closer["same_classes"].mean == pytest.approx(
+        (0 + 4 - 9) / 3
+    )  # compared with as many own examples of each class
     assert list(psnr.closer) == ["others", "same_classes"]
     assert [(one.label, one.examples) for one in found.classes] == [(1, 2), (2, 1)]
     assert found.classes[0].means["psnr"] == {

@@ -1,4 +1,4 @@
-"""Headers: what is written is read back, what is wrong is refused for the right reason, and so is noise."""
+"""Headers: encoding round trips, and refusal of invalid headers and noise with the right reason."""
 
 import math
 from pathlib import Path
@@ -185,7 +185,7 @@ def outcome(header: bytes) -> Message | RemoteContractError:
 
 
 def check_noise(header: bytes) -> None:
-    """A message that survives the way there and back, or a refusal that can be sent to the other side."""
+    """Check for a message that round-trips, or a refusal that can be sent to the peer."""
     result = outcome(header)
     if isinstance(result, RemoteContractError):
         assert result.reason in DECODING_REASONS
@@ -294,7 +294,7 @@ def test_16_levels_in_an_unknown_field_are_accepted() -> None:
 
 
 def padded(header_bytes: int) -> bytes:
-    """A good heartbeat of exactly this size, filled with fields that nobody knows."""
+    """A valid heartbeat of exactly this size, padded with unknown fields."""
     fields: dict[str, Any] = dict(BEAT)
     for index in range(16):
         fields[f"x{index:02}"] = "x" * limits.STRING_BYTES_MAX
@@ -393,7 +393,7 @@ def test_a_rate_that_never_replaces_an_example_is_refused() -> None:
 
 
 def wrong_numbers() -> list[tuple[str, str, Any]]:
-    """(vector, field, value) for every number in the golden headers, `protocol` aside."""
+    """(vector, field, value) for every number in the golden headers except `protocol`."""
     found = []
     for name in (
         "hello",

@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: every message, field, default, bound, reason, limit and example."""
+"""PROTOCOL.md equals the code: every message, field, default, bound, reason, limit and example."""
 
 import ast
 import re

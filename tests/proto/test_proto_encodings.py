@@ -1,4 +1,4 @@
-"""Encodings of payloads: each keeps its bound, and none of them loses what is not finite. Source: PROTOCOL.md 9.1."""
+"""Encodings of payloads: each keeps its bound and all non-finite values. Source: PROTOCOL.md 9.1."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ ORDINARY = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-100
 
 
 def through(encoding: Encoding, vector_d: Vector, behind: Vector | None = None) -> Vector:
-    """What comes out of a payload."""
+    """The decoded vector of an encoded one."""
     parts = [memoryview(vector_d.tobytes())]
     if behind is not None:
         parts.append(memoryview(behind.tobytes()))
@@ -49,7 +49,7 @@ def decoded(encoding: Encoding, *frames: bytes | memoryview) -> Vector:
     return np.frombuffer(b"".join(map(bytes, encoding.decode(frames))), "<f4")
 
 
-# ---------------------------------------------------------------------------------------------------------- by hand
+# -------------------------------------------------------------------------------------------------------------- by hand
 
 
 def test_sizes_are_those_of_the_document() -> None:
@@ -95,7 +95,7 @@ def test_sixteen_bits_by_hand(encoding: Encoding, number: float, comes_out: floa
     assert through(encoding, np.array([number], np.float32))[0] == comes_out
 
 
-# ---------------------------------------------------------------------------------------------------------- by law
+# --------------------------------------------------------------------------------------------------------------- by law
 
 
 @given(FINITE)
@@ -165,7 +165,7 @@ def test_numbers_behind_the_update_are_unchanged_to_the_bit(name: str, vector_d:
 @given(vector_d=ORDINARY)
 def test_a_decoded_payload_is_encoded_without_further_loss(name: str, vector_d: Vector) -> None:
     if name.startswith("int8"):
-        return  # its scales change by a rounding
+        return  # its scales change by rounding
     encoding = MAKE[name](len(vector_d), 0)
     once = through(encoding, vector_d)
     assert np.array_equal(through(encoding, once), once)
@@ -184,7 +184,7 @@ def test_a_payload_may_be_split_between_any_two_words(name: str, vector_d: Vecto
 
 @ALL
 def test_many_numbers_are_encoded_like_few(name: str) -> None:
-    # More than are looked at together, and more than a frame of 4 MiB holds.
+    # More than the encoder reads at a time, and more than a frame of 4 MiB contains.
     dimension = 3 * 2**20 + 17
     vector_d = (np.arange(dimension, dtype=np.float32) % 1009 - 500) / 7
     encoding = MAKE[name](dimension, 0)
@@ -207,7 +207,7 @@ def test_few_frames_of_a_payload_are_in_memory_at_a_time(name: str) -> None:
     for _ in encoding.decode(frames):
         pass
     assert len(frames) > 8
-    assert frames.at_once <= 6  # two pieces, each of which may lie in three of them
+    assert frames.at_once <= 6  # two pieces, each in at most three frames
 
 
 def test_float32_frames_are_the_numbers_and_each_is_released_before_the_next() -> None:
@@ -221,8 +221,8 @@ def test_float32_frames_are_the_numbers_and_each_is_released_before_the_next() -
 
 
 class Mapped(Sequence[memoryview]):
-    """Frames that take memory from when one is asked for until nobody looks at it any more. at_once: at most so many
-    did."""
+    """Frames that use memory from their request until their last reference. at_once: maximum number of live
+    frames."""
 
     def __init__(self, content: bytes, frame_bytes: int) -> None:
         self._content = np.frombuffer(content, np.uint8)
@@ -259,7 +259,7 @@ def test_random_bytes_of_the_right_size_decode_or_are_malformed(name: str, noise
     assert (refused, numbers) in ((None, 11), (Reason.MALFORMED_PAYLOAD, 11))
 
 
-# ---------------------------------------------------------------------------------------------------- what is agreed
+# ------------------------------------------------------------------------------------------------------------ agreement
 
 
 def plan(updates: str = "float32", models: str = "float32", fraction: float = 0.01) -> EncodingPlan | None:

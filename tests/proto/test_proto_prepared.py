@@ -1,4 +1,4 @@
-"""Headers that are prepared: the bytes that `encode` makes of the message that they are of."""
+"""Prepared headers equal the bytes of `encode`."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_a_prepared_task_equals_its_encoding(task: Task, task_id: int, number: i
     prepared = Prepared(task)
     other = task.model_copy(update={"task_id": task_id, "number": number})
     assert prepared.header(task_id=task_id, number=number) == encode(other)
-    assert prepared.header(task_id=task.task_id, number=task.number) == encode(task)  # nothing of the other is left
+    assert prepared.header(task_id=task.task_id, number=task.number) == encode(task)  # without fields of the other task
 
 
 @given(task_id=POSITIVES)

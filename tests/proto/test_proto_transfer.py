@@ -25,7 +25,7 @@ PAYLOAD = bytes(range(21))
 
 
 def cut(payload: bytes, *sizes: int) -> list[memoryview]:
-    """A payload in frames of these sizes, and one of what is left."""
+    """A payload in frames of these sizes, and one of the rest."""
     frames, start = [], 0
     for size in (*sizes, len(payload)):
         frames.append(memoryview(payload)[start : start + size])
@@ -55,7 +55,7 @@ def frame(start: int, end: int) -> list[memoryview]:
     return [memoryview(PAYLOAD)[start:end]]
 
 
-# ---------------------------------------------------------------------------------------------------------- by hand
+# -------------------------------------------------------------------------------------------------------------- by hand
 
 
 def test_a_checksum_is_xxh3_64_in_16_hex_digits_for_any_split() -> None:
@@ -142,7 +142,7 @@ def test_chunks_in_flight_when_the_place_is_lost_are_stored_without_a_new_reques
     one.has_place = False
     assert one.take(0, frame(0, 2)) is None
     assert one.part.have == 2
-    assert one.take(4, frame(4, 6)) is None  # a gap is asked for when there is a place again
+    assert one.take(4, frame(4, 6)) is None  # a gap is requested after the next place
 
 
 def test_a_wrong_checksum_restarts_the_transfer_and_the_third_ends_it() -> None:
@@ -185,7 +185,7 @@ def test_chunks_shrink_after_a_loss_and_grow_without_one() -> None:
         return {len(piece) for _, piece in one.credited(said)}
 
     assert lengths(credit(0, 4 * long, again=True)) == {long}
-    assert lengths(credit(0, 4 * long, again=True)) == {short}  # nothing got through
+    assert lengths(credit(0, 4 * long, again=True)) == {short}  # no chunk arrived
     have = STEADY_CHUNKS * short
     assert lengths(credit(have, have + 4 * long)) == {2 * short}
     have += STEADY_CHUNKS * 2 * short
@@ -222,7 +222,7 @@ def test_a_complete_receiver_reports_it() -> None:
 
 
 class Play:
-    """A sender and a receiver, and what is under way between them, which the draws play with."""
+    """A sender, a receiver, and the chunks in flight, which the draws reorder, drop and duplicate."""
 
     def __init__(self, payload: bytes, sizes: Sequence[int], data: st.DataObject) -> None:
         self.payload, self.sizes, self.data = payload, sizes, data
@@ -266,7 +266,7 @@ class Play:
             self.up.clear()
             self.down.clear()
             if self.data.draw(st.booleans()):
-                self.sender = sending(self.payload, *self.sizes)  # its process died
+                self.sender = sending(self.payload, *self.sizes)  # restart of its process
             if self.data.draw(st.booleans()):
                 self.receiver = receiving(self.part, self.payload)
         elif what == "place":
@@ -280,11 +280,11 @@ def test_a_payload_arrives_complete_over_any_network(payload: bytes, sizes: list
     play = Play(payload, sizes, data)
     for _ in range(data.draw(st.integers(0, 60))):
         play.step()
-    assert play.part.log == sorted(play.part.log)  # what it has is never less
+    assert play.part.log == sorted(play.part.log)  # its length never decreases
     play.receiver.has_place = True
     play.up.clear()
     play.down.clear()
-    for _ in range(len(payload) + 2):  # nothing goes wrong any more, and heartbeats find what was lost
+    for _ in range(len(payload) + 2):  # without further faults heartbeats reveal the losses
         play.announce()
         while play.up or play.down:
             if play.down:

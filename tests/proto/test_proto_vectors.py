@@ -1,4 +1,4 @@
-"""The golden vectors, both ways: a changed byte is a changed contract."""
+"""The golden vectors in both directions: a changed byte is a changed contract."""
 
 import hashlib
 import importlib.util

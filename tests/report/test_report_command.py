@@ -12,7 +12,7 @@ import pytest
 from report.made import compensated, curve, run, small_run
 from unstale.cli import main
 
-FULL = Path("/dev/full")  # a device that has no room
+FULL = Path("/dev/full")  # a device that is always full
 DOCUMENT = Path(__file__).parents[2] / "docs/report.md"
 
 

@@ -114,7 +114,7 @@ def test_non_finite_values_are_counted_in_the_caption(tmp_path: Path) -> None:
     assert row["accuracy_mean_ratio"] == pytest.approx(0.3) and row["loss_mean_nats"] == inf
 
 
-# ------------------------------------------------------------------------------------------------------- what is noted
+# ---------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_notes_warn_of_incomplete_and_incomparable_runs(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_target_outside_the_accuracy_range_is_refused(target: float, tmp_path:
         report([run(tmp_path / "run", curve(0.5))], targets=[target])
 
 
-# ------------------------------------------------------------------------------------------------------------- one run
+# -------------------------------------------------------------------------------------------------------------- one run
 
 
 def test_clients_have_their_updates_and_their_share_of_the_weight(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_differing_settings_are_shown_side_by_side(tmp_path: Path) -> None:
     assert found == {"policy.name": ("fedasync", "dynsgd"), "policy.settings.alpha": ("0.5", "–")}
 
 
-# --------------------------------------------------------------------------------------------- against the database
+# ------------------------------------------------------------------------------------------------- against the database
 
 
 def read_csv(of: Report, name: str) -> Rows:

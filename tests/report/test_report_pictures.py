@@ -55,7 +55,7 @@ def test_a_drawing_has_no_external_reference() -> None:
     assert 'aria-label="an &quot;alt&quot; &lt;text&gt;"' in drawn
     for foreign in ("<style", "style=", "<metadata", "http", "font-family", "xmlns"):
         assert foreign not in drawn
-    assert "url(#some-" in drawn  # what is clipped refers to its own
+    assert "url(#some-" in drawn  # clip paths have ids of the picture
 
 
 def test_a_png_is_on_white_with_its_colours() -> None:
@@ -73,7 +73,7 @@ def test_many_rounds_are_drawn_as_means_of_some() -> None:
     rounds = 2 * drawing.POINTS_MAX
     at, values = drawing.binned(np.arange(1.0, rounds + 1), np.append(np.full(rounds - 1, 4.0), nan))
     assert len(at) == drawing.POINTS_MAX
-    assert at[0] == 1.5 and (values == 4.0).all()  # what is not known counts for nothing
+    assert at[0] == 1.5 and (values == 4.0).all()  # missing values do not count
 
 
 def test_an_exploding_loss_keeps_a_readable_axis(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_updates_have_their_round_and_weight(tmp_path: Path) -> None:
     assert [share for share in found.weight_share_ratio if not isnan(share)] == [0.75, 0.25, 0.5, 0.5]
     assert found.weight[1] == -0.25
     assert found.reason.fillna("").tolist() == ["", "", "non-finite", "", "", "", "expired-task"]
-    assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
+    assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was assigned at 0.5 s
 
 
 def test_a_run_has_its_update_balance_and_tasks(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_runs_are_named_by_the_shortest_unique_path(tmp_path: Path) -> None:
 
 def test_the_last_evaluation_also_ends_a_run(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", Batch(evaluations=[measured(0, 0.5, at_s=3.0)])), "run")
-    assert found.elapsed_s == 3.0  # no task was given: times are those of the run
+    assert found.elapsed_s == 3.0  # no task was assigned: times are those of the run

@@ -1,4 +1,4 @@
-"""What computes simulated clients: each backend against the loop, which is against the trainer itself."""
+"""Backends of simulated clients: each against the loop, and the loop against the trainer."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def processes(settings: Settings, count: int = 2) -> Processes:
 
 
 def jobs_of(settings: Settings, number: int = 0) -> list[Job]:
-    """One of each client, each from a base of its own."""
+    """A job of each client, from a base of its own."""
     model = training_context(settings).model
     extra = create_training(settings.training).needs_extra
     return [
@@ -78,7 +78,7 @@ def assert_same(ours: list[Computed], theirs: list[Computed]) -> None:
 
 
 def two_rounds(backend: Backend, settings: Settings) -> list[Computed]:
-    """Everybody twice; the even clients' first updates are accepted."""
+    """Each client computes twice; the first updates of even clients are accepted."""
     made = backend.compute(jobs_of(settings))
     for client_id in range(CLIENTS):
         (backend.drop if client_id % 2 else backend.keep)(client_id, 0)
@@ -137,7 +137,7 @@ def test_no_process_gets_more_than_a_fair_share_of_the_steps(backend_of_two: tup
     jobs = [job for job in jobs_of(settings) if job.client_id % 2 == 0] + jobs_of(settings)[1:2]
     here, there = backend._assigned(jobs, 2)  # clients 0, 2, 4 and 1
     assert (len(here), len(there)) == (2, 2)
-    assert 3 in there, "a client is computed where it was before if that is fair"
+    assert 3 in there, "a client stays in its process if the division is fair"
 
 
 def test_a_killed_process_is_one_error_sentence() -> None:
@@ -187,7 +187,7 @@ def test_rows_contain_the_written_parts() -> None:
 
 @pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
 def test_vmap_approximates_the_loop(training: dict[str, Any]) -> None:
-    # Clients hold different numbers of examples, so with epochs their mini-batches have different sizes. The
+    # Clients have different numbers of examples, so with epochs their mini-batches have different sizes. The
     # tolerance is the decisions record's, 0022.
     settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
     context = training_context(settings)

@@ -1,4 +1,4 @@
-"""Every backend computes a client on the data of its base version, where data changes."""
+"""Every backend trains a client on the variant data of its base version."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from unstale.training.registry import create as create_training
 
 CLIENTS = 4
 VERSIONS = ((0, 0, 0, 0), (3, 9, 1, 400), (5, 2, 8, 6))
-"""Of each client's tasks; some clients are given older ones than before."""
+"""Base versions of each client's tasks; some clients get older ones than before."""
 
 
 def settings_of(folder: Path, training: dict[str, Any]) -> Settings:

@@ -1,4 +1,4 @@
-"""`unstale simulate`: what it tells of a scenario."""
+"""`unstale simulate`: its output on a scenario."""
 
 import json
 

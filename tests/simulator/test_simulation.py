@@ -1,4 +1,4 @@
-"""The run in virtual time: order, staleness, repetition, and how it ends."""
+"""The run in virtual time: order, staleness, repetition, and its end."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_a_run_depends_only_on_its_seed() -> None:
 
 @pytest.mark.parametrize(("clients", "k"), [(20, 5), (12, 3), (9, 1), (6, 6)])
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
-    # K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
+    # A round takes K of N clients, so each waits N / K rounds from model to aggregation.
     run = one_number(
         still, drawn(clients, seed=3), clients=clients, rounds=4000 // k, trigger=TriggerSettings(name="k-async", k=k)
     )
@@ -83,7 +83,7 @@ def test_an_update_at_the_instant_of_the_deadline_counts() -> None:
 
 
 def test_k_sync_drops_only_the_work_of_slow_clients() -> None:
-    # k = 1 of 2: client 0 takes 2 s a task and is given a new one after each of client 1's, which take 1 s.
+    # k = 1 of 2: client 0 takes 2 s per task and gets a new one after each of client 1's, which take 1 s.
     computed: list[int] = []
 
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
@@ -98,7 +98,7 @@ def test_k_sync_drops_only_the_work_of_slow_clients() -> None:
 
 
 def test_an_update_of_a_cancelled_task_is_rejected_without_cost() -> None:
-    # k-sync with a selector that draws 2 of 6: who is slow and not drawn again sends its update all the same.
+    # k-sync with a selector that draws 2 of 6: a slow client that is not drawn again still sends its update.
     settings = small(clients=6, rounds=30, trigger={"name": "k-sync", "k": 1}, selector={"name": "random", "size": 2})
     trace = Trace()
     outcome = simulation(settings, on_progress=lambda _: None, observe=trace).run()
@@ -109,7 +109,7 @@ def test_an_update_of_a_cancelled_task_is_rejected_without_cost() -> None:
 
 
 def test_a_task_is_computed_from_its_assigned_version() -> None:
-    # async, gradient -1, rate 1: version v is the number v. Client 0 takes 1 s a task, client 1 takes 2.5 s.
+    # async, gradient -1, rate 1: version v is the number v. Client 0 takes 1 s per task, client 1 takes 2.5 s.
     bases: list[tuple[int, float]] = []
 
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
@@ -127,7 +127,7 @@ def test_a_task_is_computed_from_its_assigned_version() -> None:
     )
     outcome = run.run()
     assert [(round(at_s, 3), client) for at_s, client in trace.arrivals] == [(1, 0), (2, 0), (2.5, 1), (3, 0)]
-    # FedBuff weighs an update s rounds late by 1 / sqrt(1 + s), and client 1's is 2 late: 1 + 1 + 1/sqrt(3).
+    # FedBuff weights an update with staleness s by 1 / sqrt(1 + s), and client 1's has 2: 1 + 1 + 1/sqrt(3).
     assert bases == [(0, 0.0), (0, 1.0), (1, 0.0), (0, 2.0)]
     assert outcome.staleness_mean == (0 + 0 + 2 + 1) / 4
 
@@ -285,7 +285,7 @@ def test_a_far_too_large_learning_rate_ends_with_an_error() -> None:
 
 
 def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
-    # Two runs in one process would not show that the order of a set had come into it.
+    # Two runs in one process would not reveal a dependence on the order of a set.
     program = Path(__file__).with_name("trace_of_a_run.py")
     running = [
         subprocess.Popen(

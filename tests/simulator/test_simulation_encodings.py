@@ -1,6 +1,6 @@
-"""Encodings in virtual time: clients train from models as they come out, networks carry what is encoded.
+"""Encodings in virtual time: clients train from decoded models, networks carry encoded bytes.
 
-That sockets make the same model is in tests/backbone/test_twin.py. Source: PROTOCOL.md 9.1.
+tests/backbone/test_twin.py tests that sockets give the same model. Source: PROTOCOL.md 9.1.
 """
 
 from pathlib import Path
@@ -39,8 +39,8 @@ def outcome_of(**settings: Any) -> Outcome:
 
 
 def test_clients_train_from_the_decoded_model_and_the_server_keeps_its_own() -> None:
-    # Each update is 1 / 3, which comes out as the bfloat16 0.333984375; the rate is 1, so version v is -v times that.
-    # Of it clients get what bfloat16 makes of it, and say so.
+    # Each update is 1 / 3, decoded as the bfloat16 0.333984375; the rate is 1, so version v is -v times that.
+    # Clients receive it rounded to bfloat16, and report that base.
     seen: list[float] = []
 
     def train(client_id: int, number: int, base_d: torch.Tensor, rate: float) -> LocalUpdate:
@@ -57,14 +57,14 @@ def test_clients_train_from_the_decoded_model_and_the_server_keeps_its_own() -> 
 
 
 def scenario(folder: Path, *toxics: str) -> dict[str, Any]:
-    """Those of every client."""
+    """A scenario with these toxics for every client."""
     file = folder / "scenario.yaml"
     file.write_text("groups:\n  - name: everyone\n    toxics:\n" + "".join(f"      - {one}\n" for one in toxics))
     return {"scenario": {"name": str(file)}}
 
 
 def test_error_feedback_works_over_a_faulty_network() -> None:
-    # Updates are lost, sent again, and come twice: what of them is left out is fed back once.
+    # Updates are lost, sent again, and duplicated: the omitted part of each is fed back once.
     settings = settings_of(updates="top-k", fraction=0.05)
     lossy = outcome_of(**settings, scenario={"name": "flaky"})
     assert lossy.updates["accepted"] >= 24
@@ -86,7 +86,7 @@ def test_processes_give_the_same_bits() -> None:
 
 
 def test_a_network_carries_the_encoded_bytes(tmp_path: Path) -> None:
-    # At 1,000 bytes a second a model and an update of 2,600 bytes take longer than of 664 and 56.
+    # At 1,000 bytes per second a model and an update of 2,600 bytes take longer than ones of 664 and 56.
     slow = scenario(
         tmp_path,
         "{type: bandwidth, direction: down, bytes_per_s: 1000}",

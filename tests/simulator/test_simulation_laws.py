@@ -1,4 +1,4 @@
-"""What holds of every run in virtual time, whatever is drawn. See docs/methods/rounds.md#loops."""
+"""Laws of every run in virtual time, for any draws. See docs/methods/rounds.md#loops."""
 
 from collections import Counter
 from math import inf
@@ -33,7 +33,7 @@ FAULTS = (
 
 
 def latencies(clients: int) -> dict[str, Latency]:
-    """Those of docs/methods/heterogeneity.md#durations-of-tasks."""
+    """The latencies of docs/methods/heterogeneity.md#durations-of-tasks."""
     return {
         "exponential": drawn(clients, seed=3),
         "lognormal": drawn(clients, Constant(value_s=1.0), seed=3, spread=0.5, jitter=(0.9, 1.1)),
@@ -44,7 +44,7 @@ def latencies(clients: int) -> dict[str, Latency]:
 @pytest.mark.parametrize("law", ["exponential", "lognormal", "fixed"])
 @pytest.mark.parametrize(("clients", "k"), [(100, 10), (9, 1), (6, 6)])
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int, law: str) -> None:
-    # 4.1, Little's law: N updates are outstanding and K leave each round, whatever the latency.
+    # 4.1, Little's law: N updates are outstanding and K leave each round, for any latency.
     level, trace = clients / k, Trace()
     burn_in = int(20 * level)
     one_number(
@@ -88,7 +88,7 @@ def test_with_exponential_latencies_the_staleness_is_geometric() -> None:
 
 
 def test_with_fixed_latencies_the_staleness_is_nearly_constant() -> None:
-    # 4.2, `fixed`: everybody is as fast as everybody else, so each waits its N / K rounds.
+    # 4.2, `fixed`: all clients are equally fast, so each waits its N / K rounds.
     trace = Trace()
     one_number(
         still,
@@ -104,7 +104,7 @@ def test_with_fixed_latencies_the_staleness_is_nearly_constant() -> None:
 
 
 def test_a_slow_client_contributes_half_as_often() -> None:
-    # 4.5, where nobody waits for a round: clients 0 to 4 are slow.
+    # 4.5, without waiting for a round: clients 0 to 4 are slow.
     trace = Trace()
     one_number(
         still,
@@ -139,7 +139,7 @@ def test_a_client_is_available_in_a_share_p_of_the_rounds() -> None:
         p = toxic.toxic.probability(client, 4)  # type: ignore[attr-defined]
         assert 0.1 <= p <= 1
         assert there[client] / 400 == pytest.approx(p, abs=0.08)
-    assert set(trace.staleness) == {0}  # nothing is ever computed from an old model
+    assert set(trace.staleness) == {0}  # no update has an old base model
 
 
 @pytest.mark.parametrize("trigger", ["sync", "k-async", "buffered"])
@@ -162,7 +162,7 @@ def test_rounds_without_available_clients_pass(trigger: str) -> None:
 
 
 def test_a_stale_client_delivers_its_update_of_t_rounds_ago() -> None:
-    # 4.3 with everybody in each epoch: T = 3 for client 0, which counts as unstale before epoch 3.
+    # 4.3 with all clients in each epoch: T = 3 for client 0, which counts as unstale before epoch 3.
     bases: dict[int, list[float]] = {0: [], 1: []}
     trace = Trace()
 
@@ -289,7 +289,7 @@ def test_with_faults_each_computed_update_is_accepted_or_refused() -> None:
         lease_s=10.0,
     )
     outcome = run.run()
-    # Some are computed ahead for an update that the network then loses for good.
+    # Some are computed ahead for an update that the network then loses permanently.
     assert sum(backend.batches) <= 1.1 * (outcome.updates["accepted"] + outcome.updates["rejected"])
 
 

@@ -1,4 +1,4 @@
-"""Tasks that a simulated client does not answer in time. Client 0 takes 100 s for a task, and client 1 takes 1 s."""
+"""Task timeouts in the simulator. Client 0 takes 100 s for a task, and client 1 takes 1 s."""
 
 from support.virtual import OneNumber, Trace, one_number, update_of
 from unstale.coordinator import actions, events

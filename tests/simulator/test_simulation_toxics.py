@@ -1,7 +1,7 @@
 """Each toxic in virtual time, against arrivals computed by hand.
 
-One client whose tasks take 1 s, asynchronously, unless a test says otherwise: without a toxic its updates come in after
-1, 2, 3, ... s. Heartbeats leave after 2, 4, 6, ... s.
+By default one asynchronous client with tasks of 1 s: without a toxic its updates arrive after 1, 2, 3, ... s.
+Heartbeats leave after 2, 4, 6, ... s.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def times(trace: Trace, client_id: int = 0) -> list[float]:
 
 
 def outcomes(trace: Trace) -> list[str]:
-    """Of the updates, in order of arrival: the outcome, or the reason why it is not accepted."""
+    """Outcome, or reason of refusal, of the updates in order of arrival."""
     return [action.reason or action.outcome.value for action in trace.done(actions.Acknowledge)]
 
 
@@ -64,7 +64,7 @@ def test_a_toxic_does_not_affect_other_clients() -> None:
 
 
 def test_transfer_time_is_bytes_over_bandwidth() -> None:
-    # One float each behind the header: 4 bytes. Nothing else is on the line while they are.
+    # Each has one float of 4 bytes behind the header. The link is otherwise idle.
     task = Task(task_id=1, number=0, version=0, learning_rate=1.0, signature=NO_SIGNATURE, payload_bytes=4)
     update = Update(
         task_id=1,
@@ -102,7 +102,7 @@ def test_a_duplicated_task_is_computed_once() -> None:
 
 
 def test_a_delayed_message_is_overtaken() -> None:
-    # The first acknowledgement comes 0.5 s after the task behind it, and does no harm.
+    # The first acknowledgement arrives 0.5 s after the task behind it, without effect.
     trace, _ = played(toxic(type="reorder", messages=["ack"], delay=0.5))
     assert times(trace) == [1.0, 2.0, 3.0]
     trace, _ = played(toxic(type="reorder", messages=["update"], delay=0.5))
@@ -116,7 +116,7 @@ def test_a_lost_update_is_sent_again_when_a_heartbeat_behind_it_is_answered() ->
 
 
 def test_a_lost_acknowledgement_makes_a_duplicate() -> None:
-    # The update of 1 s is accepted, and is sent again at 2 s, where the next one comes in as well.
+    # The update of 1 s is accepted, and is sent again at 2 s, when the next one arrives.
     trace, run = played(toxic(type="drop", messages=["ack"], end_s=1.5))
     assert times(trace) == [1.0, 2.0, 2.0, 3.0]
     assert sorted(outcomes(trace)) == ["accepted", "accepted", "accepted", "duplicate"]
@@ -124,7 +124,7 @@ def test_a_lost_acknowledgement_makes_a_duplicate() -> None:
 
 
 def test_a_lost_task_is_assigned_again_when_the_second_heartbeat_proves_the_loss() -> None:
-    # Heartbeat 0 leaves at 2 s and is answered; heartbeat 1, at 4 s, says that and that no task has come.
+    # Heartbeat 0 leaves at 2 s and is answered; heartbeat 1, at 4 s, reports that answer and no task.
     trace, run = played(toxic(type="drop", messages=["task"], end_s=0.5))
     (lost,) = trace.of(events.TaskLost)
     assert (lost.at_s, lost.task_id) == (4.0, 1)
@@ -133,7 +133,7 @@ def test_a_lost_task_is_assigned_again_when_the_second_heartbeat_proves_the_loss
 
 
 def test_a_lost_heartbeat_proves_no_loss() -> None:
-    # As above, but heartbeats 0 and 1 are lost: it takes those of 6 and 8 s.
+    # As above, but heartbeats 0 and 1 are lost: those of 6 and 8 s prove it.
     trace, _ = played(
         toxic(type="drop", messages=["task"], end_s=0.5),
         toxic(type="drop", name="beats", messages=["heartbeat"], end_s=5.0),
@@ -142,7 +142,7 @@ def test_a_lost_heartbeat_proves_no_loss() -> None:
 
 
 def test_a_declined_task_is_returned_at_once_and_the_round_closes_without_the_client() -> None:
-    # p = 0: client 0 is never there.
+    # p = 0: client 0 is never available.
     trace, run = played(toxic(frozenset({0}), type="dropout", p=0.0), clients=2, trigger=TriggerSettings(name="sync"))
     assert [(event.client_id, event.at_s) for event in trace.of(events.TaskDeclined)] == [(0, 0.0), (0, 1.0), (0, 2.0)]
     assert trace.arrivals == [(1.0, 1), (2.0, 1), (3.0, 1)]
@@ -155,9 +155,9 @@ def test_a_round_without_clients_closes_without_updates() -> None:
 
 
 def test_a_client_lost_in_a_blackout_returns_with_its_update() -> None:
-    # Its update of 1 s and all it says until 6.5 s is lost, so at 5 s its lease runs out and its task is taken back. At
-    # 6 s it has heard nothing for longer than a lease and says hello, in vain, and again 5 s later. Then it sends the
-    # update again, of a task that is not its any more, and works on the one that it is given.
+    # Its update of 1 s and all messages until 6.5 s are lost, so at 5 s its lease expires and its task is cancelled. At
+    # 6 s, after a lease without messages, its hello is lost, and repeated 5 s later. Then it sends the update of the
+    # cancelled task again, and works on its new task.
     trace, _ = played(toxic(type="blackout", start_s=0.5, end_s=6.5), rounds=1, lease_s=5.0)
     assert [event.at_s for event in trace.of(events.TimerFired)] == [5.0]
     assert [(event.at_s, event.holding) for event in trace.of(events.ClientJoined)] == [(0.0, ()), (11.0, (1,))]
@@ -179,7 +179,7 @@ def test_a_blackout_on_the_tcp_layer_delays_messages_until_its_end() -> None:
 
 
 def test_a_connection_that_breaks_at_an_update_is_noticed_at_the_next_heartbeat() -> None:
-    # The heartbeat of 2 s comes over a connection that has not said hello: hello first. The update is sent behind it.
+    # The heartbeat of 2 s arrives over a connection without a hello, which is requested. The update follows it.
     trace, run = played(toxic(type="disconnect", messages=["update"], end_s=1.5))
     (_, again) = trace.of(events.ClientJoined)
     assert (again.at_s, again.holding, again.same_connection) == (2.0, (1,), False)
@@ -194,7 +194,7 @@ def test_a_task_lost_with_its_connection_is_assigned_again_at_the_hello() -> Non
 
 def test_messages_sent_without_a_connection_arrive_after_reconnection() -> None:
     # Cut at 0 s for 2.4 s, and a tenth of a second to connect. The heartbeat of 2 s cannot leave, so at 2.5 s the
-    # client says hello.
+    # client sends hello.
     trace, _ = played(toxic(type="disconnect", messages=["task"], end_s=0.5, down_s=2.4))
     assert [event.at_s for event in trace.of(events.ClientJoined)] == [0.0, 2.5]
     assert times(trace) == [3.5, 4.5, 5.5]
@@ -203,7 +203,7 @@ def test_messages_sent_without_a_connection_arrive_after_reconnection() -> None:
 def _final(run_toxics: Sequence[Applied], train: Any) -> float:
     told: list[Progress] = []
     played(*run_toxics, rounds=1, train=train, on_progress=told.append)
-    return told[-1].loss  # of one number the loss is the number
+    return told[-1].loss  # the loss of a model of one number is the number
 
 
 def test_a_damaged_update_is_aggregated_as_received() -> None:
@@ -225,7 +225,7 @@ def test_an_unreadable_header_counts_as_lost() -> None:
     trace, run = played(damage, train=backend)
     assert times(trace) == [2.0, 3.0, 4.0]
     assert (run.traffic.lost, run.traffic.resent) == (1, 1)
-    assert len(backend.batches) == 3  # what was sent again was not computed again
+    assert len(backend.batches) == 3  # a retransmission is not a computation
 
 
 def test_a_client_trains_from_the_damaged_model() -> None:
@@ -255,7 +255,7 @@ def test_a_training_that_diverges_behind_a_network_is_declined_and_not_retried()
 def test_a_client_stores_its_state_when_the_verdict_arrives() -> None:
     backend = OneNumber()
     played(toxic(type="latency", delay=0.25), train=backend, rounds=3)
-    assert backend.settled == [(0, 0, True), (0, 1, True)]  # the last verdict is still under way
+    assert backend.settled == [(0, 0, True), (0, 1, True)]  # the last verdict is still in flight
 
 
 def test_a_run_over_a_dead_network_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

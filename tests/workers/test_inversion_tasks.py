@@ -1,4 +1,4 @@
-"""Inversions on a machine of a Ray cluster."""
+"""Inversion tasks on a machine of a Ray cluster."""
 
 import json
 import sys
@@ -84,7 +84,7 @@ def test_a_task_uses_the_gpu_assigned_by_ray(monkeypatch, visible, given, number
 
 
 class OnAGpu:
-    """A worker's bench on one, with what became of it. error: of every inversion."""
+    """A worker on a simulated GPU, with its calls. error: of every inversion."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.happened: list[Any] = []

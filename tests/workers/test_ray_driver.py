@@ -1,4 +1,4 @@
-"""Tasks that hang, fail or find no memory: a simulated Ray, and the driver that submits them."""
+"""The driver against a simulated Ray: tasks that hang, fail or run out of memory."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ LOST = "The worker died unexpectedly while executing this task"
 
 @dataclass
 class SimulatedRay:
-    """machines: CPUs of each. checks: result of the first task on each, `None` for never; else it succeeds. tasks:
-    results of the tasks after them, in order: bytes, an error, None for never."""
+    """machines: CPUs of each. checks: result of the first task on each, `None` for never; by default success. tasks:
+    results of later tasks, in order: bytes, an error, None for never."""
 
     machines: dict[str, int] = field(default_factory=lambda: {ONE: 1, TWO: 1})
     checks: dict[str, Any] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def test_a_queued_task_is_not_treated_as_hanging(ray, pipe):
         subject.submit(module.Task(number=number, content=b""))
     subject._result_s -= 2 * 3600.0
     subject.poll()
-    assert len(subject._tasks) == 1, "one has come back meanwhile"
+    assert len(subject._tasks) == 1, "one has returned"
     assert ray.ended == []
 
 

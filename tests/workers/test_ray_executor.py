@@ -1,4 +1,4 @@
-"""The connection of a run to a Ray cluster: the driver may refuse, crash and come back."""
+"""The connection of a run to a Ray cluster: the driver may refuse, crash and restart."""
 
 from collections.abc import Callable, Iterator
 from errno import EAGAIN
@@ -75,7 +75,7 @@ def test_a_crash_before_ready_is_reported(to):
 def test_a_crash_loses_running_groups_and_the_driver_restarts(to):
     there = to("breaks")
     assert why_lost(there, EMPTY) == GONE
-    assert why_lost(there, FULL) == GONE, "nobody waits until it is back"
+    assert why_lost(there, FULL) == GONE, "the group does not wait for the restart"
     assert_comes_back(there)
 
 
@@ -96,7 +96,7 @@ def test_a_failed_restart_reports_its_reason(to, tmp_path):
 
 
 def test_a_driver_that_does_not_end_does_not_block_stop(to, monkeypatch):
-    monkeypatch.setattr(pool, "END_S", 10_000.0)  # in which it would not
+    monkeypatch.setattr(pool, "END_S", 10_000.0)  # the driver would not end in this time
     there = to("leaves")
     why_lost(there, EMPTY)
     assert why_lost(there, FULL) == "the Ray cluster leaves is gone"
@@ -122,7 +122,7 @@ def test_stop_loses_groups_now_and_later(to):
         future.result(PATIENCE_S)
     before = there._pool
     assert why_lost(there, FULL) == "the run was stopped"
-    assert there._pool is before, "nobody connects again"
+    assert there._pool is before, "the executor does not reconnect"
 
 
 def test_stop_during_a_reconnection_stops_the_new_pool(to, monkeypatch):
@@ -139,7 +139,7 @@ def test_stop_during_a_reconnection_stops_the_new_pool(to, monkeypatch):
     assert why_lost(there, FULL) == "the run was stopped"
 
 
-def no_room(*args: object, **given: object) -> None:
+def no_process(*args: object, **given: object) -> None:
     raise OSError(EAGAIN, "Resource temporarily unavailable")
 
 
@@ -150,7 +150,7 @@ NOT_STARTED = (
 
 
 def test_a_driver_that_cannot_start_is_one_error_sentence(to, monkeypatch):
-    monkeypatch.setattr(pool.subprocess, "Popen", no_room)
+    monkeypatch.setattr(pool.subprocess, "Popen", no_process)
     with pytest.raises(UserError) as caught:
         to("breaks")
     assert str(caught.value) == NOT_STARTED
@@ -160,7 +160,7 @@ def test_a_driver_that_cannot_restart_loses_the_group_and_is_retried(to, monkeyp
     there = to("breaks")
     why_lost(there, EMPTY)
     with monkeypatch.context() as patch:
-        patch.setattr(pool.subprocess, "Popen", no_room)
+        patch.setattr(pool.subprocess, "Popen", no_process)
         for _ in range(2):
             assert why_lost(there, FULL) == NOT_STARTED
     there.submit(FULL)

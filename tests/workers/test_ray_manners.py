@@ -1,5 +1,4 @@
-"""What a run says, refuses and checks before it connects to a Ray cluster, and that it does not wait for it when it is
-stopped."""
+"""Warnings, refusals and checks of a run before it connects to a Ray cluster, and its stop without waiting."""
 
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -29,7 +28,7 @@ ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 
 
 class Hangs:
-    """Other machines of which nothing comes back."""
+    """Other machines that never return a result."""
 
     def __init__(self) -> None:
         self.is_waited_for = Event()
@@ -77,7 +76,7 @@ def test_a_stopped_server_does_not_wait_for_other_machines(monkeypatch):
     for staleness in (0, 1):
         rows = numbers(1, 123, seed=staleness)
         compute.submit(ApplyCommand(round=Round(rows, ()), updates=(update(0, staleness),)))
-    assert elsewhere.is_waited_for.wait(60.0), "nothing was inverted"
+    assert elsewhere.is_waited_for.wait(60.0), "no group was inverted"
     compute.close()
     assert not compute.is_alive()
     assert isinstance(letters[-1], Applied)

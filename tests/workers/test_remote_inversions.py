@@ -1,4 +1,4 @@
-"""Inversions on other machines: the groups that are sent, waited for, counted and cancelled."""
+"""Inversions on other machines: sent, awaited, counted and cancelled groups."""
 
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -16,13 +16,13 @@ from unstale.errors import WorkerLostError
 ITERATIONS = 6
 TEN = tuple(received(client_id, staleness=1 + client_id % 3) for client_id in range(10))
 AGAIN = tuple(received(client_id, base_version=1, staleness=2) for client_id in range(5, 15))
-"""Half of them go on from where they were, with fewer iterations."""
+"""Half of them start from their last result, with fewer iterations."""
 
 
 class SimulatedMachines:
-    """Other machines, in this process: they compute when a round waits for them.
+    """Other machines, simulated in this process: they compute when a round waits for them.
 
-    lost: why all groups are lost, None for no loss. slow: no group ends in time. seconds: that each group takes.
+    lost: reason for the loss of all groups, None for no loss. slow: no group ends in time. seconds: per group.
     """
 
     def __init__(self, *, lost: str | None = None, slow: bool = False, seconds: float = 1.5, **given) -> None:
@@ -73,7 +73,7 @@ class GroupFuture(Future):
 
 @pytest.fixture(autouse=True)
 def waited(monkeypatch) -> list[tuple[list[int], float | None]]:
-    """Numbers of the groups that were waited for, and for how long, of each wait."""
+    """Group numbers and time limit of each wait."""
     waits = []
 
     def simulated_wait(futures: list[GroupFuture], longest_s: float | None):
@@ -189,7 +189,7 @@ def test_an_overdue_group_is_cancelled(waited):
     assert elsewhere.cancelled == [0]
     elsewhere.slow = False
     assert subject.make(stale_round(TEN[2]))["estimates"][0]["iterations"] == ITERATIONS
-    assert waited[-1][0] == [1], "nothing else is left there"
+    assert waited[-1][0] == [1], "no other group is left"
 
 
 def test_a_group_that_its_round_does_not_invert_is_cancelled():
@@ -250,7 +250,7 @@ def test_seconds_waited_without_a_result_count(of, monkeypatch):
     monkeypatch.setattr(remote_inversion, "wait", for_four_seconds)
     spent_s = [subject.make(stale_round(TEN[place]))["spent"][1] for place in range(3)]
     assert spent_s == [4.0, 8.0, 8.0]
-    assert len(elsewhere.groups) == 2, "the seconds of the run are over"
+    assert len(elsewhere.groups) == 2, "the run's seconds are used up"
 
 
 def test_a_lost_inversion_is_compensated_to_first_order():
@@ -294,6 +294,6 @@ def test_a_group_that_cannot_be_loaded_remotely_falls_back(monkeypatch):
         return unpack(group, net, device)
 
     monkeypatch.setattr(remote_inversion, "_unpacked", too_large)
-    elsewhere.device = torch.device("cpu", 0)  # another one than where the group lies
+    elsewhere.device = torch.device("cpu", 0)  # another device than the group's
     result = inverting(elsewhere).make(stale_round(*TEN[:2]))
     assert (result["fallbacks"], result["spent"][0]) == ({"memory": 2}, 0)
