@@ -122,7 +122,7 @@ class Canvas:
         axes.set_xticks(ticks, [clock_time(at_s, with_seconds=step_s < 60) for at_s in ticks])
 
     def save(self, path: Path) -> None:
-        """As a PNG of 256 colours, which is a third of the size."""
+        """Save a PNG of 256 colours, which has a third of the size."""
         picture = io.BytesIO()
         self._figure.savefig(picture, format="png", dpi=DOTS_PER_INCH)
         image = Image.open(picture).convert("RGB")
@@ -131,5 +131,5 @@ class Canvas:
 
 
 def clock_time(at_s: float, *, with_seconds: bool) -> str:
-    """Of the day, UTC."""
+    """Time of the day, UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S" if with_seconds else "%H:%M")
