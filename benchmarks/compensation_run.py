@@ -83,17 +83,17 @@ def run(method: str, seed: int, options: argparse.Namespace) -> Run:
             measured = database.execute(
                 "SELECT version, accuracy, class_accuracy FROM evaluations ORDER BY version"
             ).fetchall()
-            told = database.execute(
+            fetched = database.execute(
                 "SELECT version, compensation FROM rounds WHERE compensation IS NOT NULL"
             ).fetchall()
         database.close()
     methods: dict[str, int] = {}
     errors: dict[str, list[tuple[int, float, float]]] = {}
-    for version, text in told:
-        said = json.loads(text)
-        for update in said["updates"]:
+    for version, text in fetched:
+        fields = json.loads(text)
+        for update in fields["updates"]:
             methods[update["method"]] = methods.get(update["method"], 0) + 1
-        for error in said["errors"]:
+        for error in fields["errors"]:
             errors.setdefault(error["method"], []).append((version, error["l1"], error["cosine"]))
     return Run(
         method=method,
@@ -172,16 +172,16 @@ def draw(runs: Sequence[Run], file: Path) -> None:
 
 def draw_errors(runs: Sequence[Run], file: Path) -> None:
     """Draw errors of the estimates of `auto` and of the unchanged updates over rounds, in its first run."""
-    told = next((one.errors for one in runs if one.method == "auto" and one.errors), None)
-    if told is None:
+    fetched = next((one.errors for one in runs if one.method == "auto" and one.errors), None)
+    if fetched is None:
         return
-    rounds = sorted({version for found in told.values() for version, _, _ in found})
+    rounds = sorted({version for found in fetched.values() for version, _, _ in found})
     l1, cosine = (
         {
             method: np.array(
                 [fmean([one[measure] for one in found if one[0] == version] or [nan]) for version in rounds]
             )
-            for method, found in told.items()
+            for method, found in fetched.items()
         }
         for measure in (1, 2)
     )

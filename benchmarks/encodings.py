@@ -123,7 +123,7 @@ def of_runs(seeds: int, rounds: int) -> str:
     for name, way in RUNS.items():
         early, late = [], []
         for seed in range(seeds):
-            told: dict[int, float] = {}
+            accuracies: dict[int, float] = {}
             settings = Settings(
                 seed=seed,
                 device="cpu",
@@ -132,9 +132,9 @@ def of_runs(seeds: int, rounds: int) -> str:
                 encoding=way,
                 simulation={"backend": "loop"},
             )
-            simulation(settings, on_progress=lambda now: told.update({now.version: now.accuracy})).run()  # noqa: B023
-            early.append(told[rounds // 5])
-            late.append(told[rounds])
+            simulation(settings, on_progress=lambda now: accuracies.update({now.version: now.accuracy})).run()  # noqa: B023
+            early.append(accuracies[rounds // 5])
+            late.append(accuracies[rounds])
         rows.append((name, *(report.median_and_spread(found, ".4f") for found in (early, late))))
     return report.table(("run", f"after {rounds // 5} rounds", f"after {rounds} rounds"), rows)
 

@@ -72,10 +72,10 @@ def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
 def _said_s(lines: IO[str], started_s: float, **expected: Any) -> float:
     """Time until the server prints a JSON line with these fields."""
     for line in lines:
-        said = json.loads(line)
-        if all(said.get(field) == value for field, value in expected.items()):
+        fields = json.loads(line)
+        if all(fields.get(field) == value for field, value in expected.items()):
             return time.perf_counter() - started_s
-    raise AssertionError(f"the server ended before it said {expected}")
+    raise AssertionError(f"the server ended before it printed {expected}")
 
 
 def markdown(figures: dict[str, list[float]]) -> str:

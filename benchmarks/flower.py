@@ -126,14 +126,14 @@ def _turn(command: Sequence[str], folder: Path) -> Turn:
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    applied_s = said["applied_s"]
+    fields = json.loads(done.stdout.splitlines()[-1])
+    applied_s = fields["applied_s"]
     timed_s = applied_s[-1] - applied_s[ROUNDS_BEFORE - 1]
     return Turn(
         rounds_per_s=(len(applied_s) - ROUNDS_BEFORE) / timed_s,
         first_s=applied_s[0] - started_s,
-        accuracy=said["accuracy"],
-        loss=said["loss"],
+        accuracy=fields["accuracy"],
+        loss=fields["loss"],
     )
 
 

@@ -239,8 +239,8 @@ def table(files: Sequence[Path]) -> str:
     return "\n\n".join(parts)
 
 
-def _mib(told: dict[str, Any]) -> str:
-    return f"{told['peak_bytes'] / 2**20:,.0f} MiB, {told['before_bytes'] / 2**20:,.0f} of them before"
+def _mib(line: dict[str, Any]) -> str:
+    return f"{line['peak_bytes'] / 2**20:,.0f} MiB, {line['before_bytes'] / 2**20:,.0f} of them before"
 
 
 def _spread(values: Sequence[float], spec: str) -> str:

@@ -43,8 +43,8 @@ def description(command: str) -> str:
 
 def _build() -> str:
     """Build of Python: profile-guided builds are a fifth to a third faster."""
-    told = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    return "optimised with profiles" if "--enable-optimizations" in told else "not optimised with profiles"
+    flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    return "optimised with profiles" if "--enable-optimizations" in flags else "not optimised with profiles"
 
 
 def memory_bytes() -> int:

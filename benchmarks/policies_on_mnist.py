@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return list(pool.map(one, cells(arguments.seeds)))
 
 
-def told(found: list[dict[str, Any]]) -> str:
+def markdown(found: list[dict[str, Any]]) -> str:
     """The table, best policies first, and a sentence on staleness."""
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for cell in found:
@@ -202,7 +202,7 @@ def main() -> None:
     print(
         f"# Policies in the K-async loop on MNIST\n\n{machine.description('python -m benchmarks.policies_on_mnist')}\n"
     )
-    print(told(found))
+    print(markdown(found))
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def _end_of(
     """Output of the server until its end. Raises RuntimeError when a process fails."""
     for _ in range(limit_s):
         try:
-            said, _ = server.communicate(timeout=1)
+            output, _ = server.communicate(timeout=1)
         except subprocess.TimeoutExpired:
-            said = None
+            output = None
         if any(process.poll() not in (None, 0) for process in (server, *clients)):
             break
-        if said is not None:
-            return said
+        if output is not None:
+            return output
     raise RuntimeError(f"the run did not end: {(folder / ERRORS).read_text()[-2000:]}")
 
 

@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two seeds, fewer rounds")
     parser.add_argument("--plot", type=Path, help="file for the histograms of seed 0")
-    parser.add_argument("--store", type=Path, help="file of what went through sockets, to go on from")
+    parser.add_argument("--store", type=Path, help="file of the results through sockets, to resume from")
     arguments = parser.parse_args()
     rows = run(arguments.quick, arguments.plot, arguments.store)
     headings = list(rows[0])

@@ -203,10 +203,10 @@ def _shares(settings: Settings, piece: Piece) -> dict[str, float]:
 def _ends_after_s(benchmark: str, *arguments: str) -> float:
     """Seconds from the start of a process to the `time.perf_counter` that it prints."""
     started_s = time.perf_counter()
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", *arguments], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return float(said) - started_s  # one clock for all processes of a machine
+    return float(printed) - started_s  # one clock for all processes of a machine
 
 
 def _until_first_round(settings: Settings) -> float:

@@ -95,7 +95,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _simulation(rounds: int, observe: Observer) -> Simulation:
-    told = CoordinatorSettings(
+    coordinator_settings = CoordinatorSettings(
         clients=CLIENTS,
         rounds=rounds,
         trigger=TriggerSettings(name="k-async", k=K),
@@ -109,7 +109,7 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
     device = Device(task=Exponential(distribution="exponential", mean_s=1.0))
     policy = create("fedavg", dimension=1, clients=CLIENTS, device="cpu")
     parts = Parts(
-        coordinator=Coordinator(told),
+        coordinator=Coordinator(coordinator_settings),
         learner=Learner(torch.zeros(1), policy, learning_rate=lambda _: 1.0, keep_versions=True),
         staging=Staging(1, K, blocks_max=CLIENTS // K + 2),
         clients=Clients(

@@ -99,10 +99,10 @@ def test_an_imported_result_is_not_computed_again(tmp_path: Path, capsys: pytest
     assert len(stand_in.calls(tmp_path)) == 3
     here, there = (tmp_path / store / "full/tiny.csv" for store in ("unstale-reproduction", "other"))
     assert there.read_bytes() == here.read_bytes()
-    told = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
-    assert told == {"event": "imported", "new": 0, "had": 3}
-    told = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
-    assert told == {"event": "exported", "results": 3, "file": "results.jsonl"}
+    parsed = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
+    assert parsed == {"event": "imported", "new": 0, "had": 3}
+    parsed = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
+    assert parsed == {"event": "exported", "results": 3, "file": "results.jsonl"}
 
 
 def test_an_export_without_a_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_page_shows_all_stored_results_after_a_partial_run(tmp_path: Path) -> 
 
 def test_a_failed_job_exits_with_1_and_prints_its_traceback(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
-    assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out
+    assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as instructed" in out
     assert "tiny: method=gamma, seed 0: failed: the data is not there; get it" in out
     assert err.count("Traceback (most recent call last)") == 1
     assert out.splitlines()[-3:] == [
@@ -160,25 +160,25 @@ def test_a_failed_job_exits_with_1_and_prints_its_traceback(tmp_path: Path) -> N
         WRITTEN,
     ]
     text = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
-    assert "ZeroDivisionError: as it was told" in text
+    assert "ZeroDivisionError: as instructed" in text
 
 
 def test_json_output_describes_a_run(tmp_path: Path) -> None:
     out, _ = ran(
         tmp_path, "beta=fails", "--seeds", "1", "--cells", "method=alpha,beta", "--device", "cpu", "--json", code=1
     )
-    told = facts(out)
-    assert told[0] == {
+    parsed = facts(out)
+    assert parsed[0] == {
         "event": "planned", "presets": ["tiny"], "jobs": 2, "seeds": 1, "scale": "full size", "lost": [], "data": {},
-        "device": "cpu", "by": told[0]["by"],
+        "device": "cpu", "by": parsed[0]["by"],
     }  # fmt: skip
-    by_event = {one["event"]: one for one in told}
+    by_event = {one["event"]: one for one in parsed}
     assert by_event["finished"]["cell"] == "method=alpha"
     assert by_event["finished"]["accuracy"] == 0.0
-    assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as it was told\n")
+    assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as instructed\n")
     assert by_event["standing"]["counts"] == {"jobs": 2, "before": 0, "done": 1, "failed": 1}
-    assert told[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
-    assert told[-2] == {
+    assert parsed[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
+    assert parsed[-2] == {
         "event": "ended", "jobs": 2, "before": 0, "done": 1, "failed": 1, "left": 0, "stopped": False,
     }  # fmt: skip
 
@@ -216,17 +216,17 @@ def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path)
     images = {f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()}
     np.savez(tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()})
     smaller = ["--scale-rounds", "0.0008", "--scale-clients", "0.1", "--cells", "beta=IID method=FedAvg"]
-    told = facts(
+    parsed = facts(
         ran(
             tmp_path, "", *smaller, "--data", "cifar10=mine.npz", "--seeds", "1", "--device", "cpu", "--json",
             preset="fh-t2",
         )[0]
     )  # fmt: skip
-    assert told[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
-    assert told[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
-    (lost,) = told[0]["lost"]
+    assert parsed[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
+    assert parsed[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
+    (lost,) = parsed[0]["lost"]
     assert lost.startswith("A round has 1 update here, 10 at full size: how a policy weighs ")
-    (finished,) = (one for one in told if one["event"] == "finished")
+    (finished,) = (one for one in parsed if one["event"] == "finished")
     assert finished["cell"] == "beta=IID method=FedAvg"
     assert len(finished["model_digest"]) == 64
     assert 0 <= finished["accuracy"] <= 1
@@ -319,27 +319,27 @@ def test_the_duration_of_a_seed_is_estimated_from_the_store(capsys: pytest.Captu
     listed = {one["name"]: one for one in json.loads(printed(capsys, "list", "--json"))}
     assert listed["tiny"]["seconds_of_a_seed"] == 60.0, "three cells"
     assert listed["fh-t2"]["seconds_of_a_seed"] is None
-    said = printed(capsys, "list")
-    assert "a seed takes" in said
-    assert [line.split()[-2:] for line in said.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
+    output = printed(capsys, "list")
+    assert "a seed takes" in output
+    assert [line.split()[-2:] for line in output.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
 
 
 def test_show_prints_own_choices_and_published_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(capsys, "show", "tiny")
-    assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
-    assert "  clients: 30 (ours, [P]). It is small.\n" in said
-    assert "  rounds: 7 (paper)\n" in said
-    assert said.count("  50.0") == 3
-    told = json.loads(printed(capsys, "show", "tiny", "--json"))
-    assert told["cells"][0]["labels"] == {"method": "alpha"}
-    assert told["cells"][0]["settings"] == {"clients": 30, "rounds": 7, "policy.name": "fedavg"}
-    assert told["cells"][0]["published"] == {"final accuracy": {"value": 0.5, "text": "50.0"}}
-    assert [(one["key"], one["ours"]) for one in told["sources"]] == [("rounds", False), ("clients", True)]
+    output = printed(capsys, "show", "tiny")
+    assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in output
+    assert "  clients: 30 (ours, [P]). It is small.\n" in output
+    assert "  rounds: 7 (paper)\n" in output
+    assert output.count("  50.0") == 3
+    parsed = json.loads(printed(capsys, "show", "tiny", "--json"))
+    assert parsed["cells"][0]["labels"] == {"method": "alpha"}
+    assert parsed["cells"][0]["settings"] == {"clients": 30, "rounds": 7, "policy.name": "fedavg"}
+    assert parsed["cells"][0]["published"] == {"final accuracy": {"value": 0.5, "text": "50.0"}}
+    assert [(one["key"], one["ours"]) for one in parsed["sources"]] == [("rounds", False), ("clients", True)]
 
 
 def test_settings_are_shown_by_the_axis_that_determines_them(capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(capsys, "show", "fh-t2")
-    shared, by_method, by_beta, *_ = said.split("\nBy ")
+    output = printed(capsys, "show", "fh-t2")
+    shared, by_method, by_beta, *_ = output.split("\nBy ")
     assert "clients 1000, rounds 5000" in shared
     assert "  FedProx: policy.name fedprox" in by_method
     assert "partition" not in by_method
@@ -349,8 +349,8 @@ def test_settings_are_shown_by_the_axis_that_determines_them(capsys: pytest.Capt
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_can_be_shown(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    told = json.loads(printed(capsys, "show", name, "--json"))
-    said = printed(capsys, "show", name)
-    for cell in told["cells"]:
+    parsed = json.loads(printed(capsys, "show", name, "--json"))
+    output = printed(capsys, "show", name)
+    for cell in parsed["cells"]:
         for number in cell["published"].values():
-            assert number["text"] in said
+            assert number["text"] in output

@@ -80,9 +80,9 @@ def swept(folder: Path, *arguments: str, preset: str = "hilly", code: int = 0) -
 
 def found(text: str) -> dict[str, Any]:
     """Parse the last line of the --json output."""
-    told: dict[str, Any] = json.loads(text.splitlines()[-1])
-    assert told["event"] == "found"
-    return told
+    parsed: dict[str, Any] = json.loads(text.splitlines()[-1])
+    assert parsed["event"] == "found"
+    return parsed
 
 
 def test_a_sweep_prints_its_candidates_the_best_and_the_confidence(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_the_nearest_candidate_to_a_number_is_best(tmp_path: Path) -> None:
 
 def test_more_draws_continue_a_smaller_sweep(tmp_path: Path) -> None:
     over = ("--over", f"{RATE}=0.001..0.1", "--cells", "method=one")
-    said = swept(tmp_path, *over, "--random", "3")
-    assert said.startswith(
+    output = swept(tmp_path, *over, "--random", "3")
+    assert output.startswith(
         f"3 candidates, what is different in 3 draws with seed 0 of {RATE}: from 0.001 to 0.1, every factor as likely "
         "as another\n"
     )
@@ -147,7 +147,7 @@ def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
         tmp_path, "--over", f"{RATE}=0.01,2", "--cells", "method=one", "--data", "digits=mine.npz", "--scale-rounds",
         "0.5", "--out", "found.md", "--store", "kept", code=1,
     )  # fmt: skip
-    assert "failed: ZeroDivisionError: as it was told" in out
+    assert "failed: ZeroDivisionError: as instructed" in out
     text = (tmp_path / "found.md").read_text().replace("\\", "")
     assert text.startswith(f"# hilly: a search over {RATE}\n\nFedHist, Table 0: two hills\n")
     for sentence in (
@@ -219,14 +219,14 @@ def test_a_real_search_reports_the_results_of_its_runs(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "mine.npz", x_train=images[:240], y_train=labels[:240], x_test=images[240:], y_test=labels[240:]
     )  # fmt: skip
-    told = found(
+    parsed = found(
         swept(
             tmp_path, "--over", f"{RATE}=0.001,0.1", "--over", "training.steps=1,4", "--data", "digits=mine.npz",
             "--validation", "0.2", "--json", preset="small",
         )
     )  # fmt: skip
-    assert [one["cells"] for one in told["groups"]] == [["method=fedavg"], ["method=dynsgd"]]
-    for group, cell in zip(told["groups"], small().cells, strict=True):
+    assert [one["cells"] for one in parsed["groups"]] == [["method=fedavg"], ["method=dynsgd"]]
+    for group, cell in zip(parsed["groups"], small().cells, strict=True):
         means = [one["mean"] for one in group["candidates"]]
         assert means == sorted(means, reverse=True)
         assert len(means) == 4

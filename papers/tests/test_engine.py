@@ -21,7 +21,7 @@ from unstale.errors import UserError
 from unstale.workers.pool import Pool
 from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s
-from unstale_papers.engine import TELL_S, Counts, Engine, Progress
+from unstale_papers.engine import REPORT_S, Counts, Engine, Progress
 from unstale_papers.jobs import Job, Place, jobs
 from unstale_papers.preset import Preset
 from unstale_papers.record import Record
@@ -106,7 +106,7 @@ def test_every_cell_and_seed_is_computed_once_and_stored(tmp_path: Path) -> None
 def test_progress_is_reported_while_workers_send_messages_continuously(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minutes = itertools.count(0.0, TELL_S)
+    minutes = itertools.count(0.0, REPORT_S)
     monkeypatch.setattr("unstale_papers.engine.now_s", lambda: next(minutes))
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
     assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute passes at each message of a job"
@@ -139,7 +139,7 @@ def test_a_failure_is_stored_with_its_traceback_and_other_jobs_continue(tmp_path
     assert failure.traceback == seen.why["tiny: method=beta, seed 0"]
     assert failure.traceback.startswith("Traceback (most recent call last)")
     assert "stand_in.py" in failure.traceback
-    assert failure.traceback.endswith("ZeroDivisionError: as it was told\n")
+    assert failure.traceback.endswith("ZeroDivisionError: as instructed\n")
     assert len(seen.pids) == 1, "a process survives a job that fails"
     compute(tmp_path, wanted)
     assert stand_in.calls(tmp_path).count("beta 0") == 2, "the failed job is retried"
@@ -370,7 +370,7 @@ def test_a_ray_cluster_runs_jobs_and_a_killed_worker_loses_only_its_job(tmp_path
     counts, seen = compute(tmp_path, wanted, ray="local")
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
     assert len(seen.lost) == 1
-    assert seen.why["tiny: method=beta, seed 0"].endswith("ZeroDivisionError: as it was told\n")
+    assert seen.why["tiny: method=beta, seed 0"].endswith("ZeroDivisionError: as instructed\n")
     assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "alpha 0", "beta 0", "gamma 0"]
 
 

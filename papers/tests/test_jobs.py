@@ -43,8 +43,8 @@ def cell(**settings: Any) -> Cell:
 def test_the_job_digest_is_the_digest_of_its_configuration() -> None:
     one = job()
     assert one.digest == sha256(one.configuration.encode()).hexdigest()
-    said = json.loads(one.configuration)
-    assert said == {
+    configuration = json.loads(one.configuration)
+    assert configuration == {
         "format": made.RECORD_FORMAT,
         "measurement": "stand-in",
         "options": {"folder": "/nowhere", "method": "alpha"},

@@ -105,11 +105,11 @@ def test_csv_has_every_number_exactly(found: Comparison, tmp_path: Path) -> None
     by_key = {(tuple(row[axis] for axis in axes), row["measure"]): row for row in rows}
     for (name, of), entry in found.entries.items():
         row = by_key[tuple(entry.cell.labels.get(axis, "") for axis in axes), of]
-        said = [row[column] for column in ("published", "mean", "std", "low", "high", "difference")]
+        texts = [row[column] for column in ("published", "mean", "std", "low", "high", "difference")]
         spread, number = entry.spread, entry.published
         known = (spread.mean, spread.std, spread.low, spread.high) if spread is not None else (None,) * 4
         expected = (None if number is None else number.value, *known, entry.difference)
-        assert [float(text) if text else None for text in said] == list(expected), name
+        assert [float(text) if text else None for text in texts] == list(expected), name
         assert row["published_text"] == ("" if number is None else number.text)
 
 
@@ -139,10 +139,10 @@ def _rows(made: document.Document) -> list[list[object]]:
 def test_printed_shares_are_shown_in_per_cent() -> None:
     """WKAFL prints 0.9728, FedHist 57.19, gradient inversion 72.6: all of them in a column of per cent."""
     entries = {name: comparison(name, range(1)).entries.values() for name in ("wk-t3", "fh-t1", "gi-t3")}
-    said = {name: {printed(entry) for entry in of} for name, of in entries.items()}
-    assert {"97.28", "0.0060"} <= said["wk-t3"]
-    assert "57.19" in said["fh-t1"]
-    assert {"72.6", "720"} <= said["gi-t3"]
+    texts = {name: {printed(entry) for entry in of} for name, of in entries.items()}
+    assert {"97.28", "0.0060"} <= texts["wk-t3"]
+    assert "57.19" in texts["fh-t1"]
+    assert {"72.6", "720"} <= texts["gi-t3"]
 
 
 def test_p_values_have_no_difference() -> None:
@@ -162,7 +162,7 @@ def test_a_single_printed_method_has_no_ranking() -> None:
 # Missing results
 
 MOON, REFL = "beta=0.3 method=MOON", "beta=IID method=REFL"
-TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: as | it was told\n"
+TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: as | instructed\n"
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_missing_cells_and_seeds_are_marked_as_missing_and_not_zero(partial: Pat
     refl = [row for row in seeds if row["beta"] == "IID" and row["method"] == "REFL"]
     assert [(row["seed"], bool(row["value"]), row["why_not"]) for row in refl[:3]] == [
         ("0", True, ""),
-        ("1", False, "ZeroDivisionError: as | it was told"),
+        ("1", False, "ZeroDivisionError: as | instructed"),
         ("2", False, "not run"),
     ]
     rows = rows_of_csv(partial / "fh-t2.csv")
@@ -206,7 +206,7 @@ def test_failed_and_incomplete_results_are_listed_at_the_top(partial: Path) -> N
         top = (partial / name).read_text(encoding="utf-8").replace("\\", "").partition("Published and measured")[0]
         top += (partial / name).read_text(encoding="utf-8").replace("\\", "")[:20_000]
         assert "67 of 72 runs (cells times seeds) are done, 1 failed, 4 were not run" in top
-        assert f"{REFL} with seed 1: ZeroDivisionError: as | it was told" in top
+        assert f"{REFL} with seed 1: ZeroDivisionError: as | instructed" in top
         assert ABOUT[0] in top
 
 

@@ -124,8 +124,8 @@ def test_only_the_holders_of_the_tenth_class_are_slow(beta: float, tmp_path: Pat
     counts_NC = label_counts(shares, labels_n, 10)
     file = tmp_path / "slow.yaml"
     file.write_text(SLOW_HOLDERS)
-    told = Settings(clients=settings.clients, scenario={"name": str(file)})
-    devices = conditions(told, of=Held(counts_NC)).devices
+    with_scenario = Settings(clients=settings.clients, scenario={"name": str(file)})
+    devices = conditions(with_scenario, of=Held(counts_NC)).devices
     ordinary = conditions(
         Settings(clients=settings.clients, scenario={"name": "exponential"}), of=Held(counts_NC)
     ).devices

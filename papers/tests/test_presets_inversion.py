@@ -180,7 +180,7 @@ def test_less_data_reduces_each_clients_share_of_an_unreduced_data_set() -> None
 
 
 def test_inversion_is_compared_with_both_other_methods_as_printed() -> None:
-    """Of the last rows of Tables 3 and 5: 800 / 580 and 820 / 440 times as fast, 77.7 - 73.7 and 60.2 - 40.7 ahead."""
+    """The last rows of Tables 3 and 5: 800 / 580 and 820 / 440 times as fast, 77.7 - 73.7 and 60.2 - 40.7 ahead."""
     for preset, measure, method, at_least in (
         (gi_t3(), TIME, "direct", 800 / 580),
         (gi_t5(), TIME, "first order", 820 / 440),

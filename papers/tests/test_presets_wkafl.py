@@ -70,7 +70,7 @@ def test_both_tables_share_the_runs_with_one_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "constants"),
     [
         ("CIFAR-10", (8, 0.0005, 70, 5, 50, 0.01, 3500, 10000, 100, "lenet_cifar", 5000)),
         ("EMNIST-MNIST", (4, 0.005, 100, 10, 10, 0.1, 1000, 5000, 50, "emnist_cnn", 6000)),
@@ -78,11 +78,11 @@ def test_both_tables_share_the_runs_with_one_label() -> None:
         ("CelebA", (4, 0.0001, 500, 5, 20, 0.05, 1000, 5000, 100, "celeba_cnn", None)),
     ],
 )
-def test_constants_are_those_of_the_released_code(data: str, said: tuple[object, ...]) -> None:
+def test_constants_are_those_of_the_released_code(data: str, constants: tuple[object, ...]) -> None:
     preset = wk_f5() if data in ("CelebA", "EMNIST-ByClass") else wk_t3()
     cell = next(cell for cell in preset.cells if cell.labels["data"] == data and cell.labels["method"] == "WKAFL")
     settings, own = cell.settings, cell.settings.policy.settings
-    assert said == (
+    assert constants == (
         settings.training.batch_size,
         settings.training.learning_rate,
         own["clip_bound"],
@@ -114,9 +114,9 @@ def test_rates_depend_on_data_and_method() -> None:
 @pytest.mark.parametrize("make", [wk_t2, wk_t3, wk_f6])
 def test_each_method_s_rate_has_a_source(make: Callable[[], Preset]) -> None:
     preset = make()
-    said = " ".join(one.key for one in preset.sources if one.key.startswith("training.learning_rate of"))
+    text = " ".join(one.key for one in preset.sources if one.key.startswith("training.learning_rate of"))
     methods = {cell.labels["method"] for cell in preset.cells} - {"WKAFL"}
-    assert all(method in said for method in methods)
+    assert all(method in text for method in methods)
     assert any(one.key == "training.learning_rate" and one.tag == "R:WK" for one in preset.sources)
 
 

@@ -37,14 +37,14 @@ sources:
 
 def paper(**changes: Any) -> Paper:
     """Read the text with other values at dotted keys, with `__` for a dot."""
-    said = yaml.safe_load(TEXT)
+    parsed = yaml.safe_load(TEXT)
     for key, value in changes.items():
         *path, last = key.split("__")
-        section = said
+        section = parsed
         for part in path:
             section = section[int(part) if part.isdigit() else part]
         section[last] = value
-    return Paper.model_validate(said)
+    return Paper.model_validate(parsed)
 
 
 def test_each_word_of_a_row_belongs_to_its_printed_column() -> None:

@@ -66,15 +66,15 @@ def _cut(line: str) -> str:
 
 
 def _moved(line: str) -> str:
-    said = json.loads(line)
-    said["configuration"]["settings"] = {}
-    return json.dumps(said)
+    fields = json.loads(line)
+    fields["configuration"]["settings"] = {}
+    return json.dumps(fields)
 
 
 def _bent(line: str) -> str:
-    said = json.loads(line)
-    said["record"]["accuracy_E"] = "much"
-    return json.dumps(said)
+    fields = json.loads(line)
+    fields["record"]["accuracy_E"] = "much"
+    return json.dumps(fields)
 
 
 def _nameless(line: str) -> str:

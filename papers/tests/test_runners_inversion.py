@@ -139,10 +139,10 @@ def test_reconstructing_the_clients_own_examples_gives_zero_loss(settings: Setti
 def test_the_loss_is_recorded_before_each_iteration_and_after_the_last(settings: Settings) -> None:
     run = played(settings, [ROUNDS])
     update = run.update(run.late_client(), ROUNDS, task=0)
-    told: list[float] = []
-    one, losses = inverted(run.inverting(), update, on_iteration=told.append)
+    result: list[float] = []
+    one, losses = inverted(run.inverting(), update, on_iteration=result.append)
     assert len(losses) == 12 + 1
-    assert told == pytest.approx([done / 12 for done in range(1, 13)])
+    assert result == pytest.approx([done / 12 for done in range(1, 13)])
     assert len(one.now) == ceil(update.num_examples / 2)
     assert losses[-1] < losses[0]
 
@@ -171,7 +171,7 @@ def test_a_long_curve_is_stored_as_few_points_with_both_ends() -> None:
 
 def test_the_error_of_a_stale_update_is_its_distance_from_the_true_one(settings: Settings) -> None:
     plain = with_compensator(settings, "none")
-    told = found("staleness errors", plain, staleness=[0, 3, 60])
+    result = found("staleness errors", plain, staleness=[0, 3, 60])
     run = played(plain, [ROUNDS - 3, ROUNDS])
     distances, angles = [], []
     for client in run.late():
@@ -180,16 +180,16 @@ def test_the_error_of_a_stale_update_is_its_distance_from_the_true_one(settings:
         )
         distances.append(float((stale_d - true_d).abs().sum()))
         angles.append(1 - float(stale_d @ true_d / (stale_d.norm() * true_d.norm())))
-    assert told["L1 error at 3"] == pytest.approx(np.mean(distances))
-    assert told["cosine error at 3"] == pytest.approx(np.mean(angles), abs=1e-9)
-    assert told["L1 error at 0"] == 0
-    assert told["cosine error at 0"] == pytest.approx(0, abs=1e-9)
+    assert result["L1 error at 3"] == pytest.approx(np.mean(distances))
+    assert result["cosine error at 3"] == pytest.approx(np.mean(angles), abs=1e-9)
+    assert result["L1 error at 0"] == 0
+    assert result["cosine error at 0"] == pytest.approx(0, abs=1e-9)
 
 
 def test_staleness_is_at_most_the_age_of_the_run(settings: Settings) -> None:
-    told = found("staleness errors", with_compensator(settings, "none"), staleness=[0, 20, 60])
-    assert [x for x, _ in told["curves"]["L1 error"]["points"]] == [0, ROUNDS]
-    assert "L1 error at 60" not in told
+    result = found("staleness errors", with_compensator(settings, "none"), staleness=[0, 20, 60])
+    assert [x for x, _ in result["curves"]["L1 error"]["points"]] == [0, ROUNDS]
+    assert "L1 error at 60" not in result
 
 
 def test_only_stale_updates_are_estimated(settings: Settings) -> None:
@@ -205,7 +205,7 @@ def test_only_stale_updates_are_estimated(settings: Settings) -> None:
 
 
 def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge(settings: Settings) -> None:
-    told = found("loss surface", settings, examples="own")
+    result = found("loss surface", settings, examples="own")
     run = played(settings, [ROUNDS])
     client = run.late_client()
     inputs_nX, labels_n = run.context.trainer.examples(client)
@@ -216,13 +216,13 @@ def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge
         return evaluate(run.context.model, model_d, inputs_nX, labels_n, 10).loss
 
     middle = PLACES // 2
-    rows = np.array(told["surface"])
+    rows = np.array(result["surface"])
     assert rows.shape == (PLACES, PLACES)
     assert rows[middle, middle] == pytest.approx(loss(here_d), rel=1e-5)
     assert rows[middle, -1] == pytest.approx(loss(here_d - update.vector_d * update.local_rate), rel=1e-5)
-    assert rows[middle, -1] < rows[middle, middle] == told["loss at the model"]
-    assert told["likeness of loss surface"] == pytest.approx(1.0)
-    points = told["curves"]["loss along the update"]["points"]
+    assert rows[middle, -1] < rows[middle, middle] == result["loss at the model"]
+    assert result["likeness of loss surface"] == pytest.approx(1.0)
+    points = result["curves"]["loss along the update"]["points"]
     assert [points[0][0], points[-1][0]] == [-1.0, 1.0]
     assert [y for _, y in points] == rows[middle].tolist()
 
@@ -282,11 +282,11 @@ def test_examples_of_a_class_without_replacements_stay() -> None:
 
 
 def test_a_warm_start_is_compared_with_a_start_from_noise(settings: Settings) -> None:
-    told = found("warm start", settings, changed=0.5)
-    warm, cold = (dict(told["curves"][f"{name} loss"]["points"]) for name in ("warm", "cold"))
+    result = found("warm start", settings, changed=0.5)
+    warm, cold = (dict(result["curves"][f"{name} loss"]["points"]) for name in ("warm", "cold"))
     assert max(warm) == max(cold) == 12
-    assert told["iterations saved"] == saved(told["cold iterations"], told["warm iterations"])
-    assert cold[told["cold iterations"]] <= 1.05 * cold[12]
+    assert result["iterations saved"] == saved(result["cold iterations"], result["warm iterations"])
+    assert cold[result["cold iterations"]] <= 1.05 * cold[12]
 
 
 def test_an_inversion_starts_from_the_clients_last_result(settings: Settings) -> None:
@@ -306,8 +306,8 @@ def test_an_inversion_starts_from_the_clients_last_result(settings: Settings) ->
 
 
 def test_reconstructed_examples_are_compared_with_own_and_other_clients_examples(settings: Settings) -> None:
-    told = found("nearest", settings)
-    assert {"PSNR to own examples", "PSNR to others' examples", "SSIM to own examples"} <= set(told)
-    assert all(0 < told[f"PSNR to {whose} examples"] < 100 for whose in ("own", "others'"))
-    has_lpips = {"LPIPS to own examples", "LPIPS to others' examples"} <= set(told)
-    assert has_lpips or "LPIPS is left out" in told["notes"][0]
+    result = found("nearest", settings)
+    assert {"PSNR to own examples", "PSNR to others' examples", "SSIM to own examples"} <= set(result)
+    assert all(0 < result[f"PSNR to {whose} examples"] < 100 for whose in ("own", "others'"))
+    has_lpips = {"LPIPS to own examples", "LPIPS to others' examples"} <= set(result)
+    assert has_lpips or "LPIPS is left out" in result["notes"][0]

@@ -97,10 +97,10 @@ def test_a_silent_client_keeps_its_first_update_and_changes_the_values() -> None
 
 
 def test_progress_goes_from_0_to_1() -> None:
-    told: list[float] = []
-    measure("Shapley", SETTINGS, {"silent": 1}, on_progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    shares: list[float] = []
+    measure("Shapley", SETTINGS, {"silent": 1}, on_progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 def test_too_many_clients_are_refused() -> None:

@@ -143,10 +143,10 @@ def test_the_examples_per_client_scale_and_the_data_set_does_not(clients: float,
 def test_rounds_of_few_updates_are_noted() -> None:
     asked = [cell(clients=1000, trigger={"name": "k-async", "k": 10})] * 2
     assert lost(asked, Scale(clients=0.5)) == []
-    (said,) = lost(asked, Scale(clients=0.4))
-    assert said.startswith("A round has 4 updates here, 10 at full size")
-    (said,) = lost(asked, Scale.of(0.01))
-    assert said.startswith("A round has 1 update here") and "DynSGD, REFL and TWAFL are FedAvg" in said
+    (note,) = lost(asked, Scale(clients=0.4))
+    assert note.startswith("A round has 4 updates here, 10 at full size")
+    (note,) = lost(asked, Scale.of(0.01))
+    assert note.startswith("A round has 1 update here") and "DynSGD, REFL and TWAFL are FedAvg" in note
     assert lost([cell(trigger={"name": "k-async", "k": 3})], Scale(clients=1)) == []
     assert lost([cell(trigger={"name": "sync"})], Scale.of(0.01)) == []
 

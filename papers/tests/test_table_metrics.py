@@ -347,7 +347,7 @@ def test_numbers_are_shown_with_their_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("final acuracy", "unknown measure 'final acuracy'; did you mean 'final accuracy'?"),
         ("final accuracy of class five", "did you mean 'final accuracy of class"),
@@ -355,7 +355,7 @@ def test_numbers_are_shown_with_their_units() -> None:
         ("speedup to 101 %", "'speedup to 101 %' has a target of 101 %"),
     ],
 )
-def test_an_unknown_measure_is_one_error_sentence(name: str, told: str) -> None:
+def test_an_unknown_measure_is_one_error_sentence(name: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         measure(name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)

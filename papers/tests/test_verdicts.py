@@ -17,8 +17,8 @@ from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
 
 def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
     """The verdict on `A is more accurate` than all other cells."""
-    said = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
-    return verdict_of(preset(*map(cell, table), claims=(Claim(**said),)), runs(table))
+    claimed = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
+    return verdict_of(preset(*map(cell, table), claims=(Claim(**claimed),)), runs(table))
 
 
 def verdict_of(made: Preset, records: Records) -> Verdict:
@@ -210,14 +210,14 @@ def test_without_measurements_or_common_seeds_a_claim_is_undecided() -> None:
     assert none.why == "2 comparisons, none with a number on both sides."
     records = {(f"method={m}", seed): ends_with(0.5) for m, seed in (("A", 0), ("A", 1), ("B", 0), ("C", 1))}
     assert verdict_of(made, records).why == "2 comparisons, and no seed that has all of them."
-    nobody = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
-    made = preset(cell("method=A"), claims=(nobody,))
+    without_cells = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
+    made = preset(cell("method=A"), claims=(without_cells,))
     assert verdict_of(made, {}).why == "No cells of this preset are compared by it."
 
 
 def rounds_judged(ours: Record, theirs: Record, **claim: Any) -> Verdict:
-    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
-    made = preset(cell("method=A"), cell("method=B"), claims=(said,))
+    claimed = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(cell("method=A"), cell("method=B"), claims=(claimed,))
     return verdict_of(made, {("method=A", 0): ours, ("method=B", 0): theirs})
 
 
@@ -255,8 +255,8 @@ def reached_at(table: Mapping[str, list[int | None]]) -> Records:
 
 def fastest(table: Mapping[str, list[int | None]], **claim: Any) -> Verdict:
     """The verdict on `A reaches 40 % first`."""
-    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
-    made = preset(*(cell(f"method={method}") for method in table), claims=(said,))
+    claimed = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(*(cell(f"method={method}") for method in table), claims=(claimed,))
     return verdict_of(made, reached_at(table))
 
 

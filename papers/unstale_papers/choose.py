@@ -54,13 +54,13 @@ class Difference:
 
 def common(cells: Sequence[Cell]) -> dict[str, Any]:
     """Non-default settings that all cells share, by key."""
-    every = [_said(cell) for cell in cells]
+    every = [_set_values(cell) for cell in cells]
     return {key: value for key, value in every[0].items() if all(one.get(key, ...) == value for one in every)}
 
 
 def differences(cells: Sequence[Cell]) -> list[Difference]:
     """Settings in which cells differ, grouped by the fewest axes that determine them."""
-    every = [_said(cell) for cell in cells]
+    every = [_set_values(cell) for cell in cells]
     keys = [key for key in dict.fromkeys(key for one in every for key in one) if key not in common(cells)]
     by_axes: dict[tuple[str, ...], list[str]] = {}
     for key in keys:
@@ -115,22 +115,22 @@ def _matches(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(cell.labels.get(axis) in labels for axis, labels in wanted.items())
 
 
-def _said(cell: Cell) -> dict[str, Any]:
+def _set_values(cell: Cell) -> dict[str, Any]:
     """Non-default settings of a cell by key, with each setting of its parts and its measurement."""
-    said: dict[str, Any] = {}
+    set_values: dict[str, Any] = {}
     for key, value in values(cell.settings).items():
-        said |= {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
-    said["measurement"] = cell.measurement
-    said |= {f"measurement.{name}": value for name, value in cell.options.items()}
+        set_values |= {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
+    set_values["measurement"] = cell.measurement
+    set_values |= {f"measurement.{name}": value for name, value in cell.options.items()}
     if cell.scenario is not None:
-        said["scenario"] = " ".join(cell.scenario.split())
-    return said
+        set_values["scenario"] = " ".join(cell.scenario.split())
+    return set_values
 
 
-def _value(said: Mapping[str, Any], key: str) -> Any:
+def _value(set_values: Mapping[str, Any], key: str) -> Any:
     """The value of a key that another cell sets."""
-    if key in said or key not in KEYS or KEYS[key].default is None:
-        return said.get(key, _ABSENT)
+    if key in set_values or key not in KEYS or KEYS[key].default is None:
+        return set_values.get(key, _ABSENT)
     return KEYS[key].default
 
 

@@ -44,13 +44,13 @@ class Durations:
 @lru_cache(maxsize=10_000)  # every estimate of the time left asks for each
 def _sizes(configuration: str) -> tuple[str, str]:
     """The exact size and the approximate one."""
-    said: dict[str, Any] = json.loads(configuration)
-    settings: dict[str, Any] = said["settings"]
+    parsed: dict[str, Any] = json.loads(configuration)
+    settings: dict[str, Any] = parsed["settings"]
     exact = {key: value for key, value in settings.items() if key not in _WHICH_ONE}
     rough = {key: value for key, value in settings.items() if key in _SIZE}
-    work = {"measurement": said["measurement"], "options": said["options"]}
+    work = {"measurement": parsed["measurement"], "options": parsed["options"]}
     return (
-        json.dumps({**work, "scenario": said["scenario"], "settings": exact}, sort_keys=True),
+        json.dumps({**work, "scenario": parsed["scenario"], "settings": exact}, sort_keys=True),
         json.dumps({**work, "settings": rough, "is": "rough"}, sort_keys=True),
     )
 

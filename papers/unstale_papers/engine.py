@@ -21,7 +21,7 @@ from unstale_papers.record import Record
 from unstale_papers.store import Result, Store
 
 ATTEMPTS = 2  # another process may cause a kill; a job that ends two processes is the cause itself
-TELL_S = 60.0  # between two reports of progress
+REPORT_S = 60.0  # between two reports of progress
 SHARE_MIN = 0.05  # of a job, from which on its progress predicts its duration
 
 
@@ -101,7 +101,7 @@ class Engine:
         self._attempts: Counter[str] = Counter()
         self._durations = Durations(store.seconds())
         self._stopped = False
-        self._told_s = now_s()
+        self._reported_s = now_s()
         if first is not None:
             self._add(first)
 
@@ -178,9 +178,9 @@ class Engine:
     def _handle_event(self) -> None:
         """Wait for an event and handle it."""
         with suppress(queue.Empty):
-            self._events.get(timeout=TELL_S)()
-        if now_s() - self._told_s >= TELL_S:
-            self._tell()
+            self._events.get(timeout=REPORT_S)()
+        if now_s() - self._reported_s >= REPORT_S:
+            self._report()
 
     def _stop(self) -> None:
         self._stopped = True
@@ -219,7 +219,7 @@ class Engine:
                 self._fail(run.job, reply["traceback"])
             else:
                 self._keep(run.job, Result(**reply))
-        self._tell()
+        self._report()
 
     def _keep(self, job: Job, result: Result) -> None:
         self._store.keep(job, result)
@@ -240,8 +240,8 @@ class Engine:
         self._count["failed"] += 1
         self._watcher.failed(job, traceback)
 
-    def _tell(self) -> None:
-        self._told_s = now_s()
+    def _report(self) -> None:
+        self._reported_s = now_s()
         waiting = [self._durations.of(job.configuration) for job in self._waiting]
         at_a_time = sum(pool.capacity for pool in self._pools) or self._processes
         self._watcher.stands(

@@ -60,7 +60,7 @@ def _check_same(had: StoredResult, new: StoredResult, who: str) -> None:
 
 def _line(stored: StoredResult) -> str:
     result = stored.result
-    said = {
+    fields = {
         "name": stored.name,
         "digest": stored.digest,
         "finished": stored.finished,
@@ -70,7 +70,7 @@ def _line(stored: StoredResult) -> str:
         "configuration": json.loads(stored.configuration),
         "record": json.loads(result.record),
     }
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False) + "\n"
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def _kept(path: Path) -> Iterator[StoredResult]:
@@ -91,18 +91,18 @@ def _kept(path: Path) -> Iterator[StoredResult]:
 
 
 def _of_line(line: str) -> StoredResult:
-    said = json.loads(line)
-    configuration = canonical(said["configuration"])
-    record = Record.from_json(json.dumps(said["record"])).to_json()
-    if sha256(configuration.encode()).hexdigest() != said["digest"]:
+    fields = json.loads(line)
+    configuration = canonical(fields["configuration"])
+    record = Record.from_json(json.dumps(fields["record"])).to_json()
+    if sha256(configuration.encode()).hexdigest() != fields["digest"]:
         raise ValueError("its digest is of another configuration")
-    words = {key: said[key] for key in ("machine", "versions")}
-    if not all(isinstance(word, str) for word in (*words.values(), said["name"], said["finished"])):
+    words = {key: fields[key] for key in ("machine", "versions")}
+    if not all(isinstance(word, str) for word in (*words.values(), fields["name"], fields["finished"])):
         raise TypeError("words are expected")
     return StoredResult(
-        digest=said["digest"],
+        digest=fields["digest"],
         configuration=configuration,
-        name=said["name"],
-        finished=said["finished"],
-        result=Result(record=record, seconds=float(said["seconds"]), **words),
+        name=fields["name"],
+        finished=fields["finished"],
+        result=Result(record=record, seconds=float(fields["seconds"]), **words),
     )

@@ -50,9 +50,9 @@ class Record:
         """Parse the text of `to_json`, ignoring fields of later versions. Raises ValueError or TypeError for other
         text.
         """
-        said = json.loads(text)
+        fields_by_name = json.loads(text)
         known = {one.name for one in fields(cls)}
-        record = cls(**{name: value for name, value in said.items() if name in known})
+        record = cls(**{name: value for name, value in fields_by_name.items() if name in known})
         empty = cls()
         for name in known:
             if not isinstance(getattr(record, name), type(getattr(empty, name))):

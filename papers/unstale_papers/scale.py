@@ -163,12 +163,12 @@ def _step(settings: Settings) -> int:
 
 def _smaller(scenario: str, scale: float) -> str:
     """The text of a scenario with its groups `top` scaled like the clients."""
-    said = yaml.safe_load(scenario)
-    for group in said.get("groups", ()):
+    parsed = yaml.safe_load(scenario)
+    for group in parsed.get("groups", ()):
         audience = group.get("clients", {})
         if "top" in audience:
             audience["top"] = _fewer(audience["top"], scale)
-    return str(yaml.safe_dump(said, sort_keys=False))
+    return str(yaml.safe_dump(parsed, sort_keys=False))
 
 
 def _fewer(number: int, scale: float) -> int:
@@ -182,7 +182,7 @@ def _shrunk(rounds: float, scale: float) -> float:
 def lost(cells: Iterable[Cell], scale: Scale) -> list[str]:
     """Sentences on properties that scaled cells lose."""
     both = [(cell, scaled(cell, scale)) for cell in cells]
-    sentences = [said for full, here in both for said in _lost(full, here)]
+    sentences = [sentence for full, here in both for sentence in _lost(full, here)]
     return list(dict.fromkeys([*sentences, *_made_one(both)]))
 
 

@@ -91,8 +91,8 @@ class Over:
         return self.values[rng.integers(len(self.values))]
 
     def __str__(self) -> str:
-        said = ", ".join(map(spelled, self.values)) if self.range is None else str(self.range)
-        return f"{self.key}: {said}"
+        given = ", ".join(map(spelled, self.values)) if self.range is None else str(self.range)
+        return f"{self.key}: {given}"
 
 
 def spelled(value: Any) -> str:
@@ -109,7 +109,7 @@ def named(candidate: Candidate) -> str:
 
 
 def overs(texts: Sequence[str]) -> tuple[Over, ...]:
-    """Of `KEY=VALUE,VALUE` and `KEY=LOW..HIGH`, each value checked as an option is. Raises UserError."""
+    """Parse `KEY=VALUE,VALUE` and `KEY=LOW..HIGH`, each value checked as an option. Raises UserError."""
     found: dict[str, Over] = {}
     for text in texts:
         one = _over(text)
@@ -120,34 +120,34 @@ def overs(texts: Sequence[str]) -> tuple[Over, ...]:
 
 
 def _over(text: str) -> Over:
-    key, sign, said = text.partition("=")
-    if not sign or not said.strip():
+    key, sign, given = text.partition("=")
+    if not sign or not given.strip():
         raise UserError(f"{OPTION} is {text!r}, expected KEY=VALUE,VALUE or KEY=LOW..HIGH, {EXAMPLE}")
     if key in _SAID_ELSEWHERE:
         raise UserError(f"{OPTION} has {key}, which {_SAID_ELSEWHERE[key]} says; leave it out")
-    ends = re.fullmatch(r"([^,]+?)\.\.([^,]+)", said)
+    ends = re.fullmatch(r"([^,]+?)\.\.([^,]+)", given)
     if ends is not None:
-        return Over(key=key, range=_range(key, said, *(_value(key, end.strip()) for end in ends.groups())))
-    every = [_value(key, one) for one in _split(key, said)]
+        return Over(key=key, range=_range(key, given, *(_value(key, end.strip()) for end in ends.groups())))
+    every = [_value(key, one) for one in _split(key, given)]
     return Over(key=key, values=tuple(_once(every)))
 
 
-def _range(key: str, said: str, low: Any, high: Any) -> Range:
+def _range(key: str, given: str, low: Any, high: Any) -> Range:
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float):
-            raise UserError(f"{OPTION}: {key} is {said!r}, expected numbers at both ends, or a list of values")
+            raise UserError(f"{OPTION}: {key} is {given!r}, expected numbers at both ends, or a list of values")
     if not low < high:
-        raise UserError(f"{OPTION}: {key} is {said!r}, expected the lower end first")
+        raise UserError(f"{OPTION}: {key} is {given!r}, expected the lower end first")
     return Range(low=low, high=high, is_whole=isinstance(low, int) and isinstance(high, int))
 
 
-def _split(key: str, said: str) -> list[str]:
+def _split(key: str, given: str) -> list[str]:
     """The values of a list as written; a comma inside brackets does not separate."""
-    listed = f"[{said}]"
+    listed = f"[{given}]"
     try:
         root = yaml.compose(listed, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
-        raise UserError(f"{OPTION}: {key} is {said!r}, expected VALUE,VALUE, {EXAMPLE}") from None
+        raise UserError(f"{OPTION}: {key} is {given!r}, expected VALUE,VALUE, {EXAMPLE}") from None
     nodes = root.value if root is not None else ()
     return [listed[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
@@ -275,9 +275,9 @@ def _measured_on(cell: Cell, candidate: Candidate, validation: float) -> Cell:
 
 def _settings(cell: Cell, candidate: Candidate, validation: float) -> Settings:
     """Settings parsed as options, so that errors have the same text."""
-    said = {**values(cell.settings), **candidate, "data.validation": validation}
+    given = {**values(cell.settings), **candidate, "data.validation": validation}
     try:
-        return load(options={key: Given(value=_text(value), origin=OPTION) for key, value in said.items()})
+        return load(options={key: Given(value=_text(value), origin=OPTION) for key, value in given.items()})
     except UserError as error:  # an invalid combination; each key alone has been checked
         raise UserError(f"{cell.name} with {named(candidate)}: {error}") from None
 

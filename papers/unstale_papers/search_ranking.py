@@ -106,9 +106,9 @@ def _check(of: Measure, found: Search) -> None:
         others = {method if axis == "method" else axis: label for axis, label in of.reference.items()}
         wanted = {**cell.labels, **others}
         if others and wanted not in [dict(one.labels) for one in found.cells]:
-            said = " ".join(f"{axis}={label}" for axis, label in others.items())
+            labels = " ".join(f"{axis}={label}" for axis, label in others.items())
             raise UserError(
-                f"--measure is {of.name!r}, which is relative to {said}, and no such cell is searched beside "
+                f"--measure is {of.name!r}, which is relative to {labels}, and no such cell is searched beside "
                 f"{cell.name}; choose others with --cells"
             )
 

@@ -49,15 +49,15 @@ def summary(result: SearchReport, ranking: Ranking) -> str:
 def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
     where = _name(ranking)
     if not ranking.best:
-        yield f"{where}: no candidate has a number; of their runs {_lacks(*ranking.standings)}."
+        yield f"{where}: no candidate has a number; of their runs {_missing_text(*ranking.standings)}."
         return
     first, *others = ranking.best
-    yield f"{where}: best is {named(first.candidate)} with {_said(outcome, first)}."
+    yield f"{where}: best is {named(first.candidate)} with {_value_text(outcome, first)}."
     if others:
         alike = [named(one.candidate) for one in others]
         yield f"{listed(alike)} {'is' if len(alike) == 1 else 'are'} just as good."
     if first.lacking:
-        yield f"It lacks a number in {first.lacking} of {count(first.runs, 'run')}: {_lacks(first)}."
+        yield f"It lacks a number in {first.lacking} of {count(first.runs, 'run')}: {_missing_text(first)}."
     if ranking.next is not None:
         yield _of_the_next(outcome, ranking, ranking.next)
     elif not others:
@@ -68,10 +68,10 @@ def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
 
 
 def _of_the_next(outcome: Outcome, ranking: Ranking, behind: CandidateScore) -> str:
-    head = f"The next one, {named(behind.candidate)}, with {_said(outcome, behind)}"
+    head = f"The next one, {named(behind.candidate)}, with {_value_text(outcome, behind)}"
     first = ranking.best[0]
     if behind.lacking > first.lacking:
-        return f"{head}, lacks a number in {behind.lacking} of {count(behind.runs, 'run')}: {_lacks(behind)}."
+        return f"{head}, lacks a number in {behind.lacking} of {count(behind.runs, 'run')}: {_missing_text(behind)}."
     if len(outcome.seeds) == 1:
         return f"{head}, is behind in this one seed; there is no spread, and another seed may turn the order."
     if ranking.test is None:
@@ -95,14 +95,14 @@ def _measured(outcome: Outcome, one: CandidateScore) -> str:
     return of.text(one.spread.mean) + ("" if one.spread.std is None else f" ± {of.text(one.spread.std)}")
 
 
-def _said(outcome: Outcome, one: CandidateScore) -> str:
+def _value_text(outcome: Outcome, one: CandidateScore) -> str:
     """`57.19 ± 0.42 %, 0.42 points off the target`."""
     unit = outcome.goal.measure.unit
     off = "" if one.off is None else f", {outcome.goal.off_text(one.off)} off the target"
     return f"{_measured(outcome, one)}{' ' * bool(unit)}{unit}{off}"
 
 
-def _lacks(*those: CandidateScore) -> str:
+def _missing_text(*those: CandidateScore) -> str:
     """`2 missed the target, 1 failed`."""
     lacks = sum((Counter(one.lacks) for one in those), Counter[str]())
     return ", ".join(f"{many} {why}" for why, many in lacks.items())
@@ -145,7 +145,7 @@ def _note(ranking: Ranking, one: CandidateScore) -> str | None:
     notes = ["best"] * (one in ranking.best)
     if one is ranking.next and ranking.test is not None and not ranking.is_settled and not one.lacking:
         notes.append("within the seeds' spread")
-    notes += [_lacks(one)] * bool(one.lacking)
+    notes += [_missing_text(one)] * bool(one.lacking)
     return "; ".join(notes) or None
 
 

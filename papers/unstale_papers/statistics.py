@@ -29,8 +29,8 @@ Source: docs/methods/measures.md#paired-t-test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of n seeds. std: with n - 1. low, high: ends of the 95 % interval of the mean, by Student's t. All three are None
-    with one seed.
+    """Mean and spread of n seeds. std: with n - 1. low, high: ends of the 95 % interval of the mean, by Student's t.
+    All three are None with one seed.
     """
 
     n: int

@@ -213,7 +213,7 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     else:
         enough = _is_above(_by_seed(lows), limit)
         refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
-    said = [_figures(claim, run, leads)]
+    why = [_figures(claim, run, leads)]
     bounds, silent = (
         sum(is_so(lead) for of_pair in leads for lead in of_pair)
         for is_so in (lambda lead: lead.is_bound, lambda lead: lead.figure is None)
@@ -221,14 +221,14 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     compared = len(run) * len(seeds)
     answer: Answer = "cannot be told"
     if missing:
-        said.append(f"{_many(missing, 'comparison')} of {len(run) + missing} without a number")
+        why.append(f"{_many(missing, 'comparison')} of {len(run) + missing} without a number")
     if bounds:
-        said.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
+        why.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
     if silent:
-        said.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
+        why.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
     if behind is not None and len(behind.by_seed) > len(seeds):
         figures = _known(behind.by_seed.values())
-        said.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
+        why.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
     if refuted or behind is not None:
         answer = "does not hold"
     elif enough and min(map(fmean, lows)) > 0:
@@ -236,11 +236,11 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     elif missing or bounds or silent or len(seeds) == 1:
         pass  # reported already, or an equal pair
     elif claim.each or claim.level is not None:
-        said.append("the least is above or below that within the seeds' spread")
+        why.append("the least is above or below that within the seeds' spread")
     else:
-        said.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
+        why.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
     over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
-    return answer, f"{over}: {'; '.join(said)}."
+    return answer, f"{over}: {'; '.join(why)}."
 
 
 def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:

@@ -58,8 +58,8 @@ def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
     try:
         measure = import_module(order["module"]).measure  # imports torch, once
         started_s = now_s()
-        for path, said in order["files"].items():
-            _check_file(path, **said)
+        for path, properties in order["files"].items():
+            _check_file(path, **properties)
         with in_place(Settings(**order["settings"]), order["scenario"]) as settings:
             record = measure(settings, order["options"], on_progress=on_progress)
     except UserError as error:

@@ -24,7 +24,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
         opened.write(f"{options['method']} {rate} {settings.seed} {settings.data.validation}\n")
     on_progress(1.0)
     if rate > 1:
-        raise ZeroDivisionError("as it was told")
+        raise ZeroDivisionError("as instructed")
     height = 0.8 - 0.1 * abs(log10(rate / BEST[options["method"]])) + 0.01 * settings.seed
     return Record(version_E=[0, settings.rounds], accuracy_E=[0.1, height], seconds=2.0)
 

@@ -29,7 +29,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     on_progress(0.5)
     match options.get("does"):
         case "fails":
-            raise ZeroDivisionError("as it was told")
+            raise ZeroDivisionError("as instructed")
         case "refuses":
             raise UserError("the data is not there; get it")
         case "dies":

@@ -60,13 +60,13 @@ def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], s
     if failed or done.returncode != 0:
         return [f"{fact['preset']}: {fact['cell']}\n{fact['traceback']}" for fact in failed] or ["no result"]
     (written,) = (fact for fact in facts if fact["event"] == "written")
-    return [said for preset, page in zip(presets, written["pages"], strict=True) for said in _wrong(preset, Path(page))]
+    return [line for preset, page in zip(presets, written["pages"], strict=True) for line in _wrong(preset, Path(page))]
 
 
 def _wrong(preset: Preset, page: Path) -> list[str]:
     """Published numbers, cell by cell, that the CSV table lacks or changes."""
     with page.with_suffix(".csv").open(encoding="utf-8", newline="") as opened:
-        told = {
+        found = {
             (*(row[axis] for axis in (*preset.rows, *preset.columns)), row["measure"], row["published_text"])
             for row in csv.DictReader(opened)
         }
@@ -74,7 +74,7 @@ def _wrong(preset: Preset, page: Path) -> list[str]:
         f"{preset.name}: the published {number.text!r} of {cell.name} is not in its output"
         for cell in preset.cells
         for measure, number in cell.published.items()
-        if (*(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)), measure, number.text) not in told
+        if (*(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)), measure, number.text) not in found
     ]
 
 

@@ -32,7 +32,7 @@ from unstale_papers.cli.job_options import (
     Seeds,
     StoreFolder,
 )
-from unstale_papers.cli.reproduce_progress import spoken
+from unstale_papers.cli.reproduce_progress import duration_text
 
 if TYPE_CHECKING:
     from unstale_papers.durations import Durations
@@ -75,7 +75,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         [
             (
                 *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells))),
-                *(f"{len(preset.cells):,}", *(["-" if seconds is None else spoken(seconds)] * is_known)),
+                *(f"{len(preset.cells):,}", *(["-" if seconds is None else duration_text(seconds)] * is_known)),
             )
             for preset, seconds in every
         ],

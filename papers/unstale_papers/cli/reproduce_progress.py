@@ -25,7 +25,7 @@ class Printer:
             printing.json_line("finished", {**_which(job), **facts})
             return
         reached = "" if accuracy is None else f", accuracy {printing.figure(accuracy, '.4f')}"
-        self._news.append(f"{job.name}: {spoken(seconds)}{reached}")
+        self._news.append(f"{job.name}: {duration_text(seconds)}{reached}")
 
     def failed(self, job: Job, traceback: str) -> None:
         if self._as_json:
@@ -50,7 +50,7 @@ class Printer:
         if not self._news:
             shares = ", ".join(f"{share:.0%}" for share in standing.shares)
             self._news.append(f"{len(standing.shares)} running ({shares})")
-        left = "" if not standing.left_s else f"; about {spoken(standing.left_s)} left"
+        left = "" if not standing.left_s else f"; about {duration_text(standing.left_s)} left"
         counts = standing.counts
         settled = counts.before + counts.done + counts.failed
         printing.line("\n".join(f"[{settled}/{counts.jobs}] {news}" for news in self._news) + left)
@@ -71,7 +71,7 @@ class Printer:
             printing.line("repeat the command to compute the remaining jobs and to retry failed ones")
 
 
-def spoken(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`40 s`, `12 min` or `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

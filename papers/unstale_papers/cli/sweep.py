@@ -175,7 +175,7 @@ def sweep(
         files=place.files,
         command=_command(context),
     )
-    _tell(result, as_json=as_json)
+    _print_result(result, as_json=as_json)
     if out is not None:
         _write(result, out)
     if code:
@@ -215,7 +215,7 @@ def _command(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def _tell(result: "SearchReport", *, as_json: bool) -> None:
+def _print_result(result: "SearchReport", *, as_json: bool) -> None:
     from unstale_papers import search_report
 
     if as_json:

@@ -16,7 +16,7 @@ from unstale.report.drawing import VERSIONS
 from unstale.report.statistics import Curve as Drawn
 from unstale.report.statistics import over_versions
 from unstale_papers.output import plots, special
-from unstale_papers.output.findings import spoken
+from unstale_papers.output.findings import label_text
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import Show, along, arrays, show
 from unstale_papers.output.special import numeric
@@ -57,15 +57,15 @@ def figures(context: ReportContext) -> list[Figure]:
     every += [(title, _AGAINST, panels) for title, panels in _against(context)]
     made = []
     for number, (title, caption, panels) in enumerate(((one[0], one[1], one[2]) for one in every if one[2]), 1):
-        said = " ".join(filter(None, (caption, context.size)))
+        text = " ".join(filter(None, (caption, context.size)))
         name = f"{preset.name}-{number}"
         made.append(
             Figure(
                 name=name,
                 title=title,
-                caption=said,
+                caption=text,
                 panels=tuple(
-                    (of, _picture(panel, f"{name}-{place}", title, said))
+                    (of, _picture(panel, f"{name}-{place}", title, text))
                     for place, panel in enumerate(panels, 1)
                     for of in [panel.of]
                 ),
@@ -117,8 +117,8 @@ def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel
         drawn += lines
         panels.append(
             special.Panel(
-                of=spoken(labels),
-                alternative=_told(shown, lines, what),
+                of=label_text(labels),
+                alternative=_alternative(shown, lines, what),
                 keys=[line.label for line in lines],
                 draw=partial(
                     plots.draw_lines,
@@ -178,14 +178,14 @@ def _end(shown: Show, cell: Cell, drawn: Drawn) -> list[tuple[float, float]]:
     return [] if number is None or number.is_bound else [(float(drawn.at_x[-1]), number.value)]
 
 
-def _told(shown: Show, lines: Sequence[plots.Line], what: str) -> str:
+def _alternative(shown: Show, lines: Sequence[plots.Line], what: str) -> str:
     unit = "version" if what == VERSIONS else what
-    said = [
+    text = [
         f"{line.label} from {line.curve.mean_x[0]:.4g} at {unit} {line.curve.at_x[0]:.4g} to "
         f"{line.curve.mean_x[-1]:.4g} at {line.curve.at_x[-1]:.4g}"
         for line in lines
     ]
-    return f"Curves of {shown.axis}. {'; '.join(said)}."
+    return f"Curves of {shown.axis}. {'; '.join(text)}."
 
 
 # --- numbers over an axis, and against print ---
@@ -247,13 +247,13 @@ def _over_axis(context: ReportContext, axis: str, values: Mapping[str, float], n
             )
         if not series:
             continue
-        said = "; ".join(
+        text = "; ".join(
             f"{one.label}: " + ", ".join(f"{m:.4g} at {n}" for m, n in zip(one.mean_x, one.names_x, strict=True))
             for one in series
         )
         yield special.Panel(
-            of=spoken(labels),
-            alternative=f"{of.heading} over {axis}. {said}.",
+            of=label_text(labels),
+            alternative=f"{of.heading} over {axis}. {text}.",
             keys=[one.label for one in series] if line else [],
             draw=partial(plots.draw_over_axis, series=series, along=axis, axis=of.heading),
         )

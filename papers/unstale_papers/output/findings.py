@@ -61,8 +61,8 @@ def in_short(comparison: Comparison) -> str:
     """`Of 6 claims 3 hold, 1 does not hold, and 2 cannot be told.`"""
     reached = verdicts(comparison)
     hold, not_hold, untold = (sum(verdict.answer == answer for verdict in reached) for answer in ANSWERS)
-    said = f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
-    return f"Of {count(len(reached), 'claim')} {said}, and {untold} cannot be told."
+    summary = f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
+    return f"Of {count(len(reached), 'claim')} {summary}, and {untold} cannot be told."
 
 
 def orders(context: ReportContext) -> Section:
@@ -108,7 +108,7 @@ def taus(comparison: Comparison) -> list[float]:
 def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
     agreed = one.agreement
     return (
-        spoken(one.labels) or "all",
+        label_text(one.labels) or "all",
         one.measure.name,
         _order(one.published),
         _order(one.measured),
@@ -116,7 +116,7 @@ def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
     )
 
 
-def spoken(labels: Labels) -> str:
+def label_text(labels: Labels) -> str:
     """`data CIFAR-10, beta 0.3`"""
     return ", ".join(f"{axis} {label}" for axis, label in labels.items())
 

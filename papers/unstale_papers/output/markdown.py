@@ -18,9 +18,9 @@ def text(document: Document) -> str:
     return "\n".join(_lines(document)).rstrip() + "\n"
 
 
-def escaped(said: str) -> str:
+def escaped(plain: str) -> str:
     """Escape the text for one line of Markdown."""
-    return _SPECIAL.sub(r"\\\1", " ".join(said.split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(plain.split()))
 
 
 def _lines(document: Document) -> Iterator[str]:

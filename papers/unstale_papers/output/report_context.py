@@ -134,15 +134,15 @@ def _size(context: ReportContext) -> str:
     scale = context.own_scale
     if scale.is_full:
         return "Full size: rounds, clients and data as the settings below have them."
-    said = [f"Not full size: {scale}."]
+    text = [f"Not full size: {scale}."]
     if replace(scale, iterations=1.0) != Scale():
-        said.append(
+        text.append(
             "What counts rounds cannot be compared with print, and accuracies are those of a shorter training on less "
             "data."
         )
     if scale.iterations < 1:
-        said.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
-    return " ".join([*said, *lost(context.preset.cells, scale)])
+        text.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
+    return " ".join([*text, *lost(context.preset.cells, scale)])
 
 
 def _seeds(context: ReportContext) -> str:
@@ -185,7 +185,7 @@ def last_line(traceback: str) -> str:
 
 def _found(context: ReportContext) -> list[str]:
     """Notes of measurements, each once with its cells."""
-    said: dict[str, list[str]] = {}
+    cells_by_note: dict[str, list[str]] = {}
     for (cell, seed), record in context.comparison.records.items():
         sentences = list(record.found.get("notes", ()))
         if record.diverged:
@@ -196,8 +196,8 @@ def _found(context: ReportContext) -> list[str]:
             refused = [f"{many:,} ({reason})" for reason, many in record.found["refused"].items()]
             sentences.append(f"Updates were refused: {listed(refused)}")
         for sentence in sentences:
-            said.setdefault(sentence, []).append(f"{cell} with seed {seed}")
-    return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]
+            cells_by_note.setdefault(sentence, []).append(f"{cell} with seed {seed}")
+    return [f"Of {listed(which)}: {sentence}" for sentence, which in cells_by_note.items()]
 
 
 def _ours(context: ReportContext) -> str:

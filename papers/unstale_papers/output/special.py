@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from unstale_papers.metric_functions import FEW_HEAVY
 from unstale_papers.output import plots
-from unstale_papers.output.findings import spoken
+from unstale_papers.output.findings import label_text
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import of_clients
 from unstale_papers.preset import Cell, Curve, Labels, Preset
@@ -107,11 +107,11 @@ def _clients(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
                     )
                 )
         if samples:
-            said = "; ".join(f"{one.label}: mean {np.mean(one.values):.1f}" for one in samples)
+            summary = "; ".join(f"{one.label}: mean {np.mean(one.values):.1f}" for one in samples)
             found.append(
                 Panel(
-                    of=spoken(labels),
-                    alternative=f"Densities of accuracies over clients, per cent. {said}.",
+                    of=label_text(labels),
+                    alternative=f"Densities of accuracies over clients, per cent. {summary}.",
                     keys=[one.label for one in samples],
                     draw=partial(
                         plots.draw_density, samples=samples, axis="accuracy on a client's own test examples, %"
@@ -139,14 +139,14 @@ def _heavy(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
             if (values := [heavy for record in of_cell(context, cell) for heavy in record.heavy_R])
         ]
         if samples:
-            said = "; ".join(
+            summary = "; ".join(
                 f"{one.label}: at most {FEW_HEAVY} in {np.mean(np.asarray(one.values) <= FEW_HEAVY):.1%} of the rounds"
                 for one in samples
             )
             found.append(
                 Panel(
-                    of=spoken(labels) if len(places(context.preset, "method")) > 1 else "",
-                    alternative=f"Bars of how many updates of a round weigh more than 0.1. {said}.",
+                    of=label_text(labels) if len(places(context.preset, "method")) > 1 else "",
+                    alternative=f"Bars of how many updates of a round weigh more than 0.1. {summary}.",
                     keys=[one.label for one in samples],
                     draw=partial(
                         plots.draw_counts,
@@ -169,16 +169,16 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
         if x is not None and y is not None:
             others = {axis: label for axis, label in cell.labels.items() if axis != curve.line}
             std = (nan if x.std is None else x.std, nan if y.std is None else y.std)
-            dots.append(plots.Dot(label=spoken(others), x=x.mean, y=y.mean, std=std))
+            dots.append(plots.Dot(label=label_text(others), x=x.mean, y=y.mean, std=std))
     if len({dot.x for dot in dots}) < 2:
         return [], ""
     xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
     slope, start = (float(one) for one in np.polyfit(xs, ys, 1))
     alike = float(np.corrcoef(xs, ys)[0, 1])
-    said = "; ".join(f"{dot.label}: {dot.y:.2f} at {dot.x:.2f}" for dot in dots)
+    summary = "; ".join(f"{dot.label}: {dot.y:.2f} at {dot.x:.2f}" for dot in dots)
     panel = Panel(
         of="",
-        alternative=f"Average staleness over aggregated gradients. {said}. Correlation {alike:.2f}.",
+        alternative=f"Average staleness over aggregated gradients. {summary}. Correlation {alike:.2f}.",
         draw=partial(
             plots.draw_fit,
             dots=dots,
@@ -217,7 +217,7 @@ def surfaces(context: ReportContext) -> list[Panel]:
             middle = values_PP[len(values_PP) // 2, len(values_PP) // 2]
             found.append(
                 Panel(
-                    of=spoken(cell.labels),
+                    of=label_text(cell.labels),
                     alternative=f"A map of the loss around the model: {middle:.4g} nats at the model, "
                     f"{min(finite):.4g} to {max(finite):.4g} around it.",
                     draw=partial(

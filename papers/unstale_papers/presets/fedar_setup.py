@@ -83,8 +83,8 @@ def _scenario(p_min: str, by: str, *, everybody_first: bool) -> str | None:
     if not everybody_first and (p_min, by) in _READY:
         return None
     text = _EVERYBODY_FIRST if everybody_first else _SCENARIO
-    said = "" if by == "uniform" else f", by: {by}"
-    return text.format(how=_HOW[by].format(p_min=p_min), p_min=p_min, by=said)
+    suffix = "" if by == "uniform" else f", by: {by}"
+    return text.format(how=_HOW[by].format(p_min=p_min), p_min=p_min, by=suffix)
 
 
 def settings_of(task: Task, clients: int, policy: str, chosen: Mapping[str, Any], scenario: str | None) -> Settings:
@@ -151,7 +151,7 @@ LEVELS: Mapping[tuple[str, str], Mapping[str, Number]] = {
 
 
 def _of_clients() -> Mapping[str, Mapping[str, Number]]:
-    """By method."""
+    """Published numbers by method."""
     found: dict[str, dict[str, Number]] = {}
     for (method,), (measure,), text in _PAPER.tables["clients"].cells():
         found.setdefault(method, {})[measure] = Number(printed.leading_number(text), text.replace("±", " ± "))
@@ -159,7 +159,7 @@ def _of_clients() -> Mapping[str, Mapping[str, Number]]:
 
 
 P_VALUES = {(*row, method): Number(float(text), text) for row, (method,), text in _PAPER.tables["p_values"].cells()}
-"""By data, p_min and method."""
+"""Published numbers by data, p_min and method."""
 
 OF_CLIENTS = _of_clients()
 

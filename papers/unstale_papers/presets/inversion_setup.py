@@ -59,7 +59,7 @@ class Task:
         return _SCENARIO.format(who=who, clients=clients, rounds=self.staleness)
 
     def settings(self, policy: str, compensator: Mapping[str, Any]) -> Settings:
-        """Of a run."""
+        """Settings of a run."""
         partition = _ONE_CLASS_EACH if self.one_class_each else {**_SHARES, "alpha": self.alpha}
         return Settings(
             clients=_CLIENTS,

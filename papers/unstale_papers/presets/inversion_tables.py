@@ -34,7 +34,7 @@ from unstale_papers.presets.inversion_setup import (
 
 
 def _printed() -> Mapping[tuple[str, str, str], Mapping[str, Number]]:
-    """By table, condition and method."""
+    """Printed numbers by table, condition and method."""
     found: dict[tuple[str, str, str], dict[str, Number]] = {}
     for (table, condition), (method, measure), text in printed.load("inversion").tables["runs"].cells():
         number = percent(text) if measure == CLASS_5 else Number(float(text), text)

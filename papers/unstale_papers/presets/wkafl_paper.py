@@ -23,10 +23,10 @@ def _published(table: PrintedTable) -> Published:
 
 
 TABLE_2 = _published(_PAPER.tables["staleness"])
-"""By measure: by data, P/K and method."""
+"""Published numbers of Table 2 by measure, then by data, P/K and method."""
 
 TABLE_3 = _published(_PAPER.tables["labels"])
-"""By measure: by data, L_num and method."""
+"""Published numbers of Table 3 by measure, then by data, L_num and method."""
 
 CLAIMS_2 = (
     *(

@@ -24,12 +24,12 @@ def inverted(
     Raises UserError where the device's memory is too small.
     """
     engine = inverting.inversions.engine
-    told = []
+    losses = []
     try:
         one = inverting.inversions.begin(update)
         while not one.is_over:
             engine.iterate([one])
-            told.append(one.disparity)
+            losses.append(one.disparity)
             on_iteration(one.done / one.iterations)
     except torch.OutOfMemoryError:
         raise UserError(
@@ -37,9 +37,9 @@ def inverted(
             "--device cpu"
         ) from None
     made_d = engine.local_update(one.now, one.target.base, one.target.steps, one.target.rate)
-    told.append((made_d - update.vector_d * update.local_rate).abs().sum())
+    losses.append((made_d - update.vector_d * update.local_rate).abs().sum())
     inverting.inversions.close([update])
-    return one, torch.stack(told).tolist()
+    return one, torch.stack(losses).tolist()
 
 
 def curve(values: list[float]) -> list[tuple[int, float]]:

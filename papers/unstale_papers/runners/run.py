@@ -112,7 +112,7 @@ class _Curves(Watcher):
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
         self._sent = result.sent
         heaviest = max(map(abs, result.weights_K), default=0.0)
-        told = {
+        values = {
             "training_loss_R": _rounded(fsum(update.loss for update in updates) / len(updates) if updates else nan),
             "staleness_R": _rounded(
                 fsum(weight * staleness for weight, staleness in zip(result.weights_K, result.staleness, strict=True))
@@ -120,7 +120,7 @@ class _Curves(Watcher):
             "counted_R": sum(abs(weight) >= COUNTED * heaviest for weight in result.weights_K),
             "heavy_R": sum(weight > HEAVY for weight in result.weights_K),
         }
-        for name, value in told.items():
+        for name, value in values.items():
             self.curves[name].append(value)
         if result.compensation is not None:
             self.curves["errors"] += [
@@ -132,14 +132,14 @@ class _Curves(Watcher):
 
     @override
     def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
-        told = {
+        values = {
             "version_E": version,
             "time_E": at_s,
             "accuracy_E": evaluation.accuracy,
             "loss_E": _rounded(evaluation.loss),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
-        for name, value in told.items():
+        for name, value in values.items():
             self.curves[name].append(value)
         count = len(self.curves["version_E"])
         is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)

@@ -107,8 +107,8 @@ def played(settings: Settings, versions: Sequence[int]) -> Played:
 
 
 @lru_cache(maxsize=1)
-def _played(said: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
-    settings = Settings(**json.loads(said))
+def _played(configuration: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
+    settings = Settings(**json.loads(configuration))
     context = training_context(settings, data=dataset_of(settings.data))
     keeper = _Keeper(versions)
     run = simulation(settings, on_progress=lambda _: None, context=context, watcher=keeper)
