@@ -172,11 +172,11 @@ def test_the_python_examples_run_and_print_the_documented_output(name: str) -> N
     examples = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
     assert examples
     namespace: dict[str, Any] = {"__name__": "example"}
-    for program, said in examples:
+    for program, expected in examples:
         printed = StringIO()
         with redirect_stdout(printed):
             exec(compile(program, name, "exec"), namespace)
-        assert printed.getvalue() == said
+        assert printed.getvalue() == expected
 
 
 @pytest.mark.parametrize(

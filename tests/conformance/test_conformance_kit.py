@@ -127,15 +127,15 @@ def test_a_policy_may_supply_its_own_golden_vectors(register: Register, tmp_path
         golden = tmp_path / "average.json"
 
     written = files("unstale.conformance") / "vectors" / "fedavg.json"
-    told = json.loads(written.read_text(encoding="utf-8"))
-    told["cases"] = [case for case in told["cases"] if not case["settings"]]
-    Doubtful.golden.write_text(json.dumps(told))
+    vectors = json.loads(written.read_text(encoding="utf-8"))
+    vectors["cases"] = [case for case in vectors["cases"] if not case["settings"]]
+    Doubtful.golden.write_text(json.dumps(vectors))
     register(Doubtful)
     rows = {row.case: row.verdict for row in examine(("own",))}
     assert (rows["sequence, k-async"], rows["sequence, availability"]) == ("pass", "pass")
-    told["cases"][0]["steps"][3]["weights"][0] += 1e-3
+    vectors["cases"][0]["steps"][3]["weights"][0] += 1e-3
     Doubtful.golden = tmp_path / "wrong.json"
-    Doubtful.golden.write_text(json.dumps(told))
+    Doubtful.golden.write_text(json.dumps(vectors))
     assert failed(list(examine(("own",)))) == {"sequence, k-async": "weights 1e-03 off in round 3"}
 
 

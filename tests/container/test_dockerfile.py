@@ -143,9 +143,9 @@ def test_the_health_check_fails_without_an_answer() -> None:
 
 
 def test_the_health_check_uses_the_ports_of_server_injector_and_client() -> None:
-    told = variables()
-    settings = load(None, told)
-    asked = [f"127.0.0.1:{port}" for port in told["HEALTH_PORTS"].split()]
+    environment = variables()
+    settings = load(None, environment)
+    asked = [f"127.0.0.1:{port}" for port in environment["HEALTH_PORTS"].split()]
     assert asked == [settings.server.http_address, settings.injector.http_address, settings.client.http_address]
 
 

@@ -221,7 +221,7 @@ class Pod:
             place = root / at.removeprefix("/")
             below = [other for other in placed if at.startswith(f"{other}/")]
             if below and any(other in read_only for other in below):
-                assert place.is_dir(), f"{at} lies in a read-only mount, which has no such folder"
+                assert place.is_dir(), f"{at} is in a read-only mount without such a folder"
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.is_dir() and not place.is_symlink():
                 place.rmdir()

@@ -30,9 +30,9 @@ KUSTOMIZATION, PATCHES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE |
 def kustomization(folder: Path, **changes: Any) -> list[Object]:
     """Objects of the document's kustomization, beside this repository. changes: further keys."""
     folder.mkdir()
-    said = yaml.safe_load(KUSTOMIZATION.replace("../unstale/", os.path.relpath(ROOT, folder.resolve()) + "/"))
-    said["patches"] += changes.pop("patches", [])
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(said | changes))
+    content = yaml.safe_load(KUSTOMIZATION.replace("../unstale/", os.path.relpath(ROOT, folder.resolve()) + "/"))
+    content["patches"] += changes.pop("patches", [])
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content | changes))
     (folder / "run.yaml").write_text("clients: 1000\n")
     (folder / "scenario.yaml").write_text("groups: [{name: everyone}]\n")
     objects = built(folder)
@@ -99,6 +99,6 @@ def test_pods_volumes_and_components_have_the_names_in_the_commands(tmp_path: Pa
     (claim,) = server["spec"]["volumeClaimTemplates"]
     there |= {f"persistentvolumeclaim/{claim['metadata']['name']}-{server['metadata']['name']}-0"}
     there |= {f"pod/{yaml.safe_load((K8S / 'results.yaml').read_text())['metadata']['name']}"}
-    said = set(re.findall(r"\b([a-z]+/unstale[\w-]+|[a-z]+/run-unstale[\w-]+)", commands))
-    assert said
-    assert said <= there
+    content = set(re.findall(r"\b([a-z]+/unstale[\w-]+|[a-z]+/run-unstale[\w-]+)", commands))
+    assert content
+    assert content <= there

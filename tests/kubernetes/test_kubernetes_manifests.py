@@ -97,8 +97,8 @@ def test_every_named_port_belongs_to_the_selected_pods(name: str) -> None:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 assert box[probe]["httpGet"]["port"] in ports_of(pod)
                 assert box[probe]["httpGet"]["path"] in ("/healthz", "/readyz")
-        told = pod.template["metadata"].get("annotations", {})
-        assert told.get("prometheus.io/port", str(ports_of(pod)["http"])) == str(ports_of(pod)["http"])
+        annotations = pod.template["metadata"].get("annotations", {})
+        assert annotations.get("prometheus.io/port", str(ports_of(pod)["http"])) == str(ports_of(pod)["http"])
 
 
 @every_overlay
@@ -111,14 +111,14 @@ def test_processes_listen_and_connect_at_the_ports_of_pods_and_services(name: st
     }
     for pod in workloads(objects):
         (box,) = pod.spec["containers"]
-        said = variables(box)
+        values = variables(box)
         listening = {"server": "SERVER", "injector": "INJECTOR", "client": "CLIENT"}[pod.component]
-        assert said[f"UNSTALE_{listening}__HTTP_ADDRESS"] == f"0.0.0.0:{ports_of(pod)['http']}"
+        assert values[f"UNSTALE_{listening}__HTTP_ADDRESS"] == f"0.0.0.0:{ports_of(pod)['http']}"
         if pod.component != "client":
-            assert said[f"UNSTALE_{listening}__ADDRESS"] == f"tcp://0.0.0.0:{ports_of(pod)['updates']}"
+            assert values[f"UNSTALE_{listening}__ADDRESS"] == f"tcp://0.0.0.0:{ports_of(pod)['updates']}"
         for key in ("UNSTALE_CLIENT__SERVER", "UNSTALE_INJECTOR__UPSTREAM"):
-            if key in said:
-                assert said[key].removeprefix("tcp://") in services
+            if key in values:
+                assert values[key].removeprefix("tcp://") in services
 
 
 @every_overlay

@@ -89,13 +89,13 @@ def play(folder: Path, network: type[Network], *components: str, rounds: int, ki
             assert pod.probe("livenessProbe")
         has_made(server, 5)
         assert server.delete() == 0
-        told = finished(server)
-        assert told["reason"] == "shutdown"
-        assert newest_checkpoint(server) == told["versions"]
+        line = finished(server)
+        assert line["reason"] == "shutdown"
+        assert newest_checkpoint(server) == line["versions"]
         server = cluster.start(made_of["server"])
         if killed_too:
             server.is_started()
-            has_made(server, told["versions"] + 5)
+            has_made(server, line["versions"] + 5)
             server.kill()
             server = cluster.start(made_of["server"])
         assert [pod.end() for pod in clients] == [0, 0]
@@ -106,11 +106,11 @@ def play(folder: Path, network: type[Network], *components: str, rounds: int, ki
         assert version(server) == rounds
         for pod in (*others, server):
             assert pod.delete() == 0
-        told = finished(server)
-        assert (told["reason"], told["versions"]) == ("finished", rounds)
+        line = finished(server)
+        assert (line["reason"], line["versions"]) == ("finished", rounds)
     undisturbed = Settings(**RUN, data=everywhere["data"], rounds=rounds, run={"durability": "off"})
-    assert told["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
-    assert told["updates"]["accepted"] == 2 * rounds
+    assert line["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
+    assert line["updates"]["accepted"] == 2 * rounds
 
 
 def finished(server: Pod) -> dict[str, Any]:

@@ -133,8 +133,8 @@ reports = st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1e6), st.booleans()
 def test_a_state_continues_to_the_bit(
     before: list[tuple[int, float, bool]], after: list[tuple[int, float, bool]]
 ) -> None:
-    def report(to: NormBounds, told: list[tuple[int, float, bool]]) -> None:
-        for version, (client_id, norm, accepted) in enumerate(told):
+    def report(to: NormBounds, reports: list[tuple[int, float, bool]]) -> None:
+        for version, (client_id, norm, accepted) in enumerate(reports):
             to.judged(client_id, version, Norms(norm, norm / 3, None), accepted=accepted)
 
     lived, resumed = NormBounds("adaptive", clients=5), NormBounds("adaptive", clients=5)

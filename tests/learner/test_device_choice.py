@@ -27,9 +27,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False
         (0, True, "mps", "mps"),
     ],
 )
-def test_a_name_resolves_to_a_device(
-    monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str
-) -> None:
+def test_names_select_devices(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str) -> None:
     machine(monkeypatch, cuda=cuda, mps=mps)
     assert device.choose(name) == torch.device(expected)
 

@@ -142,7 +142,7 @@ def injector(settings: Settings, upstream: str, address: str, http: str) -> Runn
     return Running(Injector(settings.model_copy(update={"injector": Settings(injector=section).injector})))
 
 
-def told(http: str, method: str, path: str, **body: Any) -> None:
+def control(http: str, method: str, path: str, **body: Any) -> None:
     """Send a change to the injector's control port."""
     data = json.dumps(body).encode() if body else None
     with urlopen(Request(f"http://{http}{path}", data=data, method=method), timeout=PATIENCE_S):
@@ -151,9 +151,9 @@ def told(http: str, method: str, path: str, **body: Any) -> None:
 
 @contextmanager
 def toxic(http: str, **settings: Any) -> Iterator[None]:
-    told(http, "POST", "/toxics", name="fault", **settings)
+    control(http, "POST", "/toxics", name="fault", **settings)
     yield
-    told(http, "DELETE", "/toxics/fault")
+    control(http, "DELETE", "/toxics/fault")
 
 
 def test_faults_of_the_network(tmp_path: Path) -> None:

@@ -90,9 +90,7 @@ def test_results_are_over_all_updates_and_by_class() -> None:
     assert psnr.pools["own"].mean == psnr.pools["own"].median == 12.0
     assert psnr.pools["own"].p25 == 11.0
     assert psnr.closer["others"].mean == pytest.approx((2 - 1 + 0) / 3)
-    assert psnr.closer["same_classes"].mean == pytest.approx(
-        (0 + 4 - 9) / 3
-    )  # compared with as many own examples of each class
+    assert psnr.closer["same_classes"].mean == pytest.approx((0 + 4 - 9) / 3)  # with as many own ones of each class
     assert list(psnr.closer) == ["others", "same_classes"]
     assert [(one.label, one.examples) for one in found.classes] == [(1, 2), (2, 1)]
     assert found.classes[0].means["psnr"] == {

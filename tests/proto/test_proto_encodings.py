@@ -282,26 +282,26 @@ def test_an_encoding_that_a_client_does_not_offer_is_not_agreed(updates: str, mo
     assert encodings.agreed(wanted, ("float32", "of the future")) is None
     assert encodings.agreed(wanted, encodings.NAMES) == wanted
     for left_out in encodings.NAMES:
-        told = encodings.agreed(wanted, [name for name in encodings.NAMES if name != left_out])
+        agreed = encodings.agreed(wanted, [name for name in encodings.NAMES if name != left_out])
         expected = ("float32" if name == left_out else name for name in (updates, models))
-        assert ((told.updates, told.models) if told else ("float32", "float32")) == tuple(expected)
+        assert ((agreed.updates, agreed.models) if agreed else ("float32", "float32")) == tuple(expected)
 
 
 def test_the_encodings_of_a_welcome_fit_its_model() -> None:
     # w has 6 numbers; behind it a buffer of 2, and an extra vector of 6
     tensors = (TensorSpec(name="w", shape=(2, 3), dtype="float32"),)
-    said = welcome().model_copy(update={"tensors": tensors})
+    plain = welcome().model_copy(update={"tensors": tensors})
     buffers = (TensorSpec(name="mean", shape=(2,), dtype="float32"),)
-    told = said.model_copy(update={"buffers": buffers, "extra": True, "encoding": plan("int8")})
-    encoding = encodings.of_update(told)
+    agreed = plain.model_copy(update={"buffers": buffers, "extra": True, "encoding": plan("int8")})
+    encoding = encodings.of_update(agreed)
     assert (encoding.name, encoding.dimension, encoding.behind) == ("int8", 6, 8)
-    assert encodings.of_update(said).name == "float32"
+    assert encodings.of_update(plain).name == "float32"
 
 
-@pytest.mark.parametrize("said", [None, "float32", "int8"])
-def test_a_model_has_the_agreed_encoding_or_float32(said: str | None) -> None:
-    told = welcome().model_copy(update={"encoding": plan(models="int8")})
-    assert encodings.of_task(told, task(said)).name == (said or "float32")
+@pytest.mark.parametrize("named", [None, "float32", "int8"])
+def test_a_model_has_the_agreed_encoding_or_float32(named: str | None) -> None:
+    agreed = welcome().model_copy(update={"encoding": plan(models="int8")})
+    assert encodings.of_task(agreed, task(named)).name == (named or "float32")
 
 
 @pytest.mark.parametrize("agreed", [None, plan(models="bfloat16"), plan("int8")])

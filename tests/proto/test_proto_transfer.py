@@ -86,8 +86,8 @@ def test_a_part_longer_than_the_payload_is_discarded() -> None:
 def test_credit_is_sent_after_every_second_chunk_of_any_length() -> None:
     one = receiving()
     one.ask()
-    said = [one.take(start, frame(start, start + 1)) for start in range(21)]
-    assert [each for each in said if each] == [credit(have, min(have + 8, 21)) for have in range(2, 21, 2)]
+    granted = [one.take(start, frame(start, start + 1)) for start in range(21)]
+    assert [each for each in granted if each] == [credit(have, min(have + 8, 21)) for have in range(2, 21, 2)]
 
 
 def test_exhausted_credit_is_renewed_at_once() -> None:
@@ -181,8 +181,8 @@ def test_chunks_shrink_after_a_loss_and_grow_without_one() -> None:
     long, short = 4 * LEAST_CHUNK_BYTES, LEAST_CHUNK_BYTES
     one = Sending(TASK, cut(bytes(200 * long)), chunk_bytes=long)
 
-    def lengths(said: Credit) -> set[int]:
-        return {len(piece) for _, piece in one.credited(said)}
+    def lengths(granted: Credit) -> set[int]:
+        return {len(piece) for _, piece in one.credited(granted)}
 
     assert lengths(credit(0, 4 * long, again=True)) == {long}
     assert lengths(credit(0, 4 * long, again=True)) == {short}  # no chunk arrived
@@ -237,9 +237,9 @@ class Play:
     def announce(self) -> None:
         self.down.append(self.receiver.ask())
 
-    def hear(self, said: Credit) -> None:
-        self.heard_until = max(self.heard_until, said.until)
-        chunks = self.sender.credited(said)
+    def hear(self, granted: Credit) -> None:
+        self.heard_until = max(self.heard_until, granted.until)
+        chunks = self.sender.credited(granted)
         assert all(chunk.offset + len(piece) <= self.heard_until for chunk, piece in chunks)
         self.sent_bytes += sum(len(piece) for _, piece in chunks)
         self.up.extend(chunks)
@@ -299,12 +299,12 @@ def test_a_payload_arrives_complete_over_any_network(payload: bytes, sizes: list
 def test_without_loss_every_byte_is_sent_once_without_heartbeats(size: int, sizes: list[int]) -> None:
     payload = bytes(range(size))
     receiver, sender = receiving(payload=payload), sending(payload, *sizes)
-    said, sent = [receiver.ask()], 0
-    while said:
-        for chunk, piece in sender.credited(said.pop(0)):
+    granted, sent = [receiver.ask()], 0
+    while granted:
+        for chunk, piece in sender.credited(granted.pop(0)):
             sent += len(piece)
             answer = receiver.take(chunk.offset, [piece])
-            said += [] if answer is None else [answer]
+            granted += [] if answer is None else [answer]
     assert receiver.is_whole and sent == size
 
 
@@ -313,13 +313,13 @@ def test_a_flipped_bit_is_detected_and_the_payload_is_sent_again(data: st.DataOb
     receiver, sender = receiving(), sending()
     damaged = data.draw(st.integers(0, len(PAYLOAD) - 1))
     for attempt in range(2):
-        said = [receiver.ask()]
-        while said:
-            for chunk, piece in sender.credited(said.pop(0)):
+        granted = [receiver.ask()]
+        while granted:
+            for chunk, piece in sender.credited(granted.pop(0)):
                 came = bytearray(piece)
                 if attempt == 0 and chunk.offset <= damaged < chunk.offset + len(piece):
                     came[damaged - chunk.offset] ^= 1
                 answer = receiver.take(chunk.offset, [memoryview(came)])
-                said += [] if answer is None else [answer]
+                granted += [] if answer is None else [answer]
         assert receiver.is_right() == (attempt == 1)
     assert receiver.part.mapped() == PAYLOAD

@@ -66,7 +66,7 @@ def test_names_from_users_are_escaped(tmp_path: Path) -> None:
     path = run(tmp_path / HOSTILE.replace("/", "_"), small_run(), data={"name": HOSTILE})
     found = Page(page.html(report([path, run(tmp_path / "b", small_run())], labels=[HOSTILE, f"_{HOSTILE}"])))
     assert not found.all("script")
-    assert any(HOSTILE in said for said in found.texts)
+    assert any(HOSTILE in line for line in found.texts)
 
 
 def test_identifiers_are_unique_and_every_reference_exists(text: str) -> None:
@@ -110,7 +110,7 @@ def test_the_same_runs_make_the_same_page_to_the_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch", [Batch(), curve(float("nan")), Batch(tasks=small_run().tasks)])
 def test_a_run_with_few_records_has_a_page(batch: Batch, tmp_path: Path) -> None:
     found = Page(page.html(report([run(tmp_path / "run", batch)])))
-    assert any("received = aggregated + pending + rejected" in said for said in found.texts)
+    assert any("received = aggregated + pending + rejected" in line for line in found.texts)
 
 
 def test_empty_columns_are_left_out_of_the_page(tmp_path: Path) -> None:

@@ -133,18 +133,18 @@ def test_a_task_is_computed_from_its_assigned_version() -> None:
 
 
 def test_progress_and_outcome_are_in_virtual_time() -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
     run = one_number(
         still,
         lambda client_id, number: 1000.0,
         clients=2,
         rounds=3,
         trigger=TriggerSettings(name="sync"),
-        on_progress=told.append,
+        on_progress=reports.append,
     )
     assert run.run().seconds == 3000.0
-    assert [(now.version, now.elapsed_s) for now in told] == [(0, 0.0), (3, 3000.0)]
-    assert told[1].updates_per_s == 6 / 3000
+    assert [(now.version, now.elapsed_s) for now in reports] == [(0, 0.0), (3, 3000.0)]
+    assert reports[1].updates_per_s == 6 / 3000
 
 
 def test_a_non_finite_update_is_rejected_and_other_clients_continue() -> None:
@@ -296,7 +296,7 @@ def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
         )
         for seed in ("0", "1", "4242")
     ]
-    said = [process.communicate()[0] for process in running]
+    outputs = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
-    assert said[0] == said[1] == said[2]
-    assert len(set(said[0].split())) == 4  # four runs, four traces
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(set(outputs[0].split())) == 4  # four runs, four traces

@@ -94,7 +94,7 @@ def digest_of(seed: int, *harmless: Applied, **changes: Any) -> str:
     toxics = [*settings.pop("toxics"), *harmless]
     run = one_number(backend, settings.pop("tasks_take"), toxics=toxics, observe=trace, **settings, **changes)
     outcome = run.run()
-    followed = [told for told in trace.told if not isinstance(told[0], events.HeartbeatReceived)]
+    followed = [entry for entry in trace.told if not isinstance(entry[0], events.HeartbeatReceived)]
     # Verdicts of the last instant may be in flight.
     ended_s = trace.arrivals[-1][0]
     last = {client_id for at_s, client_id in trace.arrivals if at_s == ended_s}

@@ -166,9 +166,9 @@ def test_after_a_jump_no_client_is_quarantined_and_the_error_names_update_and_re
         return update_of(-1.0 if abs(float(base_d[0])) < 1e6 else 0.0, kind="delta")
 
     trace = Trace()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         played(OneNumber(train), clients=5, norm_max=None, after=3, rounds=200, observe=trace)
-    assert str(told.value) == (
+    assert str(error.value) == (
         "training diverges: the last 50 tasks made no update that counts, all of them zero, not finite or otherwise "
         "refused, at version 11; the update of client 1 from version 2 had norm 1e+16, 1e+16 times the median then: go "
         "back with `unstale rollback RUN --to 2 --without 1`, or lower training.learning_rate"

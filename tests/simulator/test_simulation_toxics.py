@@ -201,9 +201,9 @@ def test_messages_sent_without_a_connection_arrive_after_reconnection() -> None:
 
 
 def _final(run_toxics: Sequence[Applied], train: Any) -> float:
-    told: list[Progress] = []
-    played(*run_toxics, rounds=1, train=train, on_progress=told.append)
-    return told[-1].loss  # the loss of a model of one number is the number
+    progress: list[Progress] = []
+    played(*run_toxics, rounds=1, train=train, on_progress=progress.append)
+    return progress[-1].loss  # the loss of a model of one number is the number
 
 
 def test_a_damaged_update_is_aggregated_as_received() -> None:

@@ -73,8 +73,8 @@ def test_a_gpu_that_pytorch_does_not_find_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(("visible", "given", "number"), [(None, "1", 1), ("2,3", "3", 1), ("2,3", "2", 0)])
 def test_a_task_uses_the_gpu_assigned_by_ray(monkeypatch, visible, given, number):
-    told = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: told))
+    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:

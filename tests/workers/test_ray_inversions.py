@@ -58,7 +58,7 @@ class Gate:
         self._closed = folder / "closed"
         os.mkfifo(folder / "waiting")
         os.mkfifo(self._closed)
-        self._said = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
+        self._arrivals = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
         self._waiting: set[int] = set()
 
     def open(self) -> None:
@@ -69,14 +69,14 @@ class Gate:
 
     def end(self) -> None:
         self.open()
-        os.close(self._said)
+        os.close(self._arrivals)
 
     def waiting(self, count: int = 1) -> set[int]:
         """The waiting processes, once there are so many."""
         while len(self._waiting) < count:
-            ready, _, _ = select.select([self._said], [], [], PATIENCE_S)
+            ready, _, _ = select.select([self._arrivals], [], [], PATIENCE_S)
             assert ready, f"no {count} workers wait at the gate"
-            self._waiting |= {int(number) for number in os.read(self._said, 4096).split()}
+            self._waiting |= {int(number) for number in os.read(self._arrivals, 4096).split()}
         return self._waiting
 
     def kill(self) -> None:

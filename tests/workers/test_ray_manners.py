@@ -87,12 +87,12 @@ def test_a_warning_names_updates_that_leave_the_server(capsys):
     announce(Settings(compensator={"name": "auto"}))
     assert "Ray" not in capsys.readouterr().err
     announce(Settings(compensator={**ON_RAY, "ray": "192.0.2.7:6379"}))
-    said = capsys.readouterr().err
-    assert said.endswith(
+    printed = capsys.readouterr().err
+    assert printed.endswith(
         " Updates and reconstructed data also go to the machines of the Ray cluster 192.0.2.7:6379, which may write "
         "them to disk (docs/inversions-on-ray.md).\n"
     )
-    assert said.count("\n") == 1
+    assert printed.count("\n") == 1
 
 
 def test_an_audit_refuses_a_cluster():

@@ -47,7 +47,7 @@ class SimulatedMachines:
         return results
 
     def stop(self) -> None:
-        pytest.fail("nobody asked for it")
+        pytest.fail("stop was not requested")
 
     @property
     def sizes(self) -> list[int]:
