@@ -29,7 +29,7 @@ CELLS = {cell.labels["beta"]: cell for cell in fh_t2().cells if cell.labels["met
 H = 50  # N / (2 K)
 
 
-class Looking(Compensator[PartSettings]):
+class CosineRecorder(Compensator[PartSettings]):
     """Changes no update. cosines: of the updates with later ones to compare. sizes: |S| of each of their rounds."""
 
     source = "ours"
@@ -69,11 +69,11 @@ def row(beta: str, rounds: int, data: Path) -> list[str]:
             "threads": 1,
         }
     )
-    looking: list[Looking] = []
+    looking: list[CosineRecorder] = []
 
-    def look(settings: Settings, *_: object) -> Looking:
+    def look(settings: Settings, *_: object) -> CosineRecorder:
         context = CompensatorContext(network=None, steps=local_steps(settings), seed=settings.seed, device=CPU)
-        looking.append(Looking(context))
+        looking.append(CosineRecorder(context))
         return looking[0]
 
     simulation(settings, on_progress=lambda _: None, compensator_of=look).run()

@@ -24,7 +24,7 @@ ROUNDS = 100  # the command reports each
 SCALE = ROUNDS / 5000  # the published number of rounds
 
 
-class Enough(Exception):  # noqa: N818  (nothing went wrong)
+class TimingEnded(Exception):  # noqa: N818  (not an error)
     """Raised at the end of the timed part."""
 
 
@@ -34,7 +34,7 @@ def first_round_s(data: Path, device: str = "cpu") -> float:
 
     def on_share(*_: Any) -> None:
         marks.append(time.perf_counter())
-        raise Enough
+        raise TimingEnded
 
     cell = " ".join(f"{name}={label}" for name, label in CELL.items())
     options = ("--cells", cell, "--seeds", "1", "--scale-rounds", str(SCALE), "--device", device)
@@ -42,7 +42,7 @@ def first_round_s(data: Path, device: str = "cpu") -> float:
         tempfile.TemporaryDirectory(prefix="unstale-bench-") as store,
         patch.object(Engine, "_on_share", on_share),
         redirect_stdout(sys.stderr),
-        suppress(Enough),
+        suppress(TimingEnded),
     ):
         command.run(["reproduce", "run", "fh-t1", *options, "--data", f"cifar10={data}", "--store", store])
     return marks[0]

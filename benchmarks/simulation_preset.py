@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from benchmarks import report
-from benchmarks.preset_start import CELL, Enough
+from benchmarks.preset_start import CELL, TimingEnded
 from unstale import translate
 from unstale.config.settings import Settings, SimulationSettings
 from unstale.config.workspace import TrainingContext, training_context
@@ -90,14 +90,14 @@ class Piece:
         return cls(first=every, last=(1 + evaluations) * every)
 
     def watched(self, settings: Settings, begin: Callable[[], None]) -> Callable[[float], None]:
-        """An `on_progress` that calls begin at the start of the piece, and raises Enough at its end."""
+        """An `on_progress` that calls begin at the start of the piece, and raises TimingEnded at its end."""
 
         def watch(share: float) -> None:
             version = round(share * settings.rounds)
             if version == self.first:
                 begin()
             if version == self.last:
-                raise Enough
+                raise TimingEnded
 
         return watch
 
@@ -162,7 +162,7 @@ def _play(settings: Settings, piece: Piece, begin: Callable[[], None]) -> None:
     """Measure the cell as the engine does, up to the end of the piece."""
     try:
         runners.measure("run", settings, {}, on_progress=piece.watched(settings, begin))
-    except Enough:
+    except TimingEnded:
         return
     raise AssertionError("the run ended before the timed piece")
 
@@ -236,7 +236,7 @@ class _Marks(Watcher):
         if result.version == self._piece.first:
             self.tasks.clear()
         if result.version == self._piece.last:
-            raise Enough
+            raise TimingEnded
 
     @override
     def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
@@ -246,7 +246,7 @@ class _Marks(Watcher):
 def _recorded(settings: Settings, context: TrainingContext, piece: Piece) -> list[Batch]:
     """The gathered mini-batches of all tasks in the piece, in order."""
     marks = _Marks(piece, context)
-    with patch.object(context.trainer, "compute", marks.compute), suppress(Enough):
+    with patch.object(context.trainer, "compute", marks.compute), suppress(TimingEnded):
         simulation(settings, on_progress=lambda _: None, context=context, watcher=marks).run()
     batches = []
     for client_id, task in marks.tasks:

@@ -40,7 +40,7 @@ def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Seen:
+class Recorder:
     """A watcher that records its calls."""
 
     done: dict[str, float] = field(default_factory=dict)
@@ -69,8 +69,8 @@ def planned(of: Preset, seeds: int = 2) -> list[Job]:
     return jobs(of, of.cells, seeds=range(seeds), scale=Scale(), place=Place(cache="/data"))
 
 
-def compute(folder: Path, wanted: list[Job], processes: int = 2, **more: Any) -> tuple[Counts, Seen]:
-    seen = Seen()
+def compute(folder: Path, wanted: list[Job], processes: int = 2, **more: Any) -> tuple[Counts, Recorder]:
+    seen = Recorder()
     with Store.open(folder / "store") as store:
         return Engine(store, seen, processes=processes, **more).run(wanted), seen
 
@@ -222,7 +222,7 @@ def test_a_started_process_ends_when_all_jobs_are_done(tmp_path: Path) -> None:
 
 def test_a_stopped_engine_resumes_later(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path, beta="waits", gamma="waits")
-    seen = Seen()
+    seen = Recorder()
     with Store.open(tmp_path / "store") as store:
         engine = Engine(store, seen, processes=2)
         stopper = threading.Thread(target=lambda: (wait_for_calls(tmp_path, "beta 0", "gamma 0"), engine.stop()))
@@ -259,7 +259,7 @@ ENGINE = """
 import sys
 from pathlib import Path
 from helpers import stand_in
-from test_engine import Seen, planned
+from test_engine import Recorder, planned
 from unstale_papers.engine import Engine
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.store import Store
@@ -269,7 +269,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with Store.open(folder / "store") as store:
         of = stand_in.preset(folder, beta="waits")
-        Engine(store, Seen(), processes=2).run(planned(of))
+        Engine(store, Recorder(), processes=2).run(planned(of))
 """
 
 

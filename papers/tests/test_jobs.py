@@ -162,7 +162,7 @@ def test_an_unknown_measurement_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
-def test_jobs_of_every_preset_survive_serialization_with_the_same_digest(name: str) -> None:
+def test_jobs_of_every_preset_survive_serialization_and_are_distinct(name: str) -> None:
     preset = PRESETS[name]()
     for scale in (Scale(), Scale.of(0.01)):
         planned = jobs(preset, preset.cells, seeds=[0, 1], scale=scale, place=HERE)

@@ -166,7 +166,7 @@ def test_unreachable_staleness_is_noted() -> None:
     assert lost([replace(late(), measurement="inversion cost")], Scale(rounds=0.05)) == []
 
 
-def test_an_inversion_without_iterations_is_noted() -> None:
+def test_an_inversion_that_ends_before_the_first_stale_update_is_noted() -> None:
     until = {"name": "gradient-inversion", "settings": {"last_round": 155}}
     assert lost([late(compensator=until)], Scale(rounds=0.5)) == []  # 78
     assert lost([late(compensator=until)], Scale(rounds=0.25)) == [  # 39

@@ -67,7 +67,7 @@ def test_an_existing_key_with_other_clients_is_refused(cluster: Cluster) -> None
         cluster.make_keys("1", "5")
 
 
-def test_without_arguments_the_command_prints_its_usage() -> None:
+def test_missing_arguments_are_named() -> None:
     done = subprocess.run([str(K8S / "make-keys.sh")], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("make-keys.sh: PODS and COUNT are not given")

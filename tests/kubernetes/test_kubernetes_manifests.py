@@ -202,7 +202,7 @@ def test_the_operator_loads_the_same_rules() -> None:
     assert rules["spec"] == yaml.safe_load((ROOT / "monitoring/prometheus/rules/unstale.rules.yml").read_text())
 
 
-def test_a_server_with_a_refused_configuration_restarts_with_a_corrected_one() -> None:
+def test_a_server_pod_with_a_refused_configuration_can_be_replaced() -> None:
     # With OrderedReady the controller waits for the pod that can never be ready: kubernetes issue 67250.
     (server,) = of_kind(overlay("local"), "StatefulSet")
     assert server["spec"]["podManagementPolicy"] == "Parallel"

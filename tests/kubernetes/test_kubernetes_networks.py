@@ -23,7 +23,7 @@ def _allowed() -> None:
     need_namespaces()
 
 
-def there_is(network: Namespaces) -> set[str]:
+def remains(network: Namespaces) -> set[str]:
     """Its namespaces, and folders of files for them."""
     files = [path.name for folder in (NETNS, ETC) if folder.exists() for path in folder.iterdir()]
     return {name for name in files if name.startswith(f"{network.name}-")}
@@ -63,10 +63,10 @@ def test_a_failed_test_leaves_no_interfaces_and_keeps_those_of_the_machine() -> 
     network = Namespaces([SERVICE])
     with pytest.raises(ZeroDivisionError), network:  # noqa: PT012
         network.join("server-0")
-        assert there_is(network) == {f"{network.name}-node", f"{network.name}-server-0"}
+        assert remains(network) == {f"{network.name}-node", f"{network.name}-server-0"}
         assert socket.if_nameindex() == before
         with network.reached("server-0", 9464):
             assert "pods" in [name for _, name in socket.if_nameindex()]
             raise ZeroDivisionError
-    assert not there_is(network)
+    assert not remains(network)
     assert socket.if_nameindex() == before

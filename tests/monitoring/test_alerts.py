@@ -106,7 +106,7 @@ def test_these_tests_show_every_alert_firing_and_resolving() -> None:
     assert sorted(chain(NETWORK, HOSTILE, DISK, ESTIMATES, DEATH)) == sorted(there_are)
 
 
-class Running:
+class InThread:
     """A process object that runs in a thread during the context."""
 
     def __init__(self, process: ClientProcess | Injector) -> None:
@@ -123,8 +123,8 @@ class Running:
         assert not self._thread.is_alive(), "it does not end"
 
 
-def clients(settings: Settings, address: str, first: int, count: int, identity: Identity | None = None) -> Running:
-    return Running(
+def clients(settings: Settings, address: str, first: int, count: int, identity: Identity | None = None) -> InThread:
+    return InThread(
         ClientProcess(
             server=address,
             client_ids=range(first, first + count),
@@ -137,9 +137,9 @@ def clients(settings: Settings, address: str, first: int, count: int, identity: 
     )
 
 
-def injector(settings: Settings, upstream: str, address: str, http: str) -> Running:
+def injector(settings: Settings, upstream: str, address: str, http: str) -> InThread:
     section = {"address": address, "http_address": http, "upstream": upstream}
-    return Running(Injector(settings.model_copy(update={"injector": Settings(injector=section).injector})))
+    return InThread(Injector(settings.model_copy(update={"injector": Settings(injector=section).injector})))
 
 
 def control(http: str, method: str, path: str, **body: Any) -> None:

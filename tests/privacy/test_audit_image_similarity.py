@@ -88,7 +88,7 @@ def test_the_closest_is_the_largest_or_the_smallest() -> None:
 @pytest.mark.parametrize(
     ("shape", "windows_fit"), [((1, 7, 7), True), ((3, 32, 32), True), ((1, 6, 9), False), ((64,), False)]
 )
-def test_ssim_needs_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
+def test_an_image_has_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
     assert is_image(shape) is windows_fit
 
 

@@ -276,7 +276,7 @@ def test_updates_computed_ahead_arrive_unchanged(trigger: str, k: int | None) ->
     assert sum(together.batches) == sum(one_by_one.batches) == alone.updates["accepted"]
 
 
-def test_with_faults_each_computed_update_is_accepted_or_refused() -> None:
+def test_with_faults_few_computed_updates_are_lost() -> None:
     backend = OneNumber(at_a_time=4)
     run = one_number(
         backend,

@@ -83,7 +83,7 @@ def test_a_task_uses_the_gpu_assigned_by_ray(monkeypatch, visible, given, number
     assert worker._gpu(0.0) is None
 
 
-class OnAGpu:
+class GpuWorker:
     """A worker on a simulated GPU, with its calls. error: of every inversion."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
@@ -107,20 +107,20 @@ class OnAGpu:
 
 
 def test_unused_gpu_memory_is_released(monkeypatch):
-    there = OnAGpu(monkeypatch)
+    there = GpuWorker(monkeypatch)
     worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
 def test_gpu_memory_is_released_after_an_error(monkeypatch):
-    there = OnAGpu(monkeypatch, RuntimeError("no such kernel"))
+    there = GpuWorker(monkeypatch, RuntimeError("no such kernel"))
     with pytest.raises(RuntimeError, match="no such kernel"):
         worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
 def test_a_worker_with_a_broken_gpu_ends(monkeypatch, capsys):
-    there = OnAGpu(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
+    there = GpuWorker(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
     with pytest.raises(SystemExit):
         worker.invert(json.dumps(described()), save({}))
     assert there.happened[0] == 1

@@ -95,7 +95,7 @@ def test_a_failed_restart_reports_its_reason(to, tmp_path):
     assert why_lost(there, FULL) == "the sentence of the driver"
 
 
-def test_a_driver_that_does_not_end_does_not_block_stop(to, monkeypatch):
+def test_a_driver_that_does_not_end_does_not_block_a_restart(to, monkeypatch):
     monkeypatch.setattr(pool, "END_S", 10_000.0)  # the driver would not end in this time
     there = to("leaves")
     why_lost(there, EMPTY)

@@ -27,7 +27,7 @@ from unstale.server.compute import Compute
 ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 
 
-class Hangs:
+class HangingMachines:
     """Other machines that never return a result."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def update(base_version: int, staleness: int) -> RoundUpdate:
 
 
 def test_a_stopped_server_does_not_wait_for_other_machines(monkeypatch):
-    elsewhere = Hangs()
+    elsewhere = HangingMachines()
     monkeypatch.setattr(remote_inversion, "wait", elsewhere.wait)
     learner = Learner(
         numbers(123, scale=0.3),
