@@ -1,4 +1,4 @@
-"""What is done to messages on purpose."""
+"""Injected delays and faults of messages."""
 
 from monitoring.dashboards import dashboard
 from monitoring.dashboards.dashboard import JOB, Dashboard, Row
@@ -7,7 +7,7 @@ from monitoring.dashboards.panels import Query, Stat, Steps
 from monitoring.dashboards.shared import altogether, by_process, over_time, quantiles, rates_by
 from unstale.metrics import catalogue
 
-TOXICS = {  # what holds up, what changes, what loses
+TOXICS = {  # toxics that delay, change and lose
     "latency": "blue",
     "bandwidth": "dark-blue",
     "slow": "light-blue",

@@ -1,4 +1,4 @@
-"""How late updates are, why, and who loses by it."""
+"""Staleness of updates, its causes, and its effect on clients and classes."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import latest, least, of, quantile, rate, share
