@@ -98,7 +98,7 @@ DELAYS = (
     ),
 )
 
-HELD = (
+IN_FLIGHT = (
     by_process(
         catalogue.INJECTOR_MESSAGES_IN_FLIGHT,
         title="Messages in flight",
@@ -135,5 +135,5 @@ INJECTOR = Dashboard(
     description="Injected delays and faults.",
     variables=(JOB, dashboard.INJECTOR),
     subject=dashboard.INJECTOR,
-    rows=(Row("", NOW), Row("Delays and faults", DELAYS), Row("What it holds", HELD)),
+    rows=(Row("", NOW), Row("Delays and faults", DELAYS), Row("Messages in flight and connections", IN_FLIGHT)),
 )

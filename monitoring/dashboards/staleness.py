@@ -62,7 +62,7 @@ NOW = (
     ),
 )
 
-LATE = (
+STALENESS_PANELS = (
     over_time(
         STALENESS_OF,
         title="Staleness of updates over time",
@@ -157,8 +157,8 @@ STALENESS = Dashboard(
     subject=SERVER,
     rows=(
         Row("", NOW),
-        Row("How late updates are", LATE),
-        Row("Whom the model serves", FAIRNESS),
+        Row("Staleness", STALENESS_PANELS),
+        Row("Fairness", FAIRNESS),
         Row("Client processes", CLIENTS, folded=True),
     ),
 )
