@@ -1,4 +1,4 @@
-"""The swarm: 200 seeds pass, a seed is the same wherever it is played, and mistakes made on purpose are found.
+"""The swarm: 200 seeds pass, a seed gives the same run on every machine, and mistakes made on purpose are found.
 
 `make swarm` plays more of them; a seed that fails prints the one command that plays it again.
 """
@@ -49,7 +49,7 @@ _attempt = cache(attempt)
 
 
 @pytest.mark.parametrize("first", SEEDS[::BATCH])
-def test_nothing_wrong_comes_of_faults_and_then_everybody_is_served(first: int) -> None:
+def test_faults_break_no_law_and_every_client_is_served_afterwards(first: int) -> None:
     failures = [said for said in map(_attempt, range(first, first + BATCH)) if isinstance(said, str)]
     assert not failures, "\n".join(failures)
 

@@ -73,7 +73,7 @@ def test_no_more_updates_are_inverted_than_asked_for(capsys: pytest.CaptureFixtu
     text = printed(capsys, "--json", "--at", "5", "--at", "6", "--updates", "1")
     (audited,) = [json.loads(line) for line in text.splitlines() if '"audited"' in line]
     assert audited["updates"] == 1
-    assert audited["measures"][0]["closer"]["others"]["low"] is None  # one client says nothing of others
+    assert audited["measures"][0]["closer"]["others"]["low"] is None  # one client contains no information about others
 
 
 def test_pictures_are_drawn_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,7 +176,7 @@ def test_after_the_last_round_nothing_is_inverted(name):
     assert methods == ["gradient-inversion", "gradient-inversion", after, after]
 
 
-# What `auto` adds.
+# Additions of `auto`.
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_policy_that_weighs_by_staleness_takes_an_estimate_for_fresh():
         assert result.weights_K == pytest.approx(weights)
 
 
-# What stays.
+# Unchanged parts.
 
 
 @pytest.mark.parametrize("name", COMPENSATORS)

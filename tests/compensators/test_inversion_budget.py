@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> PlayedClock:
     return played
 
 
-# What it counts.
+# Its counts.
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_it_counts_the_seconds_that_something_takes():
     budget = Budget(settings(seconds_total=3.0), clock)
     with budget.timed():
         clock.now_s += 1.25
-    clock.now_s += 50  # nobody computes
+    clock.now_s += 50  # no thread computes
     with suppress(torch.OutOfMemoryError), budget.timed():
         clock.now_s += 1.5
         raise torch.OutOfMemoryError

@@ -97,7 +97,7 @@ def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_non
     assert trials.best() == (5, 0.5, 1.0)
 
 
-def test_trials_are_in_the_state_and_go_on_leaving_the_window():
+def test_restored_trials_still_leave_the_window():
     trials, other = Trials(2), Trials(2)
     for share in (0.8, 0.4):
         trials.add({A: trial(share), B: trial(0.5)})

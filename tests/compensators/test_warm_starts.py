@@ -114,7 +114,7 @@ def test_a_warm_inversion_shorter_than_the_least_is_used_when_it_is_done():
     assert (list(result.inverted_rows), sum(result.fallbacks.values())) == ([0], 0)
 
 
-def test_a_compensator_goes_on_from_its_own_reconstruction():
+def test_a_compensator_resumes_from_its_own_reconstruction():
     subject = inversion(warm_share=0.5)
     first = stale_round(received(0))
     made = subject.make(first)

@@ -1,4 +1,4 @@
-"""Parts made from the configuration, and what is wrong with them before anything starts."""
+"""Parts made from the configuration, and their errors before anything starts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_every_trigger_but_the_one_that_needs_a_time_can_be_chosen_by_its_name_a
 
 
 @pytest.mark.parametrize("name", ["k-async", "k-sync", "buffered"])
-def test_a_k_that_nobody_gave_is_at_most_the_number_of_clients(name: str) -> None:
+def test_the_default_k_is_at_most_the_number_of_clients(name: str) -> None:
     assert coordinator_settings(from_variables(trigger__name=name, clients="4")).trigger.k == 4
     assert coordinator_settings(from_variables(trigger__name=name, clients="6")).trigger.k == 5
 
@@ -243,7 +243,7 @@ WRONG = {
         ),
     ],
 )
-def test_memory_that_this_machine_lacks_is_told_where_the_run_is(sentence: str, values: dict[str, str]) -> None:
+def test_missing_memory_is_reported_where_the_run_is(sentence: str, values: dict[str, str]) -> None:
     settings = from_variables(**values)
     check(settings)  # the run may be elsewhere
     with pytest.raises(UserError) as raised:
@@ -262,7 +262,7 @@ def test_what_only_a_part_knows_is_told_before_anything_starts(sentence: str, va
     ("trigger", "given", "weighting"),
     [("sync", {}, "samples"), ("k-async", {}, "uniform"), ("sync", {"weighting": "uniform"}, "uniform")],
 )
-def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
+def test_fedavg_weighs_by_samples_in_synchronous_rounds_by_default(
     trigger: str, given: dict[str, str], weighting: str
 ) -> None:
     settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})

@@ -1,4 +1,4 @@
-"""The sources of the configuration and the sentences about what is wrong in them."""
+"""The sources of the configuration and the messages about errors in them."""
 
 from itertools import product
 from pathlib import Path
@@ -492,7 +492,7 @@ OF_KUBERNETES = {
 
 
 @pytest.mark.parametrize("service", ["UNSTALE", "UNSTALE_SERVER", "UNSTALE_2_HTTP"])
-def test_what_kubernetes_says_of_services_with_our_name_is_passed_over(service: str) -> None:
+def test_service_variables_of_kubernetes_are_ignored(service: str) -> None:
     assert load(variables={f"{service}_{name}": text for name, text in OF_KUBERNETES.items()}) == Settings()
 
 

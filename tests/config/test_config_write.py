@@ -1,4 +1,4 @@
-"""The configuration as YAML: what is written loads to what it was."""
+"""The configuration as YAML: a written file loads to the same settings."""
 
 from pathlib import Path
 

@@ -100,7 +100,7 @@ def test_a_simulation_that_is_recorded_makes_the_model_of_one_that_is_not(tmp_pa
     assert (recorded.model_digest, recorded.updates) == (plain.model_digest, plain.updates)
 
 
-def test_what_a_recorded_simulation_received_is_in_its_journal(tmp_path: Path) -> None:
+def test_the_journal_of_a_recorded_simulation_holds_its_received_updates(tmp_path: Path) -> None:
     outcome = simulated(tmp_path / "run", scenario={"name": "flaky"}, trigger={"name": "buffered", "k": 3})
     with RecordedRun(tmp_path / "run") as run:
         found = run.database.conservation()
@@ -243,7 +243,9 @@ def test_settings_of_the_recorded_policy_stay_with_it_and_its_other_keys_stay(tm
         ({"polcy__name": "x"}, "--set: unknown key 'polcy.name'"),
     ],
 )
-def test_what_cannot_be_folded_is_said_in_a_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+def test_an_impossible_replay_is_reported_in_one_sentence(
+    options: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
     simulated(tmp_path / "run", trigger=K_ASYNC, rounds=2)
     with pytest.raises(UserError, match=sentence):
         compared(tmp_path / "run", **options)
@@ -258,7 +260,7 @@ def test_updates_that_lean_on_a_second_vector_are_for_one_policy(tmp_path: Path)
     assert [point.version for point in points] == [0, 4]
 
 
-# -------------------------------------------------------------------------------------------- after updates were let go
+# ------------------------------------------------------------------------------------------- after updates were deleted
 
 
 @pytest.fixture

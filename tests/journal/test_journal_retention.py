@@ -1,4 +1,4 @@
-"""What only older checkpoints need goes, and nothing else, however much happens between forgetting and deleting."""
+"""Deletion removes only data of older checkpoints, whatever happens between forgetting and deleting."""
 
 from pathlib import Path
 

@@ -169,7 +169,7 @@ def test_every_flipped_bit_is_found_or_changes_nothing(ended: Path, tmp_path: Pa
             opened.seek(at)
             opened.write(bytes([byte]))
     assert verify(run).damages == []
-    assert found["run.db"] > 15  # what else was hit is free space
+    assert found["run.db"] > 15  # the other flips hit free space
     assert found.total() - found["run.db"] == 8 + 4 + 8 + 2 * 6
 
 
@@ -251,12 +251,12 @@ _FOUND_BY_A_SERVER = {"waits for a round", "00000007.rows is missing"}  # `expla
 @pytest.mark.parametrize(
     ("edit", "finds"), EDITS, ids=[f"{number}-{text[:40]}" for number, (_, text) in enumerate(EDITS)]
 )
-def test_an_edited_row_is_told_in_one_message(
+def test_an_edited_row_is_reported_in_one_message(
     edit: Callable[[Path], None], finds: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(run)
     for command in ("verify", "replay", "explain"):
-        code = main.run([command, str(run)])  # which raises what is no UserError
+        code = main.run([command, str(run)])  # which raises no UserError
         told = capsys.readouterr()
         if command == "verify":
             assert code == 1
@@ -326,7 +326,7 @@ def test_every_damage_is_listed(ended: Path, tmp_path: Path, capsys: pytest.Capt
         (None, r"config\.yaml is missing beside run\.db"),
     ],
 )
-def test_settings_that_are_lost_are_told_and_put_back(
+def test_lost_settings_are_reported_and_restored(
     text: str | None, finds: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = run / "config.yaml"

@@ -104,7 +104,7 @@ def attempt(seed: int, durability: Literal["full", "normal"]) -> Report:
 
 
 class _LateSync:
-    """The background thread of the segments: what is submitted runs a while later, or when somebody waits for it."""
+    """The background thread of the segments: a submitted call runs a while later, or when a caller waits for it."""
 
     def __init__(self, world: World, rng: Generator) -> None:
         self._world = world
@@ -246,7 +246,7 @@ class _Seed:
         return True
 
     def _start(self) -> "_Server":
-        """Start the server on what the disk holds, and hold it against what clients were told."""
+        """Start the server on the files of the disk, and compare it with the acks that clients received."""
         with _warnings(self.lines):
             server = _Server(self)
         lines, self.lines = self.lines, []

@@ -1,4 +1,4 @@
-"""What an account makes of verdicts."""
+"""The effects of verdicts on an account."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Memory that is free is given back. In a process of its own: what is set there stays set."""
+"""Free memory is returned to the system. In a process of its own, because the settings stay."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Server and clients as processes: who waits for whom, who is told of an end, and what is said of mistakes.
+"""Server and clients as processes: waiting, notification of the end, and errors.
 
 Source: proto/PROTOCOL.md#41-joining; proto/PROTOCOL.md#45-ending
 """
@@ -22,7 +22,7 @@ from unstale_proto.messages import Bye, Stop
 
 pytestmark = pytest.mark.network
 
-TRIES = 1000  # round trips; what was sent before the first of them is there long before the last
+TRIES = 1000  # round trips; a message sent before the first of them arrives long before the last
 OPTIONS = ["--clients", "1", "--model", "logreg", "--trigger", "async", "--device", "cpu"]
 
 
@@ -62,7 +62,7 @@ def test_a_client_waits_for_a_server_and_finds_the_next_one_too() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_end_tells_its_clients_and_how_it_ended(number: signal.Signals) -> None:
+def test_a_server_that_is_stopped_notifies_its_clients_and_reports_how_it_ended(number: signal.Signals) -> None:
     http = ["--server.address", "tcp://127.0.0.1:0", "--server.http-address", "127.0.0.1:0"]
     with Process("server", "--json", *OPTIONS, *http, "--server.linger-s", "60") as server:
         listening = server.fact()
@@ -98,7 +98,7 @@ def test_a_second_signal_ends_a_server_that_still_waits_for_goodbyes() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.Signals) -> None:
+def test_a_client_that_is_stopped_says_goodbye_to_the_server(number: signal.Signals) -> None:
     with Watched(clients=3, min_clients=2, rounds=10**6, evaluate_every=1) as server:
         with Process("client", "--server", server.address, "--count", "2", "--first", "1") as client:
             server.next_that(lambda now: now.version >= 3)
@@ -115,7 +115,7 @@ def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.
             assert sample(server.http, "unstale_clients", state="left") == 2
 
 
-# -------------------------------------------------------------------------------------- mistakes, each one sentence
+# ------------------------------------------------------------------------------------------ mistakes, each one sentence
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_client_id_that_the_run_has_not_is_one_sentence(capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("_signals_as_they_are")
-def test_a_client_that_is_superseded_says_so_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_superseded_client_reports_it_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     settings = small(rounds=10**6, evaluate_every=1, min_clients=1)
     rivals: list[RawClient] = []
 

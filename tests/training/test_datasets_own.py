@@ -1,4 +1,4 @@
-"""What users bring: folders of images, and code that makes a data set."""
+"""Data sets of users: folders of images, and code that makes a data set."""
 
 import sys
 import tarfile
