@@ -320,9 +320,9 @@ def test_another_order_of_arrivals_makes_another_model() -> None:
 
 
 def test_progress_is_reported_at_every_evaluation() -> None:
-    told: list[Progress] = []
-    simulation(settings_of("k-async"), on_progress=told.append).run()
-    assert [now.version for now in told] == [0, 3, 6, 9]
+    reports: list[Progress] = []
+    simulation(settings_of("k-async"), on_progress=reports.append).run()
+    assert [now.version for now in reports] == [0, 3, 6, 9]
 
 
 def test_a_simulation_without_the_codec_makes_the_same_model() -> None:

@@ -41,11 +41,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_people_read_how_close_the_examples_come(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys)
-    told = [line for line in text.splitlines() if line.startswith("round 6: client ")]
-    assert told
-    assert all("rounds stale: 4 examples, disparity " in line for line in told)
-    assert all(line.endswith(" in 3 iterations") for line in told)
-    assert f"{len(told)} update" in text
+    updates = [line for line in text.splitlines() if line.startswith("round 6: client ")]
+    assert updates
+    assert all("rounds stale: 4 examples, disparity " in line for line in updates)
+    assert all(line.endswith(" in 3 iterations") for line in updates)
+    assert f"{len(updates)} update" in text
     for measure in ("PSNR, dB", "SSIM"):
         rows = [line.split("  ") for line in text.splitlines() if line.strip().startswith(measure)]
         assert len([row for row in rows if row]) >= 3

@@ -99,7 +99,7 @@ def test_the_update_with_the_newest_base_settles_in_any_order():
     assert len(matches) == 0
 
 
-def test_where_there_is_no_room_those_that_wait_longest_stay():
+def test_without_free_memory_the_longest_waiting_stay():
     matches = Matches(2 * BYTES + BASE_BYTES)
     assert [matches.add(waiting(0, version)) for version in (3, 4, 5)] == [True, True, False]
     assert (len(matches), matches.size_bytes) == (2, 2 * BYTES + BASE_BYTES)
@@ -115,7 +115,7 @@ def test_an_estimate_without_memory_does_not_wait(bytes_max):
     assert (len(matches), matches.size_bytes) == (0, 0)
 
 
-def test_a_base_model_of_several_is_kept_once_also_in_the_state():
+def test_a_base_model_of_several_is_stored_once_also_in_the_state():
     matches, other = Matches(100 * BYTES), Matches(100 * BYTES)
     for client_id in range(3):
         matches.add(waiting(client_id))

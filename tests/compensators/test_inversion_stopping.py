@@ -119,7 +119,7 @@ def test_while_nothing_is_known_the_first_choice_is_used_though_more_is_done():
     assert outcome.updates[0].iterations == 20
 
 
-def test_without_it_all_iterations_are_used_and_nothing_else_is_kept():
+def test_without_it_all_iterations_are_used_and_nothing_else_is_stored():
     (one,) = made_of(inversion(**{**ADAPTS, "adapt": False}), received())["estimates"].values()
     assert list(one["kept"]) == [20]
     assert one["choice"] == [20, 0.5, 1.0]

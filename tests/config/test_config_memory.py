@@ -1,4 +1,4 @@
-"""Where a policy's memory of all clients lies."""
+"""The device of a policy's memory of all clients."""
 
 import gc
 import os

@@ -1,6 +1,6 @@
 """Rounds are stored with their compensations, so that a run can be recomputed and resumed.
 
-Inversions may end with the time that there was, so nobody could make them again to the bit.
+Inversions may end with the available time, so no run could repeat them bit for bit.
 """
 
 import shutil

@@ -201,9 +201,7 @@ def test_a_foreign_model_file_is_no_checkpoint(tmp_path: Path) -> None:
         checkpoints.read(tmp_path / "model.safetensors")
 
 
-def test_a_file_larger_than_what_is_read_at_a_time_is_checked_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_larger_than_one_read_is_checked_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_CHUNK_BYTES", 64)
     state = {"a": torch.arange(100.0), "b": [1] * 100}
     assert same(round_trip(tmp_path, state)[0], state)

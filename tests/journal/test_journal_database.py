@@ -65,7 +65,7 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
     database.close()
 
 
-def test_the_sign_of_zero_and_what_is_no_number_come_back(path: Path) -> None:
+def test_the_sign_of_zero_and_nan_are_restored(path: Path) -> None:
     database = stored(
         path,
         Batch(updates=[accepted(1, 0, loss=-0.0)]),
@@ -95,7 +95,7 @@ def test_an_empty_database_has_nothing(path: Path) -> None:
     database.close()
 
 
-def test_facts_about_the_run_are_kept(path: Path) -> None:
+def test_facts_about_the_run_are_stored(path: Path) -> None:
     database = Database(path)
     database.set_meta({"run_id": "a", "by": "me"})
     database.set_meta({"by": "you"})
@@ -135,7 +135,7 @@ def test_what_never_happened_was_not_measured_by_a_client_either(path: Path) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["accept", "reject", "round"]), max_size=25))
-def test_what_was_received_is_aggregated_or_pending_or_rejected_after_every_turn(
+def test_a_received_update_is_aggregated_or_pending_or_rejected_after_every_turn(
     tmp_path_factory: pytest.TempPathFactory, happens: list[str]
 ) -> None:
     database = Database(tmp_path_factory.mktemp("run") / "run.db")

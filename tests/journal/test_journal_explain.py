@@ -284,7 +284,9 @@ WATCHED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WATCHED)
-def test_what_is_said_is_what_closed_the_round(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_explanation_names_the_cause_that_closed_the_round(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cut-off.yaml").write_text(CUT_OFF)
     closings = Closings()

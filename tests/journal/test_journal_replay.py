@@ -133,7 +133,7 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     assert again.first_difference.computed == again.learner.sent.digest != again.first_difference.recorded
 
 
-def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
+def test_a_changed_byte_of_a_row_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "run"
     simulated(path, trigger=K_ASYNC)
     segment = path / "segments/00000001.rows"

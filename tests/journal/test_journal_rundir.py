@@ -162,7 +162,7 @@ def test_a_run_does_not_depend_on_an_attack_by_clients(tmp_path: Path) -> None:
     assert decides("attack.name") and decides("attack.factor") and decides("attack.clients")
 
 
-def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None:
+def test_data_paths_and_measurement_settings_may_differ(tmp_path: Path) -> None:
     begun(tmp_path)
     other = Settings(
         evaluate_every=3,
@@ -297,7 +297,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
-def test_looking_at_what_is_no_run_says_what_one_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_the_error_for_a_folder_without_a_run_describes_a_run(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "run")
     with pytest.raises(UserError, match=r"is not the directory of a run, expected one with config\.yaml and run\.db"):
         RunDirectory.look(tmp_path / "run")

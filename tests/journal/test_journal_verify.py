@@ -257,13 +257,13 @@ def test_an_edited_row_is_reported_in_one_message(
     edit(run)
     for command in ("verify", "replay", "explain"):
         code = main.run([command, str(run)])  # which raises no UserError
-        told = capsys.readouterr()
+        captured = capsys.readouterr()
         if command == "verify":
             assert code == 1
-            assert any(_matches(finds, line) for line in told.out.splitlines()), told.out
+            assert any(_matches(finds, line) for line in captured.out.splitlines()), captured.out
         elif finds not in _FOUND_BY_A_SERVER:
             assert code == 2
-            assert _matches(finds, told.err)
+            assert _matches(finds, captured.err)
     with pytest.raises(UserError, match=finds) as raised:
         RunningServer(settings_in(run))
     assert str(run) in str(raised.value)
@@ -337,8 +337,8 @@ def test_lost_settings_are_reported_and_restored(
         config.write_text(text)
     for command in ("verify", "replay", "explain"):
         assert main.run([command, str(run)]) == (1 if command == "verify" else 2)
-        told = capsys.readouterr()
-        assert _matches(f"{finds}.*unstale restore", (told.out + told.err).replace("\n", " "))
+        captured = capsys.readouterr()
+        assert _matches(f"{finds}.*unstale restore", (captured.out + captured.err).replace("\n", " "))
     with pytest.raises(UserError, match=rf"{finds}.*unstale restore"):
         RunningServer(settings_in(run))
     assert main.run(["restore", str(run)]) == 0

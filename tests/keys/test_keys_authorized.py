@@ -24,8 +24,8 @@ def test_a_key_authorizes_its_own_clients_only(folder: Path, identity_of: Identi
     phone, laptop = identity_of("phone").public, identity_of("laptop").public
     assert [authorized.may_speak(phone, one) for one in range(4)] == [True, True, False, False]
     assert [authorized.may_speak(laptop, one) for one in range(4)] == [False, False, True, False]
-    for nobody in (None, "", identity_of("server").public):
-        assert not any(authorized.may_speak(nobody, one) for one in range(4))
+    for unadmitted in (None, "", identity_of("server").public):
+        assert not any(authorized.may_speak(unadmitted, one) for one in range(4))
 
 
 def test_keys_are_added_and_removed_while_the_folder_is_in_use(
@@ -83,8 +83,8 @@ def test_a_folder_that_cannot_be_read_for_a_while_changes_nothing(
     authorized.refresh()
     authorized.refresh()
     assert names(authorized) == ["laptop", "phone"]
-    (told,) = caplog.records  # once
-    assert told.message == f"{folder}/admitted cannot be read now (permission denied); retrying"
+    (record,) = caplog.records  # once
+    assert record.message == f"{folder}/admitted cannot be read now (permission denied); retrying"
 
 
 Wrong = tuple[str, Callable[[str, str], str], str]

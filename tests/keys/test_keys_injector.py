@@ -174,9 +174,9 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(folder: Path, t
 
 def ends_with(injecting: Injecting) -> str:
     injecting._thread.start()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         injecting.end()
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_an_injector_reports_that_the_server_refuses_its_key(folder: Path) -> None:

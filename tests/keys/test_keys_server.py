@@ -207,33 +207,35 @@ def process(address: str, identity: Identity | None, *, first: int = 0, count: i
 
 
 def test_a_client_process_reports_that_its_key_is_refused(folder: Path, stranger: Identity) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, stranger).run()
-    assert str(told.value).startswith(f"the server at {server.address} refuses the key {stranger.public} of client.key")
+    assert str(raised.value).startswith(
+        f"the server at {server.address} refuses the key {stranger.public} of client.key"
+    )
 
 
 def test_a_client_process_reports_that_it_needs_a_key(folder: Path) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, None).run()
-    assert "requires a key; set client.key" in str(told.value)
+    assert "requires a key; set client.key" in str(raised.value)
 
 
 def test_a_client_process_reports_that_the_server_has_no_keys(identity_of: IdentityOf) -> None:
-    with RunningServer(small()) as server, pytest.raises(UserError) as told:
+    with RunningServer(small()) as server, pytest.raises(UserError) as raised:
         process(server.address, identity_of("phone")).run()
-    assert "uses plain text; start it with keys, or omit client.key" in str(told.value)
+    assert "uses plain text; start it with keys, or omit client.key" in str(raised.value)
 
 
 def test_a_client_process_reports_that_its_ids_belong_to_another_key(folder: Path, identity_of: IdentityOf) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, identity_of("laptop"), first=0, count=1).run()
-    assert str(told.value).endswith("the key of this connection does not own client 0")
+    assert str(raised.value).endswith("the key of this connection does not own client 0")
 
 
 def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_connected(
     folder: Path, identity_of: IdentityOf, stranger: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a key is revoked while the second of two connections is being made anew."""
+    """Simulates a key that is revoked while the second of two connections reconnects."""
     monkeypatch.setattr(service, "AWAY_S", 0.2)
     with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
         clients = process(server.address, identity_of("phone"), count=2)

@@ -124,8 +124,8 @@ def test_a_valid_key_that_is_not_admitted_is_refused(
         guarded.until_refused("unknown-key", times)
         assert client.is_kept_out()
     assert not guarded.socket.poll(0)
-    (told,) = caplog.records  # once, however often it connects
-    assert told.message == f"refused a connection from 127.0.0.1 with the unknown key {stranger.public}"
+    (record,) = caplog.records  # once, however often it connects
+    assert record.message == f"refused a connection from 127.0.0.1 with the unknown key {stranger.public}"
 
 
 def test_a_client_without_a_key_is_refused(guarded: Guarded) -> None:
@@ -183,15 +183,15 @@ def test_no_client_connects_while_the_gate_does_not_answer(folder: Path, identit
 def test_a_fatal_error_of_the_gate_is_reported_and_no_client_connects(
     folder: Path, identity_of: IdentityOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    with Guarded(folder, told.put) as guarded:
+    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    with Guarded(folder, fatal.put) as guarded:
 
         def fails(*_: object, **__: object) -> None:
             raise MemoryError
 
         monkeypatch.setattr(AuthorizedKeys, "refresh", fails)
         client = guarded.client(identity_of("phone"))
-        assert isinstance(told.get(timeout=PATIENCE_S), MemoryError)
+        assert isinstance(fatal.get(timeout=PATIENCE_S), MemoryError)
         assert client.is_kept_out()
 
 
@@ -237,10 +237,10 @@ class Knocking:
 
     def hears_an_end(self) -> str:
         """The sentence that it ends with."""
-        with pytest.raises(UserError) as told:  # noqa: PT012  (it may try more than once)
+        with pytest.raises(UserError) as raised:  # noqa: PT012  (it may try more than once)
             for _ in range(100):
                 self.hears()
-        return str(told.value)
+        return str(raised.value)
 
 
 def test_an_admitted_client_gets_no_error(guarded: Guarded, identity_of: IdentityOf) -> None:

@@ -184,7 +184,7 @@ def test_of_more_than_a_connection_may_send_the_frame_that_goes_beyond_it_is_the
         assert received is not None
         kept.append(len(received.frames))
     assert kept == [1, 1, 1, 2, 3, 8]
-    assert asked == [received.route.bytes] * 5  # about a single frame, which is kept in any case, nobody is
+    assert asked == [received.route.bytes] * 5  # about a single frame, which is kept in any case, no caller is
 
 
 def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:

@@ -53,7 +53,7 @@ ROUNDS = 80
 
 @dataclass(kw_only=True)
 class Report:
-    """What the power failures of one seed did.
+    """The effects of the power failures of one seed.
 
     Attributes:
         failures: Number of power failures.
@@ -427,7 +427,7 @@ def _coordinator_settings() -> CoordinatorSettings:
 
 
 def _mark(directory: RunDirectory) -> str:
-    """As that of the journal, on a disk whose inodes a power failure leaves as they are."""
+    """The journal's, on a disk whose inodes survive a power failure."""
     return f"{int(os.stat(directory.lock).st_mtime)}-1-2-3"
 
 

@@ -49,7 +49,7 @@ def test_rows_of_every_size_are_read_back_once_they_are_settled(tmp_path: Path, 
     segments.close()
 
 
-def test_what_is_synced_is_written_before(
+def test_rows_are_written_before_a_sync(
     tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []

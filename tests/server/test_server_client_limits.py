@@ -218,8 +218,8 @@ def test_the_settings_are_the_guards() -> None:
 # protocol
 
 
-def guarded(client_limits: ClientLimits, may_speak: MaySpeak = allow_all, **told: int) -> PlayedServer:
-    return PlayedServer(client_limits=client_limits, may_speak=may_speak, **told)
+def guarded(client_limits: ClientLimits, may_speak: MaySpeak = allow_all, **options: int) -> PlayedServer:
+    return PlayedServer(client_limits=client_limits, may_speak=may_speak, **options)
 
 
 def counted(server: PlayedServer, metric: catalogue.Metric, *labels: str) -> float:

@@ -36,8 +36,8 @@ def connections(server: RunningServer, state: str) -> float:
 
 
 def settings(*, clients: int = 1, keys: Path | None = None, **server: object) -> Settings:
-    told = {"keys": None if keys is None else str(keys), **server}
-    return small(clients=clients, min_clients=1, rounds=10_000, server=told)
+    section = {"keys": None if keys is None else str(keys), **server}
+    return small(clients=clients, min_clients=1, rounds=10_000, server=section)
 
 
 PATIENT = {"lease_s": 3600, "hello_s": 3600}
@@ -171,7 +171,7 @@ def test_an_address_that_reconnects_repeatedly_is_limited_and_no_other() -> None
             for _ in range(20):
                 ZmtpPeer(server.address, source="127.0.0.2").close()
                 wasted += 1
-            assert wasted < 100_000, "nobody is limited"
+            assert wasted < 100_000, "no address is limited"
         assert wasted >= WASTED_AT_ONCE
         task = make_rounds(client, task)
         newcomer = stack.enter_context(RawClient(server.address, 1))  # from 127.0.0.1

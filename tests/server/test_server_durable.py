@@ -1,6 +1,6 @@
 """An interrupted server resumes its run, and a full disk refuses updates of clients.
 
-Real kills are in tests/crash. Here a server is told to end, and another one takes up its directory.
+Real kills are in tests/crash. Here a server is stopped, and another one resumes its directory.
 """
 
 import shutil
@@ -35,8 +35,8 @@ ONES = np.ones(D, dtype="<f4")
 def kept_in(folder: Path, **changes: Any) -> Settings:
     """A run of one client that makes a version of every two updates; free space is not checked unless a test does."""
     run = {"directory": str(folder / "run"), "free_bytes_min": 0, **changes.pop("run", {})}
-    told = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
-    return small(**told, run=run)
+    values = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
+    return small(**values, run=run)
 
 
 def checkpoints_of(folder: Path) -> list[int]:
@@ -236,9 +236,9 @@ def cut_last_row(copy: Path) -> None:
 def after_three_versions(folder: Path, copy: Path, *, durability: str = "normal") -> tuple[Settings, str]:
     """Settings of a run without a checkpoint that stopped behind its third version, and its id."""
     run = {"checkpoint_every": 1000, "durability": durability}
-    told = {"rounds": 100, "trigger": {"name": "async"}}
+    values = {"rounds": 100, "trigger": {"name": "async"}}
     with (
-        RunningServer(kept_in(folder, run=run, **told)) as server,
+        RunningServer(kept_in(folder, run=run, **values)) as server,
         client(server, 1),
         RawClient(server.address, 0) as a,
     ):
@@ -248,7 +248,7 @@ def after_three_versions(folder: Path, copy: Path, *, durability: str = "normal"
             assert a.answer(task, ONES).outcome == "accepted"
         a.task()
         as_it_is(folder, copy)
-    return kept_in(copy, run=run, **told), run_id
+    return kept_in(copy, run=run, **values), run_id
 
 
 def test_rows_lost_in_a_power_failure_are_dropped_and_the_run_resumes(
@@ -282,7 +282,7 @@ def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: P
         RunningServer(settings)
 
 
-def test_a_damaged_checkpoint_does_not_count_as_one_of_those_that_are_kept(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_as_a_stored_one(tmp_path: Path) -> None:
     settings = kept_in(tmp_path, run={"checkpoint_every": 1}, rounds=100, trigger={"name": "async"})
 
     def versions_more(wanted: int) -> None:

@@ -126,7 +126,7 @@ def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(printing, "stop_on_signals", lambda stop: None)
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence that a command with a mistake in it ends with."""
     assert main.run([*arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -138,7 +138,7 @@ def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        sentence = said_by(capsys, "server", *OPTIONS, "--server.address", address)
+        sentence = output_of(capsys, "server", *OPTIONS, "--server.address", address)
     assert sentence == (
         f"unstale: server.address {address} is in use; stop the program that uses it, or choose another port"
     )
@@ -150,7 +150,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(caps
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = f"127.0.0.1:{taken.getsockname()[1]}"
         arguments = ["--server.address", address, "--server.http-address", http]
-        sentence = said_by(capsys, "server", *OPTIONS, *arguments)
+        sentence = output_of(capsys, "server", *OPTIONS, *arguments)
     assert sentence.startswith(f"unstale: server.http_address {http} cannot be used (address already in use)")
     with RunningServer(small(server={"address": address})) as server:
         assert server.address == address
@@ -159,7 +159,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(caps
 @pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_server_that_never_answers_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
-    sentence = said_by(capsys, "client", "--server", address, "--client.patience-s", "0.1")
+    sentence = output_of(capsys, "client", "--server", address, "--client.patience-s", "0.1")
     assert sentence == (f"unstale: no server answered at {address} for 0.1 s; start it, or check client.server")
 
 

@@ -94,7 +94,7 @@ def test_a_task_that_waits_to_be_sent_is_not_lost() -> None:
     assert types(slow.beat(newest_task=first.task_id, heard=1)) == ["heartbeat", "task"]
 
 
-def test_a_client_that_does_not_say_what_came_is_believed() -> None:
+def test_a_client_that_does_not_report_received_messages_is_believed() -> None:
     client = PlayedServer().client(0)
     client.task()
     assert [types(client.beat()) for _ in range(3)] == [["heartbeat"]] * 3

@@ -33,9 +33,9 @@ ONES = np.ones(D, dtype="<f4")
 
 def settings_in(folder: Path, *, run: dict[str, Any] | None = None, **changes: Any) -> Settings:
     """A run whose every update makes a version."""
-    told = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 4, **(run or {})}
+    section = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 4, **(run or {})}
     changes = {"clients": 1, "rounds": 1000, "trigger": {"name": "async"}, **changes}
-    return small(run=told, **changes)
+    return small(run=section, **changes)
 
 
 def versions_more(settings: Settings, count: int, scale: float = 1.0) -> str:

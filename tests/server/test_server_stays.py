@@ -94,9 +94,9 @@ def test_its_last_values_can_be_scraped_and_so_they_can_when_it_is_started_again
                     assert client.hear(Stop).reason == "finished"
                     client.say(Bye())
                     assert client.hear(Bye)  # unsent messages are lost with the socket
-            told = event(server, "finished")
-            digests.append(told["model_digest"])
-            assert (told["reason"], told["versions"]) == ("finished", 1)
+            ended = event(server, "finished")
+            digests.append(ended["model_digest"])
+            assert (ended["reason"], ended["versions"]) == ("finished", 1)
             with RawClient(listening["address"], session="c" * 32) as late:
                 late.say_hello()
                 assert late.hear(Stop).reason == "finished"

@@ -23,8 +23,8 @@ BOUNDS = TransferBounds(chunk_bytes=2, window_bytes=4, places=1, parts_max=2, ve
 ONES = np.ones(2, dtype="<f4").tobytes()
 
 
-def server_of(clients: int = 1, bounds: TransferBounds = BOUNDS, **told: Any) -> PlayedServer:
-    return PlayedServer(clients, transfers=bounds, **told)
+def server_of(clients: int = 1, bounds: TransferBounds = BOUNDS, **options: Any) -> PlayedServer:
+    return PlayedServer(clients, transfers=bounds, **options)
 
 
 def credit(task: Task, have: int, until: int, again: bool | None = None) -> Credit:
@@ -400,7 +400,7 @@ def test_models_sent_with_their_task_are_not_requested() -> None:
     assert client.hear(Error).reason is Reason.UNEXPECTED_TYPE
 
 
-def test_a_third_version_waits_and_who_waited_for_an_old_one_is_given_a_new_one() -> None:
+def test_a_third_version_waits_and_a_client_waiting_for_an_old_one_gets_a_new_one() -> None:
     server = server_of(3, trigger=TriggerSettings(name="async"))
     slow, fast, other = (server.client(number) for number in range(3))
     of_slow, of_fast, of_other = tasks_of(slow, fast, other)

@@ -128,10 +128,10 @@ def test_programs_read_what_the_page_shows(site: Site) -> None:
     site.round()
     status, headers, body = asked(site, "GET", "/status.json")
     assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
-    told = json.loads(body)
-    assert told.pop("elapsed_s") == 1.0
-    assert told == json.loads(json.dumps(site.status.sections(site.live)))
-    assert told["run"] == ABOUT
+    answer = json.loads(body)
+    assert answer.pop("elapsed_s") == 1.0
+    assert answer == json.loads(json.dumps(site.status.sections(site.live)))
+    assert answer["run"] == ABOUT
 
 
 def test_a_stream_starts_with_the_whole_status_and_continues_with_changes(site: Site) -> None:
