@@ -155,7 +155,7 @@ def test_an_update_may_be_float32_in_any_run() -> None:
         assert np.array_equal(next_d, model_d - np.float32(0.5))
 
 
-def test_what_is_too_large_for_a_message_in_float32_may_not_be_in_int8() -> None:
+def test_a_payload_too_large_for_a_message_in_float32_may_fit_in_int8() -> None:
     # 8 MiB in chunks for one client, 2 MiB with the task for the other
     wide = {"model": {"name": "support.factories:wide"}, "clients": 2}
     with (

@@ -85,7 +85,7 @@ def test_a_run_finishes_though_messages_are_lost(what: str, monkeypatch: pytest.
     assert outcome.updates["rejected"] == 0
 
 
-def test_a_lost_task_is_given_again_when_a_heartbeat_proves_it() -> None:
+def test_a_lost_task_is_resent_when_a_heartbeat_proves_it() -> None:
     losing = Losing("task", False, count=1)
     outcome = run_through(losing)
     assert outcome.updates == {"accepted": 8, "duplicate": 0, "rejected": 0}

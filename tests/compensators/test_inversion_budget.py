@@ -235,7 +235,7 @@ def test_nothing_is_begun_with_the_update_where_inversions_begin_with_the_round(
     assert not made("first-order").begins_early
 
 
-def test_nothing_is_begun_for_an_update_whose_base_is_gone():
+def test_no_inversion_starts_for_an_update_whose_base_was_deleted():
     subject = inversion()
     subject.begin(received(is_kept=False))
     assert not subject.work()

@@ -252,7 +252,9 @@ def test_missing_memory_is_reported_where_the_run_is(sentence: str, values: dict
 
 
 @pytest.mark.parametrize(("sentence", "values"), WRONG.items())
-def test_what_only_a_part_knows_is_told_before_anything_starts(sentence: str, values: dict[str, str]) -> None:
+def test_errors_that_only_a_part_detects_are_reported_before_anything_starts(
+    sentence: str, values: dict[str, str]
+) -> None:
     with pytest.raises(UserError) as raised:
         check(from_variables(**values))
     assert str(raised.value) == sentence

@@ -172,7 +172,7 @@ def test_the_other_values_cover_every_key_and_differ_from_its_default() -> None:
     assert [name for name, value in OTHER.items() if value == KEYS[name].default] == []
 
 
-def test_what_goes_over_the_wire_has_the_limits_of_the_wire_contract() -> None:
+def test_settings_sent_over_the_wire_have_the_limits_of_the_wire_contract() -> None:
     assert values.CLIENTS_MAX == limits.CLIENTS_MAX
     assert values.SECONDS_MAX == limits.SECONDS_MAX
     assert values.SEED_MAX == limits.INTEGER_MAX

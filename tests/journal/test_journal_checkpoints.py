@@ -125,7 +125,7 @@ plain = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(plain)
-def test_any_plain_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+def test_any_plain_value_is_restored(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     found, _ = round_trip(tmp_path_factory.mktemp("checkpoints"), {"value": value})
     assert same(found["value"], value)
 

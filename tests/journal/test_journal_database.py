@@ -33,7 +33,7 @@ def stored(path: Path, *batches: Batch) -> Database:
     return database
 
 
-def test_every_record_comes_back_as_it_was(path: Path) -> None:
+def test_every_record_is_restored_unchanged(path: Path) -> None:
     place = Location(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
     measured = accepted(1, 0, place)._replace(norms=Norms(1.5, math.inf, 0.0))
     members = (measured, accepted(2, 1, place, loss=-0.0))

@@ -146,7 +146,7 @@ def test_a_changed_byte_of_a_row_is_detected(tmp_path: Path) -> None:
         replayed(path)
 
 
-def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
+def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
     settings = small(run={"directory": str(tmp_path / "run")})
     Journal(RunDirectory.open(tmp_path / "run", settings), settings.run, clock=lambda: 0.0).close()
     with pytest.raises(UserError, match="has no rounds yet; replay it after the first round"):
@@ -274,7 +274,7 @@ def shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.network
-def test_a_run_that_let_updates_go_is_computed_from_its_oldest_checkpoint(shortened: Path) -> None:
+def test_a_run_that_deleted_updates_is_computed_from_its_oldest_checkpoint(shortened: Path) -> None:
     again = replayed(shortened)
     assert again.first_difference is None
     assert (again.first, again.version, again.updates) == (50, 60, 30)

@@ -61,7 +61,7 @@ EACH = pytest.mark.parametrize("durability", ["full", "normal"])
 
 
 @EACH
-def test_what_begins_between_forgetting_and_deleting_stays(tmp_path: Path, durability: str) -> None:
+def test_files_that_the_database_names_are_not_deleted(tmp_path: Path, durability: str) -> None:
     life = Life(tmp_path / "run", durability)
     for _ in range(12):
         life.make_version(saved=True)

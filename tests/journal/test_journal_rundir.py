@@ -303,7 +303,7 @@ def test_the_error_for_a_folder_without_a_run_describes_a_run(tmp_path: Path, ma
         RunDirectory.look(tmp_path / "run")
 
 
-def test_looking_at_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_reading_a_run_that_has_not_begun_reports_it(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, Settings()).close()
     with pytest.raises(UserError, match="has not begun yet"):
         RunDirectory.look(tmp_path)

@@ -285,7 +285,7 @@ def test_a_row_that_does_not_fit_on_the_disk_leaves_the_segment_unchanged(
 
 
 @pytest.mark.parametrize("room", range(START))
-def test_a_segment_without_room_for_its_header_is_none(
+def test_a_segment_whose_header_does_not_fit_on_the_disk_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     segments = Segments(tmp_path)

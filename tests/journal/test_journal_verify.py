@@ -346,7 +346,7 @@ def test_lost_settings_are_reported_and_restored(
     assert verify(run).damages == []
 
 
-def test_a_change_of_what_may_differ_is_kept(run: Path) -> None:
+def test_a_change_of_a_setting_that_may_differ_is_stored(run: Path) -> None:
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("retry_s: 3600.0", "retry_s: 1800.0"))
     assert "with the same values of all keys that matter" in verify(run).damages[0]

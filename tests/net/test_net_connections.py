@@ -105,7 +105,7 @@ def test_a_client_may_send_as_many_messages_ahead_as_are_read_ahead() -> None:
     assert connected.table.sampled(client, 501 + 9 * ALLOWED, turn=0) == MESSAGE_TOO_LONG
 
 
-def test_what_was_read_counts_from_the_last_message_that_was_handed_on() -> None:
+def test_bytes_read_count_from_the_last_forwarded_message() -> None:
     connected = Connected()
     client = connected.client()
     for number in range(1, 20):

@@ -63,7 +63,7 @@ def test_a_connection_that_accepts_nothing_is_closed_and_its_buffer_dropped() ->
     assert played.heard() == []
 
 
-def test_a_connection_that_is_gone_costs_nothing() -> None:
+def test_a_closed_connection_costs_nothing() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     played.say(0)

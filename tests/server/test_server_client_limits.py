@@ -81,7 +81,7 @@ def test_a_connection_pays_for_a_hello_once_whichever_client_sends_it() -> None:
     assert lets_in(client_limits, 0.0, 0)  # whatever else the client says
 
 
-def test_without_bounds_everything_is_let_in() -> None:
+def test_without_bounds_everything_is_accepted() -> None:
     client_limits = ClientLimits()
     assert all(lets_in(client_limits, 0.0, client_id) for client_id in (None, 0) for _ in range(5000))
     assert greets(client_limits, 0.0, speaks_for=0) is None

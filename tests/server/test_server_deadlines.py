@@ -59,7 +59,7 @@ def test_an_update_that_comes_is_an_answer_as_long_as_it_moves() -> None:
         assert server.coordinator.awaits(0, task.task_id) is moves
 
 
-def test_a_client_that_claims_lost_tasks_without_end_is_given_few() -> None:
+def test_a_client_that_claims_lost_tasks_endlessly_gets_few() -> None:
     server = PlayedServer(2, trigger=TriggerSettings(name="async"))
     hostile, honest = server.client(0), server.client(1)
     hostile.join()

@@ -83,7 +83,7 @@ def always(_client_id: int, _task_id: int) -> bool:
     return True
 
 
-def test_a_client_that_loses_task_after_task_is_given_no_more_until_an_update_counts() -> None:
+def test_a_client_that_loses_task_after_task_gets_no_more_until_an_update_counts() -> None:
     delivery = DeliveryTracker()
     kinds = [type(delivery.event_of_loss(2, number, 0.0)) for number in range(LOST_MAX + 2)]
     assert kinds == [TaskLost] * LOST_MAX + [TaskExpired] * 2

@@ -142,7 +142,7 @@ def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> No
         RunningServer(kept_in(tmp_path, training={"name": "gradient", "learning_rate": 0.5, "batch_size": 9}))
 
 
-def test_without_room_an_update_is_refused_and_stays_the_clients(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_an_update_and_its_client_keeps_it(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         settings = kept_in(disk, run={"free_bytes_min": 128 * 1024})
         with RunningServer(settings) as server, client(server, 0) as a, client(server, 1) as b:
@@ -275,7 +275,7 @@ def test_a_missing_row_that_had_reached_the_disk_is_damage(tmp_path: Path, monke
         RunningServer(settings)
 
 
-def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: Path) -> None:
+def test_on_a_machine_that_did_not_stop_a_missing_row_is_damage(tmp_path: Path) -> None:
     settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after")
     cut_last_row(tmp_path / "after")
     with pytest.raises(UserError, match=r"00000001\.rows ends at byte"):

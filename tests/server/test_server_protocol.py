@@ -31,7 +31,7 @@ def test_a_lost_task_is_taken_back_and_another_takes_its_place() -> None:
     assert client.answer(task).outcome == "accepted"
 
 
-def test_a_task_that_is_lost_twice_is_given_a_third_time() -> None:
+def test_a_task_that_is_lost_twice_is_sent_a_third_time() -> None:
     client = PlayedServer().client(0)
     client.task()
     given = [types(client.beat(newest_task=0, heard=number - 1 if number else None)) for number in range(5)]
