@@ -154,7 +154,7 @@ def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -
     assert format_of(run) == 4
 
 
-def test_a_damaged_row_is_told_and_nothing_is_converted(run: Path) -> None:
+def test_a_damaged_row_is_reported_and_nothing_is_converted(run: Path) -> None:
     with sqlite3.connect(run / "run.db") as connection:
         connection.execute("UPDATE updates SET loss = 2.0 WHERE handle = 3")
     connection.close()

@@ -1,4 +1,4 @@
-"""What users bring: folders of images, and code that makes a data set."""
+"""Data sets of users: folders of images, and code that makes a data set."""
 
 import sys
 import tarfile
@@ -35,7 +35,7 @@ def cats_and_dogs(tmp_path):
     return folder
 
 
-def test_classes_and_files_are_taken_in_sorted_order(cats_and_dogs):
+def test_classes_and_files_are_read_in_sorted_order(cats_and_dogs):
     dataset = load("folder", cats_and_dogs, normalise="raw")
     assert (dataset.name, dataset.classes, dataset.input_shape) == ("pets", 2, (1, 2, 3))
     assert dataset.train_examples()[:, 0, 0, 0].tolist() == [10, 20, 30]
