@@ -42,7 +42,7 @@ from unstale.metrics.progress import Progress
 from unstale.settings.learning import PolicySettings, SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 VERSION = "1.41.0"
 ENVIRONMENT = Path("~/.cache/unstale/flower").expanduser()
@@ -151,7 +151,7 @@ class _Marks(Watcher):
         self.applied_s.append(time.perf_counter())
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         pass
 
 

@@ -213,7 +213,7 @@ def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge
     here_d = run.versions[ROUNDS].model_d
 
     def loss(model_d: torch.Tensor) -> float:
-        return evaluate(run.context.model, model_d, inputs_nX, labels_n, 10).loss
+        return evaluate(run.context.model, model_d, inputs_nX, labels_n, 10).metrics["loss"]
 
     middle = PLACES // 2
     rows = np.array(told["surface"])

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from unstale.coordinator import actions, events
 from unstale.learner.updates import RoundUpdate, StagedUpdate
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (
@@ -137,7 +137,7 @@ def to_stop(action: actions.Finish) -> Stop:
 def to_update(
     task: Task,
     local: LocalUpdate,
-    evaluation: Evaluation | None = None,
+    evaluation: Measured | None = None,
     *,
     checksum: str | None = None,
     encoding: Encoding | None = None,
@@ -173,8 +173,7 @@ def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
     return tuple(part for part in parts if part is not None)
 
 
-def _own(evaluation: Evaluation) -> OwnEvaluation | None:
+def _own(evaluation: Measured) -> OwnEvaluation | None:
     """None for a loss that is not finite; the model may still be trainable on other clients."""
-    if not isfinite(evaluation.loss):
-        return None
-    return OwnEvaluation(accuracy=evaluation.accuracy, loss=evaluation.loss, examples=evaluation.examples)
+    accuracy, loss = evaluation.metrics["accuracy"], evaluation.metrics["loss"]
+    return OwnEvaluation(accuracy=accuracy, loss=loss, examples=evaluation.num_examples) if isfinite(loss) else None

@@ -16,8 +16,8 @@ from unstale import translate
 from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
 from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
 from unstale_proto.messages import Task, Welcome
 
@@ -56,9 +56,9 @@ class FakeTrainer:
     def drop(self, client_id: int, number: int) -> None:
         self.told.append(("drop", client_id, number))
 
-    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Any) -> Evaluation:
+    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Any) -> Measured:
         self.told.append(("evaluate", client_id, base_d.tolist(), lists(buffers_b)))
-        return Evaluation(accuracy=0.5, loss=2.0, class_accuracy=(), examples=4)
+        return Measured(metrics={"accuracy": 0.5, "loss": 2.0}, num_examples=4)
 
 
 def lists(tensor: Tensor | None) -> list[float] | None:
@@ -238,7 +238,7 @@ def test_what_the_worker_dies_of_is_posted() -> None:
 @pytest.mark.parametrize(("loss", "said"), [(2.0, True), (inf, False), (nan, False)])
 def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, said: bool) -> None:
     local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None, version=3)
-    evaluation = Evaluation(accuracy=0.5, loss=loss, class_accuracy=(), examples=4)
+    evaluation = Measured(metrics={"accuracy": 0.5, "loss": loss}, num_examples=4)
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
     assert (update.evaluation is not None) == said
     assert update.payload_bytes == 8

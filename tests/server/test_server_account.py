@@ -15,7 +15,7 @@ from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
 from unstale.server.commands import Applied, Evaluated
 from unstale.server.stats import ServerStats
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation, Task, Update
 
 
@@ -47,7 +47,7 @@ class Kept:
 
     def evaluated(self, at_s: float) -> Progress:
         self.stats.on_evaluation_started(1, {})
-        evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+        evaluation = Measured(metrics={"accuracy": 0.5, "loss": 1.0}, num_examples=1)
         self.stats.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), at_s)
         return self.progress[-1]
 

@@ -28,7 +28,7 @@ from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
 
@@ -183,7 +183,7 @@ class PlayedServer:
     def carry_out(self, command: Command) -> ComputeResult | None:
         """What the computing thread would answer; None where it answers nothing."""
         if isinstance(command, EvaluateCommand):
-            evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+            evaluation = Measured(metrics={"accuracy": 0.5, "loss": 1.0}, num_examples=1)
             return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)
         if not isinstance(command, ApplyCommand):
             return None

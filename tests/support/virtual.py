@@ -27,8 +27,8 @@ from unstale.toxics.delay import Distribution, Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.link import Applied
 from unstale.toxics.scenario import Conditions
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import Kind, LocalUpdate
+from unstale.training.measured import Measured
 from unstale_proto.messages import EncodingPlan
 
 Train = Callable[[int, int, Tensor, float], LocalUpdate]
@@ -75,7 +75,7 @@ class OneNumber(Backend):
         evaluation = None
         if job.evaluate:
             self.asked.append((job.client_id, float(job.base.model_d[0])))
-            evaluation = Evaluation(accuracy=job.client_id / 10, loss=1.0, class_accuracy=(), examples=1)
+            evaluation = Measured(metrics={"accuracy": job.client_id / 10, "loss": 1.0}, num_examples=1)
         local = self._train(job.client_id, job.number, job.base.model_d, job.learning_rate)
         return Computed(local=local, evaluation=evaluation)
 
@@ -188,8 +188,8 @@ def one_number(
                 evaluate_every=evaluate_clients_every,
             ),
             times=Times(heartbeat_s=heartbeat_s, lease_s=min(lease_s, 1e6), task_timeout_s=task_timeout_s),
-            evaluate=lambda version: Evaluation(
-                accuracy=0.5, loss=float(version.model_d[0]), class_accuracy=(0.5, None), examples=2
+            evaluate=lambda version: Measured(
+                metrics={"accuracy": 0.5, "loss": float(version.model_d[0])}, class_accuracy=(0.5, None), num_examples=2
             ),
             save=lambda version, number: None,
             admission=admission or Admission(NormBounds(norm_max, clients=clients)),

@@ -6,7 +6,8 @@ from torch import nn
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.measured import Measured
 
 
 def workspace() -> FlatModel:
@@ -22,11 +23,9 @@ def test_an_evaluation_by_hand_with_a_partial_last_batch(added_together, monkeyp
     model_d = torch.tensor([1.0, -1.0, -50.0])
     inputs, labels = torch.ones(3, 1), torch.tensor([0, 1, 0])
     result = evaluate(workspace(), model_d, inputs, labels, 3)
-    assert result == Evaluation(
-        accuracy=2 / 3,
-        loss=pytest.approx(log(1 + exp(-2)) + 2 / 3, rel=1e-6),
-        class_accuracy=(1.0, 0.0, None),
-        examples=3,
+    loss = pytest.approx(log(1 + exp(-2)) + 2 / 3, rel=1e-6)
+    assert result == Measured(
+        num_examples=3, metrics={"accuracy": 2 / 3, "loss": loss}, class_accuracy=(1.0, 0.0, None)
     )
 
 
@@ -47,8 +46,8 @@ def test_a_models_buffers_are_those_of_the_version():
     inputs, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0])
     model_d = torch.tensor([1.0, 1.0, 0.0, 0.0])
     buffers_b = torch.tensor([2.0, 0.0, 1.0, 1.0])
-    assert evaluate(model, model_d, inputs, labels, 2).accuracy == 1
-    assert evaluate(model, model_d, inputs, labels, 2, buffers_b=buffers_b).accuracy == 1 / 2
+    assert evaluate(model, model_d, inputs, labels, 2).metrics["accuracy"] == 1
+    assert evaluate(model, model_d, inputs, labels, 2, buffers_b=buffers_b).metrics["accuracy"] == 1 / 2
     assert torch.equal(model.buffers_b, buffers_b)
 
 
@@ -73,11 +72,11 @@ def test_the_version_is_not_copied_and_the_workspace_needs_no_memory_of_its_own(
     own_d = model.parameters_d
     model.load(torch.tensor([5.0, 6.0, 7.0]))
     model_d, inputs, labels = torch.tensor([1.0, 2.0, 3.0]), torch.ones(1, 1), torch.tensor([2])
-    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+    assert evaluate(model, model_d, inputs, labels, 3).metrics["accuracy"] == 1
     assert module.seen_at == model_d.data_ptr()
     assert module.weight.tolist() == own_d.tolist() == [5, 6, 7]
     model.let_go()
-    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+    assert evaluate(model, model_d, inputs, labels, 3).metrics["accuracy"] == 1
 
 
 def test_a_model_that_writes_to_its_parameters_is_refused():

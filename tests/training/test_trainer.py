@@ -69,7 +69,7 @@ def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digit
     update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
     model_d = base_d - update.vector_d
     result = evaluate(model, model_d, digits.test_examples(), digits.test.labels_N, digits.classes)
-    assert result.accuracy >= 0.97
+    assert result.metrics["accuracy"] >= 0.97
 
 
 def test_a_client_keeps_its_state_from_the_verdict_on(digits):
@@ -150,7 +150,7 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     found = trainer.evaluate_own(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     assert found == evaluate(model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes)
-    assert found.examples == 4
+    assert found.num_examples == 4
     assert trainer.evaluate_own(0, base_d) is None
     assert torch.equal(trainer.train(1, 0, base_d, 0.1).vector_d, before)
 

@@ -27,7 +27,8 @@ from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.measured import Measured
 from unstale_papers.record import Record
 
 COUNTED = 0.1
@@ -131,12 +132,12 @@ class _Curves(Watcher):
         self._on_progress(result.version / self._rounds)
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         told = {
             "version_E": version,
             "time_E": at_s,
-            "accuracy_E": evaluation.accuracy,
-            "loss_E": _rounded(evaluation.loss),
+            "accuracy_E": evaluation.metrics["accuracy"],
+            "loss_E": _rounded(evaluation.metrics["loss"]),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
         for name, value in told.items():
@@ -158,7 +159,7 @@ class _Curves(Watcher):
                 dataset.train.labels_N[part_n].to(context.device),
                 dataset.classes,
                 buffers_b=sent.buffers_b,
-            ).loss
+            ).metrics["loss"]
             for part_n in torch.split(torch.arange(len(dataset.train.labels_N)), _EXAMPLES_AT_A_TIME)
         ]
         return fsum(losses) / len(dataset.train.labels_N)
@@ -174,4 +175,4 @@ def _client_accuracies(context: TrainingContext, clients: int, sent: Version) ->
     if context.trainer.test_partitions is None:
         return []
     measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
-    return [None if one is None else one.accuracy for one in measured]
+    return [None if one is None else one.metrics["accuracy"] for one in measured]

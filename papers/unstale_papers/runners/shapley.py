@@ -49,7 +49,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     def worth(those: Collection[int]) -> float:
         nonlocal measured
         moved_d = model_d - torch.stack([last[i] for i in sorted(those)]).mean(0) if those else model_d
-        accuracy = evaluate(Version(model_d=moved_d, buffers_b=context.model.buffers_b)).accuracy
+        accuracy = evaluate(Version(model_d=moved_d, buffers_b=context.model.buffers_b)).metrics["accuracy"]
         measured += 1
         on_progress(0.5 + 0.5 * measured / 2**count)
         return accuracy

@@ -25,8 +25,8 @@ from unstale.learner.versions import Version
 from unstale.settings.learning import CompensatorSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
 from unstale_papers.runners.run import dataset_of
 
@@ -135,5 +135,5 @@ class _Keeper(Watcher):
         self.keep(result.version, result.sent)
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         pass

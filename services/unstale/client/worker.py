@@ -16,8 +16,8 @@ from unstale.client.residuals import Residuals
 from unstale.config.workspace import TrainingContext
 from unstale.learner.device import compute_here
 from unstale.net.clock import now_s
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
 from unstale_proto import encodings, limits, transfer
 from unstale_proto.errors import RemoteContractError
@@ -56,7 +56,7 @@ class Trained:
 
     job: Job
     local: LocalUpdate
-    evaluation: Evaluation | None  # of the task's model on the client's own test examples, if requested
+    evaluation: Measured | None  # of the task's model on the client's own test examples, if requested
     duration_s: float = 0.0  # simulated time of the task on the client's device
 
 

@@ -30,7 +30,8 @@ from unstale.settings.learning import OptimiserSettings, TrainingSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
 from unstale.training.datasets import check as check_source
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.measured import Measured
 from unstale.training.model_file import check_writable, save
 from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
@@ -212,7 +213,7 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
     return Staging(row_numbers, rows_per_block, blocks_max=rows // rows_per_block + 2, pin=where.type == "cuda")
 
 
-def evaluation(workspace: Workspace) -> Callable[[Version], Evaluation]:
+def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites.
 
     If clients are groups of the data, the test examples are those of the groups that are clients.
@@ -225,7 +226,7 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Evaluation]:
     inputs_MX = data.test_examples(own_M).to(workspace.device)
     labels_M = (data.test.labels_N if own_M is None else data.test.labels_N[own_M]).to(workspace.device)
 
-    def measure(version: Version) -> Evaluation:
+    def measure(version: Version) -> Measured:
         return evaluate(model, version.model_d, inputs_MX, labels_M, data.classes, buffers_b=version.buffers_b)
 
     return measure

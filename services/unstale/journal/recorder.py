@@ -23,7 +23,7 @@ from unstale.journal.rows import (
 from unstale.learner.learner import RoundResult
 from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation
 
 _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.TaskExpired)
@@ -139,7 +139,7 @@ class Recorder:
         )
         return self._record(journal, event)
 
-    def evaluated(self, version: int, at_s: float, evaluation: Evaluation, *, evaluate_s: float) -> None:
+    def evaluated(self, version: int, at_s: float, evaluation: Measured, *, evaluate_s: float) -> None:
         """Record the evaluation of a version."""
         if self._journal is not None:
             self._journal.batch.evaluations.append(evaluation_row(version, at_s, evaluation, evaluate_s))
@@ -177,10 +177,10 @@ class Recorder:
                 journal.settle()  # the learner may read rows from disk, and frees their memory
 
 
-def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:
+def evaluation_row(version: int, at_s: float, evaluation: Measured, evaluate_s: float) -> EvaluationRow:
     """The record of an evaluation."""
     return EvaluationRow(
-        version, at_s, evaluation.accuracy, evaluation.loss, tuple(evaluation.class_accuracy), evaluate_s
+        version, at_s, evaluation.metrics["accuracy"], evaluation.metrics["loss"], evaluation.class_accuracy, evaluate_s
     )
 
 

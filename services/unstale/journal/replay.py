@@ -232,8 +232,8 @@ class Comparison:
                 version=version,
                 accuracy=row.accuracy,
                 loss=row.loss,
-                other_accuracy=other.accuracy,
-                other_loss=other.loss,
+                other_accuracy=other.metrics["accuracy"],
+                other_loss=other.metrics["loss"],
             )
 
 

@@ -35,7 +35,7 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale.workers.inversion_executor import connect
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
@@ -51,7 +51,7 @@ class Run:
     coordinator: Coordinator
     learner: Learner
     staging: Staging
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     journal: Journal | None
     recovered: Recovered | None
     clock: RunClock

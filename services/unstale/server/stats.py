@@ -66,7 +66,9 @@ class RunStats:
         """Report the progress at an evaluated version."""
         version, evaluation = evaluated.version, evaluated.evaluation
         clients = self._clients_at.pop(version)
-        self._on_progress(self.tally.evaluated(version, evaluation.accuracy, evaluation.loss, clients, at_s))
+        self._on_progress(
+            self.tally.evaluated(version, evaluation.metrics["accuracy"], evaluation.metrics["loss"], clients, at_s)
+        )
 
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
@@ -188,8 +190,9 @@ class ServerStats(RunStats):
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        self._record(observe.evaluated(done.accuracy, done.loss, done.class_accuracy, evaluate_s=evaluate_s))
-        self._status.evaluated(evaluated.version, done.accuracy, done.loss, evaluate_s=evaluate_s, at_s=at_s)
+        accuracy, loss = done.metrics["accuracy"], done.metrics["loss"]
+        self._record(observe.evaluated(accuracy, loss, done.class_accuracy, evaluate_s=evaluate_s))
+        self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:

@@ -11,7 +11,7 @@ from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.backend import Backend
 from unstale.toxics.scenario import Conditions
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto.messages import EncodingPlan
 
 
@@ -70,7 +70,7 @@ class Parts:
     staging: Staging
     clients: Clients
     times: Times
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     save: Callable[[Version, int], None]
     admission: Admission | None = None
     client_limits: ClientLimits = field(default_factory=ClientLimits)

@@ -5,27 +5,16 @@ Source: docs/methods/measures.md#accuracy
 Legend: d parameters, M examples, b examples of one pass through the model, C classes.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, split
 from torch.nn.functional import cross_entropy
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
+from unstale.training.measured import Measured
 
 _PASS = 250  # examples in one pass, so that activations fit a processor's cache
 _SUMMED = 1000  # examples whose losses are one sum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Result of an evaluation."""
-
-    accuracy: float  # correct / examples, in [0, 1]
-    loss: float  # mean cross-entropy over all examples, nats
-    class_accuracy: tuple[float | None, ...]  # on the examples of each class, None for a class without examples
-    examples: int
 
 
 @torch.no_grad()
@@ -37,8 +26,8 @@ def evaluate(
     classes: int,
     *,
     buffers_b: Tensor | None = None,
-) -> Evaluation:
-    """Evaluate `model_d` on every example, M >= 1, all on the model's device.
+) -> Measured:
+    """Evaluate `model_d` on every example, M >= 1, all on the model's device: accuracy, and mean cross-entropy in nats.
 
     model: the workspace; only its float buffers are overwritten. buffers_b: [b], the version's float buffers; None for
     those of the workspace. Raises UserError for a module that writes to its parameters.
@@ -63,13 +52,12 @@ def evaluate(
     hits_M = torch.cat(predictions) == labels_M
     examples_C = torch.bincount(labels_M, minlength=classes).tolist()
     hits_C = torch.bincount(labels_M[hits_M], minlength=classes).tolist()
-    return Evaluation(
-        accuracy=sum(hits_C) / len(labels_M),
-        loss=loss_sum / len(labels_M),
+    return Measured(
+        num_examples=len(labels_M),
+        metrics={"accuracy": sum(hits_C) / len(labels_M), "loss": loss_sum / len(labels_M)},
         class_accuracy=tuple(
             hits / examples if examples else None for hits, examples in zip(hits_C, examples_C, strict=True)
         ),
-        examples=len(labels_M),
     )
 
 

@@ -1,4 +1,4 @@
-"""Results of an evaluation, by the names of their metrics."""
+"""Result of an evaluation, by name, and the metric that a run shows first. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Result of an evaluation of a model on examples."""
+    """Result of an evaluation."""
 
     num_examples: int
-    metrics: Mapping[str, float]  # means over the examples, or functions of them; classification: accuracy, loss [nats]
-    class_accuracy: tuple[float | None, ...] = ()  # classification: of each class; None for a class without examples
+    metrics: Mapping[str, float]  # means over the examples, by name
+    class_accuracy: tuple[float | None, ...] = ()  # of a classification; None for a class without examples
 
 
 @dataclass(frozen=True, slots=True)
 class MainMetric:
-    """The metric that a run shows first and compares models by."""
+    """The metric that a run shows first."""
 
     name: str
     higher_is_better: bool
 
     def is_better(self, a: float, b: float) -> bool:
-        """Whether the value `a` is better than `b`; not for equal values, nor where one of them is NaN."""
+        """Whether value a is better than value b."""
         return a > b if self.higher_is_better else a < b

@@ -14,9 +14,10 @@ from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.attack import Attack
 from unstale.training.datasets import Dataset
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
+from unstale.training.measured import Measured
 from unstale.training.partition import Indices, VariantStream
 
 PENDING_MAX = 16
@@ -140,7 +141,7 @@ class Trainer:
         if newest:
             self._pending[client_id] = dict(newest)
 
-    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Evaluation | None:
+    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured | None:
         """Evaluate a model on the client's own test examples; None if it has none."""
         if self.test_partitions is None:
             return None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from unstale.learner.versions import Version
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
 
 
@@ -29,7 +29,7 @@ class Computed:
     """The result of a job. The backend keeps `local.state`; the caller owns the vectors of `local`."""
 
     local: LocalUpdate
-    evaluation: Evaluation | None  # None unless requested, and for a client without test examples
+    evaluation: Measured | None  # None unless requested, and for a client without test examples
 
 
 class Backend(ABC):

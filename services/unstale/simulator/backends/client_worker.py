@@ -10,8 +10,8 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
 from unstale.simulator.backends.backend import Computed, Job, one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
 from unstale.workers.program import Compute, Progress
@@ -54,7 +54,7 @@ def results_of(reply: bytes, rows: SharedRows) -> list[Computed]:
             extra_d=None if extra_d is None else extra_d.clone(),
             **fields,
         )
-        results.append(Computed(local=local, evaluation=None if evaluation is None else Evaluation(**evaluation)))
+        results.append(Computed(local=local, evaluation=None if evaluation is None else Measured(**evaluation)))
     return results
 
 
