@@ -158,7 +158,7 @@ def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None
     """The run with these arrivals, against a real server."""
     server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    worker = Worker(lambda welcome: training_context_of(welcome, settings), post=lambda result: None)
+    worker = Worker(lambda welcome: training_context_of(welcome, settings).workload, post=lambda result: None)
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever

@@ -23,7 +23,7 @@ def clients(address: str, count: int) -> Iterator[str]:
     process = ClientProcess(
         server=address,
         client_ids=range(count),
-        prepare=lambda told: training_context_of(told, settings),
+        prepare=lambda told: training_context_of(told, settings).workload,
         heartbeat_s=0.2,
         linger_s=PATIENCE_S,
         http_address="127.0.0.1:0",

@@ -93,7 +93,7 @@ class Served:
             self.process = ClientProcess(
                 server=self.address,
                 client_ids=range(1),
-                prepare=lambda told: training_context_of(told, settings),
+                prepare=lambda told: training_context_of(told, settings).workload,
                 heartbeat_s=0.2,
                 linger_s=0.0,
                 patience_s=patience_s,

@@ -394,6 +394,15 @@ def test_a_task_that_cannot_be_done_goes_back() -> None:
     assert not session.wants(RUN, 1)
 
 
+def test_a_declined_task_goes_back_as_unavailable() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.failed(RUN, 1, "low battery", Reason.UNAVAILABLE) == [
+        Send(message=Error(reason=Reason.UNAVAILABLE, message="low battery", task_id=1))
+    ]
+    assert not session.wants(RUN, 1)
+
+
 def test_leaving_says_goodbye_when_the_server_knows_us() -> None:
     assert session_that_is_in().leave("stopped") == [Send(message=Bye(reason="stopped"))]
     assert ClientSession(7, TOKEN).leave("stopped") == []

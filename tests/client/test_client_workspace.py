@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.parts_of_runs import client_task
 from support.running import small
 from unstale.client import workspace
 from unstale.client.workspace import durations_of, training_context_of
@@ -61,7 +62,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
         found.append(settings)
         place = config_workspace.make_workspace(settings)
         parts = {key: getattr(place, key) for key in ("dataset", "client_data", "model", "device")}
-        return TrainingContext(**parts, trainer=None)  # type: ignore[arg-type]
+        return TrainingContext(**parts, workload=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)
     training_context_of(said_by_a_server(server), own)
@@ -243,7 +244,7 @@ def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(caplog: pyt
     base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in said.tensors))
     honest = training_context_of(said, small(clients=1)).trainer
     for client_id in range(4):
-        sent, made = (one.train(client_id, 0, base_d, 0.1).vector_d for one in (trainer, honest))
+        sent, made = (one.train(client_task(client_id, 0, base_d, 0.1)).vector_d for one in (trainer, honest))
         assert torch.equal(sent, made * 1000 if client_id in chosen else made)
     here = len(chosen & {0, 1, 2})
     listed = ", ".join(map(str, sorted(chosen)))

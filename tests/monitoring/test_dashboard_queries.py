@@ -106,7 +106,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
     return ClientProcess(
         server=address,
         client_ids=range(HOSTED),
-        prepare=lambda told: training_context_of(told, own),
+        prepare=lambda told: training_context_of(told, own).workload,
         heartbeat_s=0.2,
         linger_s=0.1,
         identity=identity(folder, "hosted", "injector"),

@@ -78,7 +78,7 @@ def trains(server: RunningServer, settings: Settings, client_ids: Sequence[int])
         ClientProcess(
             server=server.address,
             client_ids=range(client_id, client_id + 1),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,
         )

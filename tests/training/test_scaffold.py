@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from support.parts_of_runs import scaffold, sgd
+from support.parts_of_runs import client_task, scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset, Split
@@ -126,7 +126,7 @@ def test_accepted_changes_add_up_to_the_servers_control(tasks):
     trainer, base_d, c_d = a_trainer(), torch.zeros(6), torch.zeros(6)
     verdicts: list[tuple[int, int, int, bool, torch.Tensor]] = []
     for number, (client_id, accepted, later) in enumerate(tasks):
-        update = trainer.train(client_id, number, base_d, ETA, extra_d=c_d)
+        update = trainer.train(client_task(client_id, number, base_d, ETA, extra_d=c_d))
         verdicts.append((number + later, client_id, number, accepted, update.extra_d))
         for _, client, task_number, counted, change_d in [due for due in verdicts if due[0] <= number + 1]:
             if counted:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.parts_of_runs import sgd
+from support.parts_of_runs import client_task, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
@@ -49,8 +49,8 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
     trainer = a_trainer()
     base_d = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0)).parameters_d.clone()
     labels_n = DATA.train.labels_N[SHARES[3]]
-    trainer.train(3, 6, base_d, 0.1, version=80)
-    made = {version: trainer.train(3, 7, base_d, 0.1, version=version).vector_d for version in (90, 20)}
+    trainer.train(client_task(3, 6, base_d, 0.1, version=80))
+    made = {version: trainer.train(client_task(3, 7, base_d, 0.1, version=version)).vector_d for version in (90, 20)}
     for version, vector_d in made.items():
         task = LocalTask(
             base_d=base_d,

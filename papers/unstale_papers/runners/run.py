@@ -174,5 +174,5 @@ def _client_accuracies(context: TrainingContext, clients: int, sent: Version) ->
     """Of each client on its own test examples; none at all where the test set does not say whose they are."""
     if context.trainer.test_partitions is None:
         return []
-    measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
+    measured = (context.trainer.evaluate(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
     return [None if one is None else one.metrics["accuracy"] for one in measured]

@@ -28,6 +28,7 @@ from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
+from unstale.training.workload import ClientTask
 from unstale_papers.runners.run import dataset_of
 
 
@@ -49,7 +50,16 @@ class Played:
         """
         trainer = self.context.trainer if of is None else of
         base, rate = self.versions[version], build.learning_rate(self.settings.training, self.settings.rounds)(version)
-        local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
+        local = trainer.train(
+            ClientTask(
+                client_id=client_id,
+                number=task,
+                version=version,
+                base_d=base.model_d,
+                learning_rate=rate,
+                buffers_b=base.buffers_b,
+            )
+        )
         return StaleUpdate(
             client_id=client_id,
             task_id=task * self.settings.clients + client_id + 1,

@@ -1,5 +1,6 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import compensation
-from unstale.config.data import sources
+from unstale.config.data import ClientData, sources
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
@@ -200,6 +201,13 @@ def policy_in_small(settings: Settings, coordinator: CoordinatorSettings | None 
 def learning_rate(training: TrainingSettings, rounds: int) -> Callable[[int], float]:
     """The clients' learning rate, a function of the number of rounds so far. rounds: of the run."""
     return create_schedule(training.schedule, learning_rate=training.learning_rate, rounds=rounds).rate
+
+
+def examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
+    """Number of training examples of each client, for the admission of updates."""
+    if settings.server.num_examples_max != "partition":
+        return lambda _: 0  # nobody asks
+    return array("q", map(len, client_data.train())).__getitem__
 
 
 def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:

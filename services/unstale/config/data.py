@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,7 +63,7 @@ def sources(data: DataSettings, code: Collection[str] | None = None) -> list[Sou
     return [first, source(variant.name, variant.path, section="data.variant")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientData:
     """Divides a data set among the clients of a run.
 
@@ -94,6 +95,10 @@ class ClientData:
 
     def train(self) -> list[Indices]:
         """Indices of the training examples of each client."""
+        return list(self._shares)
+
+    @cached_property
+    def _shares(self) -> Sequence[Indices]:
         examples = _examples(self.dataset.train)
         rng = stream(self.seed, Stream.PARTITION)
         return split(self.partition, examples.labels_n, self.clients, rng, examples.groups_n)

@@ -1,12 +1,10 @@
 """The data set, the model and the device of a run on one machine, and the training of its clients there."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from unstale import flat
 from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -19,6 +17,7 @@ from unstale.training.datasets import Dataset
 from unstale.training.models import build, features
 from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
+from unstale.training.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +34,14 @@ class Workspace:
 class TrainingContext(Workspace):
     """A workspace in which any client of the run can be trained."""
 
-    trainer: Trainer
+    workload: Workload
 
-    def received(self, frames: Iterable[memoryview], *, extra: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The vectors in the payload of a task, on this device: model [d], buffers [b] or None, extra [d] or None.
-
-        frames: float32; the caller has checked that their sizes add up.
-        """
-        d, b = self.model.dimension, self.model.buffers_b.numel()
-        payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), self.device)
-        return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
+    @property
+    def trainer(self) -> Trainer:
+        """The workload, for computations that need more than its interface. Raises UserError for another one."""
+        if isinstance(self.workload, Trainer):
+            return self.workload
+        raise UserError(f"the workload is {type(self.workload).__name__}, expected the built-in training of a data set")
 
 
 def make_workspace(
@@ -102,7 +99,7 @@ def training_context(
         client_data=client_data,
         model=workspace.model,
         device=workspace.device,
-        trainer=trainer,
+        workload=trainer,
     )
 
 

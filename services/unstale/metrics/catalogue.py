@@ -214,8 +214,8 @@ CLIENT_WELCOMES = CLIENT_CATALOGUE.counter(
 )
 CLIENT_TASKS = CLIENT_CATALOGUE.counter(
     "unstale_client_tasks_total",
-    "Tasks by outcome: trained, failed (without a valid update), superseded (a newer task or another run arrived "
-    "during the training).",
+    "Tasks by outcome: trained, declined (the client skips the round), failed (without a valid update), superseded (a "
+    "newer task or another run arrived during the training).",
     "outcome",
 )
 CLIENT_TRAINING = CLIENT_CATALOGUE.histogram(

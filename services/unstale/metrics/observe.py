@@ -36,7 +36,7 @@ handshake_refused = _count_by_label(catalogue.HANDSHAKES_REFUSED)  # reason
 connection_cut = _count_by_label(catalogue.CONNECTIONS_CUT)  # reason
 update_sent = partial(Observation, catalogue.CLIENT_UPDATES_SENT, 1)
 welcomed = partial(Observation, catalogue.CLIENT_WELCOMES, 1)
-task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `failed` or `superseded`
+task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `declined`, `failed` or `superseded`
 
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:

@@ -75,7 +75,7 @@ def simulation(
     recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
     clients = Clients(
         backend=backend,
-        steps_of=context.trainer.steps_of,
+        steps_of=context.workload.steps_of,
         conditions=under,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
         evaluate_every=settings.evaluate_clients_every,
@@ -106,7 +106,7 @@ def _parts(
         ),
         evaluate=build.evaluation(context),
         save=build.saver(settings.save_model, settings.model.name, context.model),
-        admission=admission.configured(settings, learner, context.trainer.examples_of, late=late),
+        admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
     )
 

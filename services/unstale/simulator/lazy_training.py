@@ -5,7 +5,7 @@ from math import inf
 
 from unstale.coordinator.machine import DEADLINE, Coordinator
 from unstale.learner.versions import Version
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Job, Result
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.event_queue import EventQueue
 from unstale_proto.limits import FLOAT_BYTES
@@ -34,13 +34,13 @@ class LazyTraining:
         self._coordinator = coordinator
         self._event_queue = event_queue
         self._rounds = rounds
-        self._made: dict[tuple[int, int], tuple[Task, Computed]] = {}  # by client and task id
+        self._made: dict[tuple[int, int], tuple[Task, Result]] = {}  # by client and task id
         self._damaged: dict[tuple[int, int], Version] = {}
         fit = _AHEAD_BYTES_MAX // (FLOAT_BYTES * encoded.row_numbers)
         at_a_time = backend.at_a_time
         self._most = 1 if at_a_time == 1 else max(at_a_time, min(_TURNS_AHEAD * at_a_time, fit))
 
-    def of(self, client_id: int, task: Task) -> Computed:
+    def of(self, client_id: int, task: Task) -> Result:
         """The result of an open task; kept until `forget`."""
         key = client_id, task.task_id
         if key not in self._made:

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from unstale.compensators import StaleRound, StaleUpdate
+from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.backends.backend import Backend, Job
+from unstale.training.workload import NotTrained
 
 
 class OracleUpdates:
@@ -32,6 +34,11 @@ class OracleUpdates:
         with torch.enable_grad():  # rounds are applied without gradients
             (computed,) = self._backend.compute([job])
         self._backend.drop(update.client_id, number)
+        if isinstance(computed, NotTrained):
+            raise UserError(
+                f"client {update.client_id} has no fresh update of task {update.task_id} ({computed}), expected one of "
+                "every client; choose another compensator.name"
+            )
         local = computed.local
         vector_d = local.vector_d.to(stale.model_d.device)
         return vector_d / update.local_rate if local.kind == "delta" else vector_d

@@ -27,7 +27,6 @@ class LocalTask:
     seed: int | None  # in [0, 2^63), of PyTorch's own draws, such as dropout; None for a model without draws
     buffers_b: Tensor | None = None  # [b], of the base model; None for a model without buffers
     extra_d: Tensor | None = None  # [d], sent by the policy (SCAFFOLD's c), or None
-    version: int | None = None  # of the base model; only needed where data changes
     # that the client keeps, by name, each [d] or [b]; empty at first
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -49,6 +48,7 @@ class LocalUpdate:
     extra_d: Tensor | None = None  # [d], sent with the update (SCAFFOLD's dc_i), or None
     # tensors that the client keeps after this update is accepted, by name; empty for most trainings
     state: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the training, by name; the built-in ones have none
 
 
 class LocalTraining(BaseModel, ABC):

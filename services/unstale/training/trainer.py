@@ -3,36 +3,24 @@
 Legend: d parameters, b numbers of the model's float buffers, n training and m test examples of a client.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.attack import Attack
+from unstale.training.client_state import ClientState
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import evaluate
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.measured import Measured
 from unstale.training.partition import Indices, VariantStream
-
-PENDING_MAX = 16
-"""Maximum of a client's updates that wait for a verdict, whose state is stored; more remove the oldest.
-
-A client has one task at a time, so there are several only if verdicts were lost in transit.
-"""
-
-
-class TaskOptions(TypedDict, total=False):
-    """Optional values of `LocalTask`."""
-
-    buffers_b: Tensor | None
-    extra_d: Tensor | None
-    version: int | None
+from unstale.training.workload import ClientTask, Workload
 
 
 @dataclass(eq=False, slots=True)
@@ -43,11 +31,10 @@ class _ClientExamples:
 
 
 @dataclass(eq=False, repr=False)
-class Trainer:
-    """Trains any of the clients. An update depends on its task and its client's state only, not on earlier training.
+class Trainer(Workload):
+    """Trains on shares of a data set by a local training.
 
-    The state of a client is on the host, one vector [d] per name: with `moon` or `scaffold` each client needs d
-    numbers. One thread at a time.
+    With `moon` or `scaffold` each client keeps d numbers on the host.
     """
 
     dataset: Dataset
@@ -60,89 +47,60 @@ class Trainer:
     changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
     _examples: dict[int, _ClientExamples] = field(default_factory=dict, init=False)
-    _kept: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
-    _pending: dict[int, dict[int, Mapping[str, Tensor]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._has_draws = draws(self.model.module)  # whether the model draws numbers in training, as dropout does
+        self.client_state = ClientState(adds=self.training.state_adds)
+        self.keeps_state = self.training.keeps_state
+        self.needs_extra = self.training.needs_extra
 
-    def train(
-        self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
-    ) -> LocalUpdate:
-        """The update of one task. number: of the client's task, from 0. Other arguments: as in `LocalTask`.
+    @override
+    def train(self, task: ClientTask) -> LocalUpdate:
+        return self._compute(task, self.local_task(task))
 
-        Stores its `state` until the verdict on it, which the caller reports by `keep` or `drop`.
-        """
-        return self.compute(client_id, number, self.task(client_id, number, base_d, learning_rate, **options))
+    @override
+    def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate]:
+        drawn = [(task, self.local_task(task)) for task in tasks]  # consecutive draws are faster
+        for task, local_task in drawn:
+            yield self._compute(task, local_task)
 
-    def task(
-        self, client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Unpack[TaskOptions]
-    ) -> LocalTask:
-        """The first half of `train`: the task with all random numbers drawn. `compute` is the second half."""
+    def local_task(self, task: ClientTask) -> LocalTask:
+        """The task with all random numbers drawn."""
+        client_id, number = task.client_id, task.number
         seed = None
         if self._has_draws:
             seed = int(stream(self.seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
-        _, labels_n = self.examples(client_id, options.get("version"))
-        batches = self.training.batches(labels_n, stream(self.seed, Stream.BATCHES, client_id, number))
-        state = self.kept(client_id)
-        return LocalTask(base_d=base_d, learning_rate=learning_rate, batches=batches, seed=seed, state=state, **options)
+        _, labels_n = self.examples(client_id, task.version)
+        return LocalTask(
+            base_d=task.base_d,
+            learning_rate=task.learning_rate,
+            batches=self.training.batches(labels_n, stream(self.seed, Stream.BATCHES, client_id, number)),
+            seed=seed,
+            buffers_b=task.buffers_b,
+            extra_d=task.extra_d,
+            state=self.kept(client_id),
+        )
 
-    def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
-        """The update of a task, made by `task` for the same client and number. Stores its `state` as `train` does."""
-        inputs_nX, labels_n = self.examples(client_id, task.version)
-        update = self.training.compute(self.model, inputs_nX, labels_n, task)
-        if update.state:
-            pending = self._pending.setdefault(client_id, {})
-            pending[number] = {key: tensor.to("cpu") for key, tensor in update.state.items()}
-            if len(pending) > PENDING_MAX:
-                del pending[next(iter(pending))]
-        return self.sent(client_id, number, update)
+    def _compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
+        inputs_nX, labels_n = self.examples(task.client_id, task.version)
+        update = self.training.compute(self.model, inputs_nX, labels_n, local_task)
+        self.client_state.put(task.client_id, task.number, update.state)
+        return self.sent(task.client_id, task.number, update)
 
     def sent(self, client_id: int, number: int, update: LocalUpdate) -> LocalUpdate:
         """The update that a client sends: the trained one, or one that its attack replaces it by."""
         return update if self.attack is None else self.attack.update(client_id, number, update)
 
+    @override
     def steps_of(self, client_id: int) -> int:
-        """Optimiser steps of each of a client's tasks."""
         return self.training.steps_of(self.examples_of(client_id))
 
     def examples_of(self, client_id: int) -> int:
         """Number of examples of a client, at every version."""
         return len(self.partitions[client_id])
 
-    def keep(self, client_id: int, number: int) -> bool:
-        """Make the state of an accepted update the client's. Returns whether it changed: not on a second call."""
-        state = self._pending.get(client_id, {}).get(number, {})
-        self.drop(client_id, number)
-        for key, tensor in state.items():
-            kept = self._kept.setdefault(client_id, {})
-            adds = self.training.state_adds and key in kept
-            kept[key] = kept[key] + tensor if adds else tensor  # not in place: callers of `kept` may reference it
-        return bool(state)
-
-    def drop(self, client_id: int, number: int) -> None:
-        """Delete the stored state of an update that was not accepted."""
-        pending = self._pending.get(client_id, {})
-        pending.pop(number, None)
-        if not pending:
-            self._pending.pop(client_id, None)
-
-    def kept(self, client_id: int) -> Mapping[str, Tensor]:
-        """The state of a client after its accepted updates, by name: no copies, read-only. Empty for most trainings."""
-        return self._kept.get(client_id, {})
-
-    def restore(self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Restore the state of a client from an earlier process.
-
-        kept: as from `kept`. pending: `LocalUpdate.state` of updates without a verdict, by task, oldest first.
-        """
-        self._kept[client_id] = dict(kept)
-        newest = list(pending.items())[-PENDING_MAX:]
-        if newest:
-            self._pending[client_id] = dict(newest)
-
-    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured | None:
-        """Evaluate a model on the client's own test examples; None if it has none."""
+    @override
+    def evaluate(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured | None:
         if self.test_partitions is None:
             return None
         check_buffers(self.model, buffers_b)

@@ -11,13 +11,14 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Computed, Job, Result
 from unstale.training.initialise import draws
-from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
+from unstale.training.local import LocalTask, LocalUpdate
+from unstale.training.trainer import Trainer
 from unstale.training.trainings import Gradient, Sgd
+from unstale.training.workload import ClientTask, Workload
 
 TOGETHER_MAX = 64
 """Clients of a batch: it bounds the memory for their parameters and activations."""
@@ -32,39 +33,40 @@ class Vmap(Backend):
 
     at_a_time = TOGETHER_MAX // 8
 
-    def __init__(self, context: TrainingContext, training: LocalTraining) -> None:
-        """context, training: of the run. Raises UserError for a training or model that the backend cannot compute."""
+    def __init__(self, workload: Workload) -> None:
+        """Raises UserError for a workload, training or model that the backend cannot compute."""
+        if not isinstance(workload, Trainer):
+            raise _not_this(f"the built-in training of a data set, got {type(workload).__name__}")
+        training, model = workload.training, workload.model
         if type(training) not in (Gradient, Sgd):
             raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
-        if context.model.buffers_b.numel():
+        if model.buffers_b.numel():
             raise _not_this("a model without buffers, such as BatchNorm's averages")
-        if draws(context.model.module):
+        if draws(model.module):
             raise _not_this("a model that draws nothing, such as dropout, and is made of ordinary layers")
-        self._trainer = context.trainer
+        self._trainer = workload
         self._training = training
-        self._model = context.model
-        self._gradients = _gradients(context.model)
+        self._model = model
+        self._gradients = _gradients(model)
 
     @override
-    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
+    def compute(self, jobs: Sequence[Job]) -> list[Result]:
         trainer = self._trainer
-        tasks = [
-            trainer.task(*(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version)
-            for job in jobs
-        ]
+        tasks = [job.task for job in jobs]
+        local_tasks = [trainer.local_task(task) for task in tasks]
         alike: dict[tuple[int, ...], list[int]] = {}  # indexes of tasks, by the sizes of their mini-batches
-        for index, task in enumerate(tasks):
+        for index, task in enumerate(local_tasks):
             alike.setdefault(tuple(map(len, task.batches)), []).append(index)
         made: dict[int, LocalUpdate] = {}
         for places in alike.values():
             for start in range(0, len(places), TOGETHER_MAX):
                 some = places[start : start + TOGETHER_MAX]
-                clients = [jobs[index].client_id for index in some]
-                made.update(zip(some, self._together(clients, [tasks[index] for index in some]), strict=True))
+                together = self._together([tasks[index] for index in some], [local_tasks[index] for index in some])
+                made.update(zip(some, together, strict=True))
         return [
             Computed(
                 local=trainer.sent(job.client_id, job.number, made[index]),
-                evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
+                evaluation=trainer.evaluate(job.client_id, job.base.model_d) if job.evaluate else None,
             )
             for index, job in enumerate(jobs)
         ]
@@ -77,13 +79,11 @@ class Vmap(Backend):
     def drop(self, client_id: int, number: int) -> None:
         """Does nothing, as `keep`."""
 
-    def _together(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
-        """The updates of tasks with mini-batches of the same sizes."""
+    def _together(self, of: Sequence[ClientTask], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
+        """The updates of tasks with mini-batches of the same sizes. of: the same tasks, without their draws."""
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
-        examples = [
-            self._trainer.examples(client_id, task.version) for client_id, task in zip(clients, tasks, strict=True)
-        ]
+        examples = [self._trainer.examples(task.client_id, task.version) for task in of]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
         vectors_Kd, parameters_Kd = base_Kd, base_Kd.clone()
