@@ -29,7 +29,7 @@ from unstale.net.keys import Identity
 from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.training.workload import Workload
 from unstale_proto import codec, encodings
-from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
 from unstale_proto.messages import Bye, Error, Message, ProcessStart, Stop, Welcome
 
