@@ -134,6 +134,12 @@ class TrainingPlan(PartPlan):
     always = MappingProxyType({"momentum": 0.0, "weight_decay": 0.0})
 
 
+class ObjectivePlan(PartPlan):
+    """Loss of the training and metrics of evaluations."""
+
+    always = MappingProxyType({})
+
+
 class EncodingPlan(_Strict):
     """How payloads to and from a client are encoded. block: B of int8, there exactly where that is. keep: k of top-k,
     likewise.
@@ -204,6 +210,7 @@ class Welcome(Message):
     lease_s: Seconds
     model_plan: ModelPlan | None = None
     data_plan: DataPlan | None = None
+    objective: ObjectivePlan | None = None  # none for classification
     buffers: Annotated[tuple[TensorSpec, ...], Field(max_length=limits.TENSORS_MAX)] | None = None
     extra: bool | None = None  # whether a vector as long as the parameters follows them
     encoding: EncodingPlan | None = None  # of payloads to and from this client; none for float32

@@ -61,7 +61,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
     def workplace(settings: Settings, *, code: object) -> TrainingContext:
         found.append(settings)
         place = config_workspace.make_workspace(settings)
-        parts = {key: getattr(place, key) for key in ("dataset", "client_data", "model", "device")}
+        parts = {key: getattr(place, key) for key in ("data", "client_data", "objective", "model", "device")}
         return TrainingContext(**parts, workload=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)

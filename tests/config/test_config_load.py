@@ -66,6 +66,8 @@ OTHER = {
     "training.schedule.every": 50,
     "training.schedule.factor": 0.9,
     "training.schedule.final": 0.01,
+    "objective.name": "segmentation",
+    "objective.settings": {"ignore_index": 255},
     "policy.name": "fedasync",
     "policy.settings": {"alpha": 0.5},
     "policy.server_multiplier": 0.5,
@@ -319,8 +321,8 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of attack, client, clients, compensator, data, device, "
-        "encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
-        "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
+        "encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, objective, partition, policy, "
+        "rounds, run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
     "server: {norm_max: 0}": (
         "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"

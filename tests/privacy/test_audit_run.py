@@ -70,7 +70,7 @@ def test_the_clients_own_data_is_recognised(monkeypatch: pytest.MonkeyPatch) -> 
         ones = []
         for update in updates:
             one = watch._inversions.begin(update)
-            inputs_nX, labels_n = trainer.examples(update.client_id)
+            inputs_nX, labels_n = trainer.tensors(update.client_id)
             labels_nC = 100.0 * torch.nn.functional.one_hot(labels_n, 10)
             one.now = Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
             ones.append(one)

@@ -25,6 +25,7 @@ NESTED = {
         messages.VariantPlan,
         messages.PartitionPlan,
         messages.TrainingPlan,
+        messages.ObjectivePlan,
         messages.EncodingPlan,
         messages.OwnEvaluation,
     )

@@ -147,7 +147,7 @@ def test_clients_hold_the_same_examples_with_an_attack_and_without() -> None:
         training_context(small(clients=3, attack={"name": name, "clients": 3})).trainer for name in (None, "label-flip")
     )
     for client_id in range(3):
-        assert torch.equal(honest.examples(client_id)[0], attacked.examples(client_id)[0])
+        assert torch.equal(honest.tensors(client_id)[0], attacked.tensors(client_id)[0])
 
 
 def test_an_attack_changes_the_model_of_a_run() -> None:

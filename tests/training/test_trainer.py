@@ -11,7 +11,9 @@ from unstale.training import models
 from unstale.training.client_state import PENDING_MAX
 from unstale.training.datasets import load
 from unstale.training.evaluate import evaluate
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
+from unstale.training.objectives import Classification
 from unstale.training.trainer import Trainer
 
 
@@ -58,7 +60,9 @@ def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     labels_n = digits.train.labels_N[own_n]
     batches = sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
-    expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task)
+    expected = sgd(steps=2).compute(
+        model, TensorExamples(digits.train_examples(own_n), labels_n), Classification(), task
+    )
     assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 
@@ -69,7 +73,7 @@ def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digit
     base_d = model.parameters_d.clone()
     update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(client_task(0, 0, base_d, 0.02))
     model_d = base_d - update.vector_d
-    result = evaluate(model, model_d, digits.test_examples(), digits.test.labels_N, digits.classes)
+    result = evaluate(model, model_d, TensorExamples(digits.test_examples(), digits.test.labels_N), Classification())
     assert result.metrics["accuracy"] >= 0.97
 
 
@@ -152,7 +156,9 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     before = trainer.train(client_task(1, 0, base_d, 0.1)).vector_d
     found = trainer.evaluate(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    assert found == evaluate(model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes)
+    assert found == evaluate(
+        model, base_d, TensorExamples(digits.test_examples(own_m), digits.test.labels_N[own_m]), Classification()
+    )
     assert found.num_examples == 4
     assert trainer.evaluate(0, base_d) is None
     assert torch.equal(trainer.train(client_task(1, 0, base_d, 0.1)).vector_d, before)

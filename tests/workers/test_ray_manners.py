@@ -24,6 +24,7 @@ from unstale.policies import create
 from unstale.privacy.audit import audit
 from unstale.server.commands import Applied, ApplyCommand, ComputeResult
 from unstale.server.compute import Compute
+from unstale.training.objectives import Classification
 
 ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 
@@ -110,9 +111,11 @@ def test_an_audit_refuses_a_cluster():
     ids=["model", "settings"],
 )
 def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
-    data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
+    data: Any = type("Data", (), {"input_shape": SHAPE, "outputs": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
-    workspace = Workspace(dataset=data, client_data=data, model=model, device=torch.device("cpu"))
+    workspace = Workspace(
+        data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
+    )
     chosen = Settings(compensator={**ON_RAY, "settings": own})
     with pytest.raises(UserError, match=sentence):
         compensator(chosen, workspace, connect=lambda settings, dataset: pytest.fail("it has connected"))

@@ -74,7 +74,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
     """The data set of some settings; the last one is kept, for the next job of this process."""
-    return read_dataset(Settings(data=data).data)
+    return read_dataset(Settings(data=data).data).labelled()
 
 
 class _Curves(Watcher):
@@ -155,9 +155,8 @@ class _Curves(Watcher):
             * evaluate(
                 context.model,
                 sent.model_d,
-                dataset.train_examples(part_n).to(context.device),
-                dataset.train.labels_N[part_n].to(context.device),
-                dataset.classes,
+                dataset.examples("train", part_n.numpy(), context.device),
+                context.objective,
                 buffers_b=sent.buffers_b,
             ).metrics["loss"]
             for part_n in torch.split(torch.arange(len(dataset.train.labels_N)), _EXAMPLES_AT_A_TIME)

@@ -87,7 +87,7 @@ class Played:
 
     def held(self, client_id: int) -> int:
         """n"""
-        return len(self.context.trainer.examples(client_id)[1])
+        return len(self.context.trainer.examples(client_id))
 
     def inverting(self) -> GradientInversion:
         """The compensator that the settings name, in its first state. Raises UserError for one that does not invert."""

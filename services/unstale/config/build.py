@@ -226,16 +226,15 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
 
     If clients are groups of the data, the test examples are those of the groups that are clients.
     """
-    model, data, client_data = workspace.model, workspace.dataset, workspace.client_data
+    model, data, client_data, objective = workspace.model, workspace.data, workspace.client_data, workspace.objective
     own_M = None
     if client_data.partition.by_group and (own := client_data.test(client_data.train())) is not None:
-        own_M = torch.from_numpy(np.sort(np.concatenate(own)))
+        own_M = np.sort(np.concatenate(own))
         own_M = own_M if len(own_M) else None  # the clients have none: all examples
-    inputs_MX = data.test_examples(own_M).to(workspace.device)
-    labels_M = (data.test.labels_N if own_M is None else data.test.labels_N[own_M]).to(workspace.device)
+    examples = data.examples("test", own_M, workspace.device)
 
     def measure(version: Version) -> Measured:
-        return evaluate(model, version.model_d, inputs_MX, labels_M, data.classes, buffers_b=version.buffers_b)
+        return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
 
     return measure
 

@@ -17,6 +17,7 @@ from unstale.settings.learning import (
     CompensatorSettings,
     DataSettings,
     ModelSettings,
+    ObjectiveSettings,
     PartitionSettings,
     PolicySettings,
     SelectorSettings,
@@ -208,6 +209,7 @@ class Settings(Section):
     data: DataSettings = DataSettings()
     partition: PartitionSettings = PartitionSettings()
     training: TrainingSettings = TrainingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
     policy: PolicySettings = PolicySettings()
     compensator: CompensatorSettings = CompensatorSettings()
     trigger: TriggerSettings = TriggerSettings()

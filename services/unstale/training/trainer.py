@@ -14,20 +14,15 @@ from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.attack import Attack
 from unstale.training.client_state import ClientState
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Data
 from unstale.training.evaluate import evaluate
+from unstale.training.examples import Examples, TensorExamples
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.measured import Measured
+from unstale.training.objectives import Classification, Objective
 from unstale.training.partition import Indices, VariantStream
 from unstale.training.workload import ClientTask, Workload
-
-
-@dataclass(eq=False, slots=True)
-class _ClientExamples:
-    inputs_nX: Tensor
-    labels_n: Tensor
-    replaced: int = 0  # number of initial examples that later ones have replaced, in the order of `VariantStream`
 
 
 @dataclass(eq=False, repr=False)
@@ -37,16 +32,19 @@ class Trainer(Workload):
     With `moon` or `scaffold` each client keeps d numbers on the host.
     """
 
-    dataset: Dataset
+    data: Data
     partitions: Sequence[Indices]  # of the training examples, by client id; gathered when the client first trains
     model: FlatModel  # workspace that every training overwrites
     training: LocalTraining
     seed: int
     _: KW_ONLY
+    objective: Objective = field(default_factory=Classification)
     test_partitions: Sequence[Indices] | None = None  # of the test examples, by client id; None if clients have none
     changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
-    _examples: dict[int, _ClientExamples] = field(default_factory=dict, init=False)
+    _examples: dict[int, Examples] = field(default_factory=dict, init=False)
+    # by client, number of initial examples that later ones have replaced, in the order of `VariantStream`
+    _replaced: dict[int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._has_draws = draws(self.model.module)  # whether the model draws numbers in training, as dropout does
@@ -67,14 +65,18 @@ class Trainer(Workload):
     def local_task(self, task: ClientTask) -> LocalTask:
         """The task with all random numbers drawn."""
         client_id, number = task.client_id, task.number
+        examples = self.examples(client_id, task.version)
         seed = None
-        if self._has_draws:
+        if self._has_draws or not isinstance(examples, TensorExamples):  # a data set may draw when it is read
             seed = int(stream(self.seed, Stream.BATCHES, client_id, number, 0).integers(2**63))
-        _, labels_n = self.examples(client_id, task.version)
+        if examples.in_order:
+            batches = self.training.batches_in_order(len(examples), number)
+        else:
+            batches = self.training.batches(examples, stream(self.seed, Stream.BATCHES, client_id, number))
         return LocalTask(
             base_d=task.base_d,
             learning_rate=task.learning_rate,
-            batches=self.training.batches(labels_n, stream(self.seed, Stream.BATCHES, client_id, number)),
+            batches=batches,
             seed=seed,
             buffers_b=task.buffers_b,
             extra_d=task.extra_d,
@@ -82,8 +84,8 @@ class Trainer(Workload):
         )
 
     def _compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
-        inputs_nX, labels_n = self.examples(task.client_id, task.version)
-        update = self.training.compute(self.model, inputs_nX, labels_n, local_task)
+        examples = self.examples(task.client_id, task.version)
+        update = self.training.compute(self.model, examples, self.objective, local_task)
         self.client_state.put(task.client_id, task.number, update.state)
         return self.sent(task.client_id, task.number, update)
 
@@ -104,16 +106,21 @@ class Trainer(Workload):
         if self.test_partitions is None:
             return None
         check_buffers(self.model, buffers_b)
-        own_m = torch.from_numpy(self.test_partitions[client_id])
+        own_m = self.test_partitions[client_id]
         if not len(own_m):
             return None
         device = self.model.parameters_d.device
-        inputs_mX = self.dataset.test_examples(own_m).to(device)
-        labels_m = self.dataset.test.labels_N.index_select(0, own_m).to(device)
-        return evaluate(self.model, base_d, inputs_mX, labels_m, self.dataset.classes, buffers_b=buffers_b)
+        examples = self.data.examples("test", own_m, device)
+        return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
 
-    def examples(self, client_id: int, version: int | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs [n, ...] float32 and labels [n] int64 of a client, on the model's device. Read-only.
+    def tensors(self, client_id: int, version: int = 0) -> tuple[Tensor, Tensor]:
+        """Inputs [n, ...] float32 and labels [n] int64 of a client of a labelled data set, as in `examples`."""
+        examples = self.examples(client_id, version)
+        assert isinstance(examples, TensorExamples), "the data set has labelled tensors"
+        return examples.inputs, examples.targets
+
+    def examples(self, client_id: int, version: int = 0) -> Examples:
+        """The examples of a client at a version. Read-only.
 
         With `changes`, valid until the next call for this client with another version.
         """
@@ -121,30 +128,30 @@ class Trainer(Workload):
         if own is None:
             own = self._examples[client_id] = self._gathered(client_id)
         if self.changes is not None:
-            assert version is not None, "the data of a client depends on the version"
-            self._replace(own, client_id, self.changes, version)
-        return own.inputs_nX, own.labels_n
+            self._replace(client_id, self.changes, version)
+        return own
 
-    def _gathered(self, client_id: int) -> _ClientExamples:
-        own_n = torch.from_numpy(self.partitions[client_id])
-        device = self.model.parameters_d.device
-        labels_n = self.dataset.train.labels_N.index_select(0, own_n)
+    def _gathered(self, client_id: int) -> Examples:
+        examples = self.data.examples("train", self.partitions[client_id], self.model.parameters_d.device)
         if self.attack is not None:
-            labels_n = self.attack.labels(client_id, labels_n, self.dataset.classes)
-        return _ClientExamples(self.dataset.train_examples(own_n).to(device), labels_n.to(device))
+            return self.attack.examples(client_id, examples, self.data)
+        return examples
 
-    def _replace(self, own: _ClientExamples, client_id: int, changes: VariantStream, version: int) -> None:
+    def _replace(self, client_id: int, changes: VariantStream, version: int) -> None:
         """Replace examples by those of a version, which may be earlier. Labels stay: a new example has the same one."""
-        replaced = changes.count(client_id, version)
-        if replaced == own.replaced:
+        replaced, before = changes.count(client_id, version), self._replaced.get(client_id, 0)
+        if replaced == before:
             return
+        dataset = self.data.labelled()
         positions_n, later_n = changes.replacements(client_id)
-        changed = slice(*sorted((replaced, own.replaced)))
+        changed = slice(*sorted((replaced, before)))
         indices_n = positions_n[changed]
-        if replaced > own.replaced:
-            inputs_nX = self.dataset.later_examples(later_n[changed])
+        if replaced > before:
+            inputs_nX = dataset.later_examples(later_n[changed])
         else:
-            inputs_nX = self.dataset.train_examples(self.partitions[client_id][indices_n])
-        device = own.inputs_nX.device
-        own.inputs_nX.index_copy_(0, torch.from_numpy(indices_n).to(device), inputs_nX.to(device))
-        own.replaced = replaced
+            inputs_nX = dataset.train_examples(self.partitions[client_id][indices_n])
+        examples = self._examples[client_id]
+        assert isinstance(examples, TensorExamples), "the data set has labelled tensors"
+        own_nX = examples.inputs
+        own_nX.index_copy_(0, torch.from_numpy(indices_n).to(own_nX.device), inputs_nX.to(own_nX.device))
+        self._replaced[client_id] = replaced

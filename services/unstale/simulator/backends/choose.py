@@ -10,6 +10,7 @@ from unstale.errors import UserError
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
+from unstale.training.nests import forward
 from unstale.training.trainer import Trainer
 from unstale.training.workload import Workload
 
@@ -78,6 +79,7 @@ def _flops_of_an_example(trainer: Trainer) -> int:
     module, was_training = trainer.model.module, trainer.model.module.training
     module.eval()  # so that no buffer changes and nothing is drawn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(trainer.dataset.train_examples(torch.tensor([0])))
+        inputs, _ = trainer.examples(0).batch(torch.tensor([0], device=trainer.examples(0).device))
+        forward(module, inputs)
     module.train(was_training)
     return int(counter.get_total_flops())

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.simulator.backends.backend import Backend, Computed, Job, Result
+from unstale.training.datasets import Dataset
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalUpdate
+from unstale.training.objectives import Objective
 from unstale.training.trainer import Trainer
 from unstale.training.trainings import Gradient, Sgd
 from unstale.training.workload import ClientTask, Workload
@@ -37,6 +38,8 @@ class Vmap(Backend):
         """Raises UserError for a workload, training or model that the backend cannot compute."""
         if not isinstance(workload, Trainer):
             raise _not_this(f"the built-in training of a data set, got {type(workload).__name__}")
+        if not isinstance(workload.data, Dataset):
+            raise _not_this("a data set of labelled tensors")
         training, model = workload.training, workload.model
         if type(training) not in (Gradient, Sgd):
             raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
@@ -47,7 +50,7 @@ class Vmap(Backend):
         self._trainer = workload
         self._training = training
         self._model = model
-        self._gradients = _gradients(model)
+        self._gradients = _gradients(model, workload.objective)
 
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Result]:
@@ -83,7 +86,7 @@ class Vmap(Backend):
         """The updates of tasks with mini-batches of the same sizes. of: the same tasks, without their draws."""
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
-        examples = [self._trainer.examples(task.client_id, task.version) for task in of]
+        examples = [self._trainer.tensors(task.client_id, task.version) for task in of]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
         vectors_Kd, parameters_Kd = base_Kd, base_Kd.clone()
@@ -123,7 +126,7 @@ class Vmap(Backend):
         ]
 
 
-def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
+def _gradients(model: FlatModel, objective: Objective):  # type: ignore[no-untyped-def]
     """A function of (parameters_Kd, inputs_KbX, labels_Kb) that gives gradients [K, d] and mean losses [K]."""
     named = list(model.module.named_parameters())
     sizes = [parameter.numel() for _, parameter in named]
@@ -131,7 +134,7 @@ def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
     def loss(parameters_d: Tensor, inputs_bX: Tensor, labels_b: Tensor) -> Tensor:
         parts = zip(named, torch.split(parameters_d, sizes), strict=True)
         parameters = {name: part.view(like.shape) for (name, like), part in parts}
-        return cross_entropy(functional_call(model.module, parameters, inputs_bX), labels_b)
+        return objective.loss(functional_call(model.module, parameters, inputs_bX), labels_b)
 
     return vmap(grad_and_value(loss))
 
