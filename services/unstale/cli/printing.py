@@ -124,6 +124,16 @@ def injected(numbers: Mapping[str, Any]) -> str:
     )
 
 
+def named(metrics: Mapping[str, float], between: str = ", ") -> str:
+    """Return metrics as text: `accuracy 0.9712, loss 0.1034`."""
+    return between.join(f"{name} {figure(value, '.4f')}" for name, value in metrics.items())
+
+
+def accuracy_and_loss(metrics: Mapping[str, float], prefix: str = "") -> dict[str, float | None]:
+    """Return the keys of a JSON line that every run has had since version 0.1; null for a metric that there is not."""
+    return {f"{prefix}{name}": metrics.get(name) for name in ("accuracy", "loss")}
+
+
 def figure(value: float | None, form: str) -> str:
     """Return a number in a form like `.4f`, or a dash for None and for numbers that are not finite."""
     return "-" if value is None or not isfinite(value) else format(value, form)

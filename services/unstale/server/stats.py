@@ -115,12 +115,13 @@ class ServerStats(RunStats):
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
-            version, accuracy, loss, at_s = measured.version, measured.accuracy, measured.loss, measured.at_s
+            version, at_s = measured.version, measured.at_s
+            accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
             self.tally.evaluated(version, accuracy, loss, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
             self._record(observe.measured(accuracy, loss, measured.class_accuracy))
         for own in database.own_evaluations():
-            self.own_evaluations.answered(own.client_id, own.version, own.accuracy)
+            self.own_evaluations.answered(own.client_id, own.version, own.metrics["accuracy"])
         self._record_fairness()
 
     def refused(self, reason: Reason) -> None:

@@ -77,7 +77,7 @@ def _reply(request: dict[str, Any], trainer: Trainer, rows: SharedRows) -> list[
     for row, computed in enumerate(one_by_one(trainer, jobs)):
         local, evaluation = computed.local, computed.evaluation
         rows.write(row, local.vector_d, local.buffers_b, local.extra_d)
-        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate")
+        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate", "metrics")
         reply.append(
             {name: getattr(local, name) for name in fields}
             | {"evaluation": None if evaluation is None else asdict(evaluation)}
