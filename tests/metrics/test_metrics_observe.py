@@ -77,8 +77,8 @@ def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
 
 def test_a_clients_own_evaluation_is_four_statistics() -> None:
     own = OwnEvaluations(1)
-    own.answered(0, 1, 0.25)
-    own.answered(1, 1, 0.75)
+    own.answered(0, 1, {"accuracy": 0.25})
+    own.answered(1, 1, {"accuracy": 0.75})
     fairness = own.fairness
     assert fairness is not None
     assert list(observe.own_evaluations(fairness)) == [

@@ -1,18 +1,23 @@
 """What an account makes of verdicts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from support.wire import update_of
 from unstale import translate
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation, RoundResult
+from unstale.learner.updates import StagedUpdate
 from unstale.learner.versions import Version
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
+from unstale.metrics.spread import ClientValue
 from unstale.server.commands import Applied, Evaluated
 from unstale.server.stats import ServerStats
 from unstale.training.measured import Measured
@@ -35,7 +40,11 @@ class Kept:
         self.observed: list[Observation] = []
         self.progress: list[Progress] = []
         self.stats = ServerStats(
-            rounds=9, record=self.observed.extend, on_progress=self.progress.append, evaluate_clients_every=1
+            rounds=9,
+            main=ACCURACY,
+            record=self.observed.extend,
+            on_progress=self.progress.append,
+            evaluate_clients_every=1,
         )
         self.stats.tally.started(0.0)
 
@@ -108,3 +117,20 @@ def test_what_updates_and_models_come_to_is_recorded_once() -> None:
             Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
             Observation(catalogue.UPDATE_BYTES, 16, ("sent",)),
         ]
+
+
+def test_clients_metrics_are_those_of_the_last_round_and_of_each_clients_last_own_evaluation() -> None:
+    kept = Kept()
+    kept.judged(Outcome.ACCEPTED, accuracy=0.25)
+    update = StagedUpdate(
+        client_id=3, task_id=1, base_version=0, num_examples=30, batch_examples=30, loss=2.0, local_rate=0.5
+    )
+    other = replace(update, client_id=4, num_examples=10, loss=4.0, metrics={"grad_norm": 8.0})
+    kept.stats.round_closed([update, other])
+    progress = kept.evaluated(2.0)
+    # (30 * 2 + 10 * 4) / 40, and the norm of one client.
+    assert {name: spread.mean for name, spread in progress.training_metrics.items()} == {"loss": 2.5, "grad_norm": 8.0}
+    assert progress.training_metrics["loss"].highest == ClientValue(4, 4.0)
+    assert list(progress.client_metrics) == ["accuracy", "loss"]
+    assert progress.client_metrics["accuracy"].worst == ClientValue(0, 0.25)
+    assert progress.metrics == {"accuracy": 0.5, "loss": 1.0}

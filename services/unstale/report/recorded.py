@@ -230,6 +230,6 @@ def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFram
     rows = []
     for row in database.own_evaluations():
         if answers.is_wanted(row.client_id, row.version):
-            answers.answered(row.client_id, row.version, row.metrics["accuracy"])
+            answers.answered(row.client_id, row.version, row.metrics, row.examples)
             rows.append((row.client_id, row.version, *_accuracy_and_loss(row.metrics), row.examples))
     return _frame("client_id version accuracy_ratio loss_nats num_examples", rows), answers.fairness

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -13,13 +13,16 @@ from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
 from unstale.learner.row_checks import Norms
+from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.metrics.spread import Report, Spread, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
+from unstale.training.measured import MainMetric
 from unstale_proto.errors import Reason
 
 log = logging.getLogger("unstale.server")
@@ -29,10 +32,12 @@ class RunStats:
     """Counts of a run, on a server and in a simulation. Protocol thread only."""
 
     def __init__(
-        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None
+        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None, main: MainMetric
     ) -> None:
         self.own_evaluations = OwnEvaluations(evaluate_clients_every)
-        self.tally = Tally(rounds)
+        self.main = main
+        self.tally = Tally(rounds, main)
+        self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
         self._clients_at: dict[int, dict[str, int]] = {}  # by version that is being evaluated
 
@@ -46,9 +51,24 @@ class RunStats:
         """Count the verdict on an update."""
         if verdict.outcome is actions.Outcome.ACCEPTED:
             self.tally.accepted()
-            if incoming.evaluation is not None:
-                base_version, accuracy = incoming.event.base_version, incoming.evaluation.accuracy
-                self.own_evaluations.answered(verdict.client_id, base_version, accuracy)
+            own = incoming.evaluation
+            if own is not None:
+                version = incoming.event.base_version
+                self.own_evaluations.answered(verdict.client_id, version, own.by_name, own.examples)
+
+    def round_closed(self, updates: Sequence[StagedUpdate]) -> None:
+        """Note the updates of a round that is being applied."""
+        self._round = updates
+
+    @property
+    def client_metrics(self) -> dict[str, Spread]:
+        """Metrics of the clients' last evaluations on their own test examples."""
+        return spreads(self.own_evaluations.reports, self.main)
+
+    @property
+    def training_metrics(self) -> dict[str, Spread]:
+        """Metrics of the training of the last round's updates."""
+        return spreads(training_reports(self._round), self.main)
 
     def applied(self, applied: Applied, wait_s: float) -> None:  # noqa: ARG002
         """Count a round. wait_s: time for which it was open."""
@@ -67,14 +87,37 @@ class RunStats:
         version, evaluation = evaluated.version, evaluated.evaluation
         clients = self._clients_at.pop(version)
         self._on_progress(
-            self.tally.evaluated(version, evaluation.metrics["accuracy"], evaluation.metrics["loss"], clients, at_s)
+            self.tally.evaluated(
+                version,
+                evaluation.metrics,
+                clients,
+                at_s,
+                client_metrics=self.client_metrics,
+                training_metrics=self.training_metrics,
+            )
         )
 
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
-        return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+        return self.tally.ended(
+            finish.reason,
+            version,
+            updates,
+            digest,
+            at_s,
+            self.own_evaluations.fairness,
+            client_metrics=self.client_metrics,
+            training_metrics=self.training_metrics,
+        )
+
+
+def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
+    """The metrics of the training of updates, of which the loss is one."""
+    return [
+        Report(update.client_id, update.num_examples, {**update.metrics, "loss": update.loss}) for update in updates
+    ]
 
 
 class ServerStats(RunStats):
@@ -87,9 +130,10 @@ class ServerStats(RunStats):
         record: Callable[[Iterable[Observation]], None],
         on_progress: Callable[[Progress], None],
         evaluate_clients_every: int | None,
+        main: MainMetric,
         status: Status | None = None,
     ) -> None:
-        super().__init__(rounds, on_progress, evaluate_clients_every)
+        super().__init__(rounds, on_progress, evaluate_clients_every, main)
         self._record = record
         self._status = status or Status(clock=float)
         self._transfers: tuple[Counts, Counts] | None = None
@@ -117,11 +161,12 @@ class ServerStats(RunStats):
         for measured in database.evaluations():
             version, at_s = measured.version, measured.at_s
             accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
-            self.tally.evaluated(version, accuracy, loss, {}, at_s)
+            self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
             self._record(observe.measured(accuracy, loss, measured.class_accuracy))
         for own in database.own_evaluations():
-            self.own_evaluations.answered(own.client_id, own.version, own.metrics["accuracy"])
+            self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
+        self.round_closed([update.staged for update in database.updates_of(database.last_version())])
         self._record_fairness()
 
     def refused(self, reason: Reason) -> None:
