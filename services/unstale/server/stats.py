@@ -18,7 +18,7 @@ from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.metrics.spread import Report, Spread, spreads
+from unstale.metrics.spread import Report, Spread, means, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
@@ -26,6 +26,8 @@ from unstale.training.measured import MainMetric
 from unstale_proto.errors import Reason
 
 log = logging.getLogger("unstale.server")
+
+METRIC_SERIES_MAX = 128  # exported metrics by name and split: a correct run has at most 32 names in each of four splits
 
 
 class RunStats:
@@ -140,6 +142,8 @@ class ServerStats(RunStats):
         self._observed: list[Observation] = []  # of updates and models, not recorded yet
         self._norms: list[Norms] = []  # likewise
         self._bounds: Norms | None = None
+        self._series: set[tuple[str, ...]] = set()  # names and splits of metrics that are exported
+        self._warned = False  # that there are too many of these
 
     def restore(self, database: Database) -> None:
         """Count the work of earlier servers of this run."""
@@ -163,11 +167,13 @@ class ServerStats(RunStats):
             accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
             self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
-            self._record(observe.measured(accuracy, loss, measured.class_accuracy))
+            self._record(observe.measured(measured.metrics, measured.class_accuracy))
+            self._record_named("central", measured.metrics)
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
-        self._record_fairness()
+        self._record_own_evaluations()
+        self._record_named("training", means(self.training_metrics))
 
     def refused(self, reason: Reason) -> None:
         """A message was answered with an error, or not at all."""
@@ -199,7 +205,7 @@ class ServerStats(RunStats):
         if verdict.outcome is actions.Outcome.REJECTED:
             self._status.rejected(verdict.reason or "")
         elif verdict.outcome is actions.Outcome.ACCEPTED and incoming.evaluation is not None:
-            self._record_fairness()
+            self._record_own_evaluations()
         self._observed += observe.verdict(verdict.outcome, verdict.reason, incoming.payload_bytes)
 
     @override
@@ -230,6 +236,7 @@ class ServerStats(RunStats):
                 overflowed=result.overflowed,
             )
         )
+        self._record_named("training", means(self.training_metrics))
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
@@ -237,7 +244,8 @@ class ServerStats(RunStats):
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
         accuracy, loss = done.metrics["accuracy"], done.metrics["loss"]
-        self._record(observe.evaluated(accuracy, loss, done.class_accuracy, evaluate_s=evaluate_s))
+        self._record([observe.phase("evaluate", evaluate_s), *observe.measured(done.metrics, done.class_accuracy)])
+        self._record_named("central", done.metrics)
         self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
@@ -265,7 +273,26 @@ class ServerStats(RunStats):
         iterations = sum(update.iterations or 0 for update in done.updates)
         self._record(observe.compensated(methods, iterations, done.fallbacks, errors))
 
-    def _record_fairness(self) -> None:
+    def _record_own_evaluations(self) -> None:
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))
+        self._record_named("clients", means(self.client_metrics))
+
+    def _record_named(self, split: str, metrics: Mapping[str, float]) -> None:
+        """Record metrics by name: clients choose the names, so their number is bounded."""
+        observed = [one for one in observe.named(split, metrics) if self._is_known(one.labels)]
+        if observed:
+            self._record(observed)
+
+    def _is_known(self, labels: tuple[str, ...]) -> bool:
+        if labels in self._series:
+            return True
+        if len(self._series) < METRIC_SERIES_MAX:
+            self._series.add(labels)
+            return True
+        if not self._warned:
+            why = "more than %d metrics by name: /metrics shows no further ones, such as %r"
+            log.warning(why, METRIC_SERIES_MAX, labels[0])
+            self._warned = True
+        return False
