@@ -132,7 +132,7 @@ def of_runs(seeds: int, rounds: int) -> str:
                 encoding=way,
                 simulation={"backend": "loop"},
             )
-            simulation(settings, on_progress=lambda now: told.update({now.version: now.accuracy})).run()  # noqa: B023
+            simulation(settings, on_progress=lambda now: told.update({now.version: now.metrics["accuracy"]})).run()  # noqa: B023
             early.append(told[rounds // 5])
             late.append(told[rounds])
         rows.append((name, *(report.median_and_spread(found, ".4f") for found in (early, late))))

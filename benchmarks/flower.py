@@ -160,7 +160,7 @@ def _play(file: Path) -> dict[str, Any]:
     measured: list[Progress] = []
     settings = Settings(**json.loads(file.read_text(encoding="utf-8")))
     simulation(settings, on_progress=measured.append, watcher=marks).run()
-    return {"applied_s": marks.applied_s, "accuracy": measured[-1].accuracy, "loss": measured[-1].loss}
+    return {"applied_s": marks.applied_s, **measured[-1].metrics}
 
 
 # --- Flower's environment ---

@@ -191,7 +191,7 @@ def test_sockets_and_simulation_make_the_same_model(loop: str) -> None:
     over_sockets = through_sockets(settings, trace.arrivals)
     assert over_sockets.model_digest == in_simulation.model_digest
     assert over_sockets.updates == in_simulation.updates
-    assert over_sockets.test_accuracy == in_simulation.test_accuracy
+    assert over_sockets.metrics["accuracy"] == in_simulation.metrics["accuracy"]
     assert over_sockets.staleness_mean == in_simulation.staleness_mean
     assert set(threading.enumerate()) <= threads  # a finished server leaves no thread behind
 
@@ -264,7 +264,7 @@ def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> N
     over_sockets = through_sockets(settings, trace.arrivals)
     assert over_sockets.model_digest == in_simulation.model_digest
     assert over_sockets.updates == in_simulation.updates
-    assert over_sockets.test_accuracy == in_simulation.test_accuracy
+    assert over_sockets.metrics["accuracy"] == in_simulation.metrics["accuracy"]
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
     assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None)
     assert in_simulation.updates["rejected"] == 0

@@ -96,7 +96,7 @@ def test_the_run_is_not_changed_by_being_looked_at() -> None:
     simulation(settings(**same), on_progress=plain.append).run()
     audit(settings(**same, rounds=6), [2, 5], updates_max=9, on_progress=watched.append)
     assert [now.version for now in watched] == [0, 1, 2, 3, 4]  # and no further than it has to
-    assert [now.loss for now in watched] == [now.loss for now in plain[:5]]
+    assert [now.metrics["loss"] for now in watched] == [now.metrics["loss"] for now in plain[:5]]
 
 
 def test_no_more_updates_are_inverted_than_asked_for() -> None:

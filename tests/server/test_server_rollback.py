@@ -387,4 +387,4 @@ def test_a_poisoned_run_is_rolled_back_and_finishes(tmp_path: Path, capsys: pyte
     assert made[11] != poisoned[11]
     assert main.run(["replay", str(run)]) == 0
     assert "all digests equal" in capsys.readouterr().out
-    assert outcome.test_accuracy > 0.5
+    assert outcome.metrics["accuracy"] > 0.5

@@ -1,7 +1,13 @@
 """What a server says of its run: every setting of every part has its words on the wire."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from unstale.config import Settings
 from unstale.config.workspace import make_workspace
@@ -12,7 +18,11 @@ from unstale.training.partition import PARTITIONS, Partition
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
 from unstale.training.registry import create as create_training
+from unstale_proto.codec import decode
 from unstale_proto.messages import PartitionPlan, TrainingPlan, Welcome
+
+VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
+PLAIN = {name: value for name, value in decode((VECTORS / "welcome.bin").read_bytes()) if name != "settings"}
 
 
 def welcome_of(settings: Settings, *, extra: bool = False) -> Welcome:
@@ -67,3 +77,23 @@ def test_a_model_with_more_tensors_than_a_header_can_name_is_told_in_one_sentenc
         "model.name 'digits_cnn' has 80000 parameter tensors and 0 buffers, more than a welcome can name; "
         "choose a model with fewer"
     )
+
+
+@given(settings=st.dictionaries(st.sampled_from("abc"), st.floats() | st.integers() | st.text(max_size=300)))
+def test_settings_for_clients_are_valid_in_the_configuration_exactly_where_the_contract_sends_them(
+    settings: dict[str, Any],
+) -> None:
+    def accepts(kind: type[BaseModel], values: dict[str, Any]) -> bool:
+        try:
+            kind.model_validate(values)
+        except ValidationError:
+            return False
+        return True
+
+    assert accepts(Settings, {"client_settings": settings}) == accepts(Welcome, PLAIN | {"settings": settings})
+
+
+def test_settings_for_clients_are_in_the_welcome_and_one_without_any_is_as_before() -> None:
+    assert welcome_of(Settings()).settings is None
+    said = welcome_of(Settings(client_settings={"momentum": 0.9, "optimiser": "adam"}))
+    assert said.settings == {"momentum": 0.9, "optimiser": "adam"}

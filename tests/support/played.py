@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from support.wire import update_of, welcome
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
@@ -160,7 +161,11 @@ class PlayedServer:
             clock=lambda: self.now_s,
             compute=self.commands.append,
             stats=ServerStats(
-                rounds=rounds, record=self.observed.extend, on_progress=lambda _: None, evaluate_clients_every=None
+                rounds=rounds,
+                main=ACCURACY,
+                record=self.observed.extend,
+                on_progress=lambda _: None,
+                evaluate_clients_every=None,
             ),
         )
 

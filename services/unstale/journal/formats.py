@@ -1,9 +1,22 @@
 """Creates `run.db`, checks its format, and converts it from a former one."""
 
+from collections.abc import Iterator
+
 from unstale.errors import UserError
 from unstale.journal import row_codec
-from unstale.journal.schema import APPLICATION, FORMAT, OLDEST_FORMAT, SCHEMA, UPDATES, VIEWS
+from unstale.journal.schema import (
+    APPLICATION,
+    EVALUATIONS,
+    FORMAT,
+    OLDEST_FORMAT,
+    OWN_EVALUATIONS,
+    ROUNDS,
+    SCHEMA,
+    UPDATES,
+    VIEWS,
+)
 from unstale.journal.sqlite import Connection
+from unstale.journal.tables import TOTALS, Table, Values
 
 _CONVERT = f"""
 BEGIN IMMEDIATE;
@@ -12,6 +25,12 @@ DROP VIEW clients;
 DROP INDEX updates_by_round;
 DROP INDEX updates_by_segment;
 ALTER TABLE updates RENAME TO former_updates;
+ALTER TABLE rounds RENAME TO former_rounds;
+ALTER TABLE evaluations RENAME TO former_evaluations;
+ALTER TABLE own_evaluations RENAME TO former_own_evaluations;
+{ROUNDS}
+{EVALUATIONS}
+{OWN_EVALUATIONS}
 {UPDATES}
 {VIEWS}
 """
@@ -55,10 +74,21 @@ def _create(connection: Connection) -> None:
 
 def convert(connection: Connection, version: int) -> None:
     """Convert a database of a former format, in one transaction. Raises UserError."""
-    former = row_codec.updates(version).table
     with connection.transaction(sync=True, script=_CONVERT):
-        rows = connection.rows(former.select.replace("FROM updates", "FROM former_updates"))
-        opened = connection.opened(former, rows)
-        connection.insert(row_codec.UPDATES.table, (row_codec.newest(values, version) for values in opened))
-        connection.execute("DROP TABLE former_updates")
+        former = row_codec.updates(version).table
+        rows = _former_rows(connection, former)
+        connection.insert(row_codec.UPDATES.table, (row_codec.newest(values, version) for values in rows))
+        for codec in (row_codec.ROUNDS, row_codec.EVALUATIONS, row_codec.OWN_EVALUATIONS):
+            former_codec = row_codec.in_format(codec, version)
+            records = map(former_codec.decode, _former_rows(connection, former_codec.table))
+            connection.insert(codec.table, map(codec.encode, records))
+        for name in ("updates", "rounds", "evaluations", "own_evaluations"):
+            connection.execute(f"DROP TABLE former_{name}")
+        connection.execute("DELETE FROM meta WHERE key = ?", (TOTALS,))  # of the former tables
         connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _former_rows(connection: Connection, table: Table) -> Iterator[Values]:
+    """The rows of a renamed table, with checksums verified."""
+    rows = connection.rows(table.select.replace(f"FROM {table.name}", f"FROM former_{table.name}"))
+    return connection.opened(table, rows)

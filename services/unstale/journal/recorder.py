@@ -92,7 +92,7 @@ class Recorder:
         own = incoming.evaluation
         if accepted and own is not None:
             journal.batch.own_evaluations.append(
-                OwnEvaluationRow(seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples)
+                OwnEvaluationRow(seq, event.client_id, event.base_version, own.by_name, own.examples)
             )
         self._record_actions(journal, result, event.at_s)
         return result
@@ -179,9 +179,7 @@ class Recorder:
 
 def evaluation_row(version: int, at_s: float, evaluation: Measured, evaluate_s: float) -> EvaluationRow:
     """The record of an evaluation."""
-    return EvaluationRow(
-        version, at_s, evaluation.metrics["accuracy"], evaluation.metrics["loss"], evaluation.class_accuracy, evaluate_s
-    )
+    return EvaluationRow(version, at_s, evaluation.metrics, evaluation.class_accuracy, evaluate_s)
 
 
 def task_row(action: actions.SendTask, at_s: float) -> TaskRow:

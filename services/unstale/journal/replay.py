@@ -16,6 +16,7 @@ from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
+from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
@@ -27,6 +28,7 @@ from unstale.journal.segments import Segments
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
+from unstale.metrics.named import in_order
 from unstale.policies.registry import find
 
 OF_THIS_MACHINE = frozenset(
@@ -69,13 +71,11 @@ class Parted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """An evaluated version: accuracy in [0, 1] and loss (nats) as recorded, and with the other policy."""
+    """An evaluated version: metrics by name, the main one first, as recorded and with the other policy."""
 
     version: int
-    accuracy: float
-    loss: float
-    other_accuracy: float
-    other_loss: float
+    metrics: Mapping[str, float]
+    other_metrics: Mapping[str, float]
 
 
 def is_of_the_policy(key: str) -> bool:
@@ -208,6 +208,7 @@ class Comparison:
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_fold(run.settings, other)
+        self.main_metric = main_metric(run.settings)
         self.asks_for_bases = build.policy_in_small(other).needs_base_models
         self.replay = replay = Replay(run, settings, keep_versions=self.asks_for_bases)  # with the run's own policy
         self._learner = _Folding(replay, other)
@@ -230,10 +231,8 @@ class Comparison:
             other = self._evaluate(self._learner.sent)
             yield Point(
                 version=version,
-                accuracy=row.accuracy,
-                loss=row.loss,
-                other_accuracy=other.metrics["accuracy"],
-                other_loss=other.metrics["loss"],
+                metrics=in_order(row.metrics, self.main_metric),
+                other_metrics=in_order(other.metrics, self.main_metric),
             )
 
 

@@ -2,7 +2,7 @@
 documents and tests are held against it.
 
 Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
-client id, task id or version is one.
+client id, task id or version is one; the names of metrics that users report are bounded in number.
 """
 
 from dataclasses import dataclass
@@ -153,6 +153,14 @@ CLIENT_TEST_ACCURACY = CATALOGUE.gauge(
     "Accuracy on the clients' own test examples, of each client's last evaluation: mean, std, and mean of the worst "
     "and best tenth of the clients.",
     "statistic",
+)
+METRIC = CATALOGUE.gauge(
+    "unstale_metric",
+    "Metrics by name and split: central (test set of the server), clients (mean over the clients' last own "
+    "evaluations), training (mean over the updates of the last round), means weighted by examples. Accuracy and loss "
+    "on the test set and accuracy on the clients' have metrics of their own.",
+    "name",
+    "split",
 )
 CLIENTS = CATALOGUE.gauge(
     "unstale_clients",

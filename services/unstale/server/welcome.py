@@ -71,6 +71,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         buffers=buffers or None,
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
+        settings=settings.client_settings or None,
     )
     try:
         codec.encode(made)

@@ -8,6 +8,7 @@ from pathlib import Path
 from unstale.config import build
 from unstale.config.build import CompensatorOf
 from unstale.config.compensation import compensator
+from unstale.config.metrics import main_metric
 from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
@@ -108,6 +109,7 @@ def _parts(
         save=build.saver(settings.save_model, settings.model.name, context.model),
         admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
+        main=main_metric(settings),
     )
 
 

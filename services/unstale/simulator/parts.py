@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
@@ -11,7 +12,7 @@ from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.backend import Backend
 from unstale.toxics.scenario import Conditions
-from unstale.training.measured import Measured
+from unstale.training.measured import MainMetric, Measured
 from unstale_proto.messages import EncodingPlan
 
 
@@ -63,6 +64,7 @@ class Parts:
         save: Writes the last version, given its number.
         admission: Validates updates; None for no bound.
         client_limits: Quarantine.
+        main: The metric that is shown first.
     """
 
     coordinator: Coordinator
@@ -74,3 +76,4 @@ class Parts:
     save: Callable[[Version, int], None]
     admission: Admission | None = None
     client_limits: ClientLimits = field(default_factory=ClientLimits)
+    main: MainMetric = ACCURACY

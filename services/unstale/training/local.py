@@ -50,7 +50,7 @@ class LocalUpdate:
     extra_d: Tensor | None = None  # [d], sent with the update (SCAFFOLD's dc_i), or None
     # tensors that the client keeps after this update is accepted, by name; empty for most trainings
     state: Mapping[str, Tensor] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the training, by name; the built-in ones have none
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further results, by name
 
 
 class Countable(Protocol):
