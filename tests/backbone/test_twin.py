@@ -254,17 +254,33 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "regression": {
+        "model": {"name": "support.factories:line"},
+        "data": {"name": "support.factories:planes"},
+        "objective": {"name": "regression"},
+    },
+    "a language model on data that is read when needed": {
+        "model": {"name": "support.factories:bigrams"},
+        "data": {"name": "support.factories:letters"},
+        "objective": {"name": "language-model", "settings": {"ignore_index": -1}},
+        "partition": {"name": "iid"},
+        "evaluate_clients_every": 2,
+    },
+}
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("loop", ["sync", "k-async"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*OTHERS, *OBJECTIVES])
 def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> None:
-    settings = settings_of(loop, **OTHERS[name])
+    settings = settings_of(loop, **(OTHERS | OBJECTIVES)[name])
     trace = Trace()
     in_simulation = simulated(settings, trace)
     over_sockets = through_sockets(settings, trace.arrivals)
     assert over_sockets.model_digest == in_simulation.model_digest
     assert over_sockets.updates == in_simulation.updates
-    assert over_sockets.metrics["accuracy"] == in_simulation.metrics["accuracy"]
+    assert over_sockets.metrics == in_simulation.metrics
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
     assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None)
     assert in_simulation.updates["rejected"] == 0

@@ -1,7 +1,7 @@
 """What the worker makes of a job, and of the verdict on it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any
@@ -36,10 +36,12 @@ class FakeWorkload(Workload):
     error: NotTrained | None = None
     told: list[tuple[Any, ...]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    settings: list[Mapping[str, Any]] = field(default_factory=list)
 
     @override
     def train(self, task: ClientTask) -> LocalUpdate:
         self.versions.append(task.version)
+        self.settings.append(task.settings)
         parts = task.base_d.tolist(), lists(task.buffers_b), lists(task.extra_d)
         self.told.append(("train", task.client_id, task.number, *parts))
         if self.error is not None:
@@ -240,6 +242,13 @@ def test_a_result_says_how_long_its_task_takes_on_the_device_of_its_client(loss:
     ((slow,), _) = done(FakeWorkload(loss), job(1.0, 2.0, number=3), durations=durations)
     assert isinstance(plain, Ready | Failed) and isinstance(slow, Ready | Failed)
     assert (plain.duration_s, slow.duration_s) == (0.0, 100.0 + 30.0 + 11.0)
+
+
+def test_the_settings_of_the_welcome_come_with_each_task() -> None:
+    workload = FakeWorkload()
+    said = welcome().model_copy(update={"settings": {"depth": 3}})
+    done(workload, job(1.0, 2.0), job(1.0, 2.0, number=1, said=said))
+    assert workload.settings == [{}, {"depth": 3}]
 
 
 def test_what_the_worker_dies_of_is_posted() -> None:

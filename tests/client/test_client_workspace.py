@@ -23,7 +23,7 @@ from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
 from unstale.training.registry import create as create_training
 from unstale_proto import codec
-from unstale_proto.messages import Welcome
+from unstale_proto.messages import ObjectivePlan, Welcome
 
 PARTITION: dict[str, Any] = {
     "alpha": 0.7,
@@ -233,6 +233,29 @@ def test_a_scenario_with_clients_that_the_run_has_not_is_one_sentence(tmp_path: 
     own = Settings(clients=100, scenario={"name": str(scenario)})
     with pytest.raises(UserError, match=r"many.*70"):
         durations_of(said_by_a_server(Settings(clients=6)), own)
+
+
+REGRESSION: dict[str, Any] = {
+    "model": {"name": "support.factories:line"},
+    "data": {"name": "support.factories:planes"},
+    "partition": {"name": "iid"},
+}
+
+
+def test_a_client_trains_for_the_objective_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Settings(**REGRESSION, objective={"name": "regression"})
+    own = Settings(**REGRESSION, objective={"name": "segmentation", "settings": {"ignore_index": 1}})
+    assert understood(monkeypatch, server, own).objective == server.objective
+    assert understood(monkeypatch, Settings(model={"name": "logreg"}), own).objective == Settings().objective
+
+
+def test_a_server_names_no_objective_of_code_that_the_client_does_not_name() -> None:
+    own = Settings(**REGRESSION)
+    told = said_by_a_server(Settings(**REGRESSION, objective={"name": "regression"})).model_copy(
+        update={"objective": ObjectivePlan(name="os:system", command="ls")}
+    )
+    with pytest.raises(UserError, match="objective 'os:system' is code, which only this machine's own configuration"):
+        training_context_of(told, own)
 
 
 def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from unstale.config.workspace import make_workspace
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.server.welcome import welcome
+from unstale.settings.learning import ObjectiveSettings
 from unstale.training.partition import PARTITIONS, Partition
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
@@ -45,6 +46,16 @@ def test_the_settings_of_a_training_are_sent_as_it_was_made(name: str) -> None:
     said = welcome_of(settings).training
     sent = {key: value for key, value in dict(create_training(settings.training)).items() if value is not None}
     assert (said.name, said.settings) == (name, {**TrainingPlan.always, **sent})
+
+
+def test_another_objective_than_classification_is_sent_with_its_settings() -> None:
+    assert welcome_of(Settings(model={"name": "logreg"})).objective is None
+    plain = Settings(model={"name": "logreg"})
+    objective = ObjectiveSettings(name="segmentation", settings={"ignore_index": 255})
+    model = make_workspace(plain).model
+    said = welcome(plain.model_copy(update={"objective": objective}), model, extra=False)
+    assert said.objective is not None
+    assert (said.objective.name, said.objective.settings) == ("segmentation", {"ignore_index": 255})
 
 
 def test_a_model_without_buffers_and_a_policy_that_sends_nothing_say_nothing_of_them() -> None:

@@ -212,7 +212,7 @@ def test_a_task_without_an_update_is_one_result_among_the_others(error: NotTrain
     rows = SharedRows(file, trainer.model.dimension, 0, extra=False)
     os.close(file)
     request = json.loads(client_worker.request_of(jobs, [], rows))
-    reply = json.dumps(client_worker._reply(request, trainer, rows)).encode()
+    reply = json.dumps(client_worker._reply(request, trainer, rows, {})).encode()
     here, there, *rest = client_worker.results_of(reply, rows)
     assert (type(there), str(there)) == (type(error), str(error))
     assert_same(computed([here, *rest]), computed([first, *others]))

@@ -182,6 +182,7 @@ class Worker:
                 learning_rate=task.learning_rate,
                 buffers_b=buffers_b,
                 extra_d=extra_d,
+                settings=job.welcome.settings or {},
             )
         )
         if isinstance(local, NotTrained):

@@ -69,7 +69,7 @@ def simulation(
         compensator_of,
         workspace=context,
         coordinator=coordination,
-        fresh_update=OracleUpdates(backend, settings.clients).of,
+        fresh_update=OracleUpdates(backend, settings.clients, settings.client_settings).of,
         keep_versions=True,
     ).learner
     coordinator = Coordinator(coordination)
@@ -80,6 +80,7 @@ def simulation(
         conditions=under,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
         evaluate_every=settings.evaluate_clients_every,
+        settings=settings.client_settings,
     )
     return Simulation(
         _parts(settings, context, coordinator, learner, clients),

@@ -3,6 +3,9 @@
 Legend: d parameters.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,9 +19,11 @@ from unstale.training.workload import NotTrained
 class OracleUpdates:
     """Computes true unstale updates: the same task, its draws included, from another model."""
 
-    def __init__(self, backend: Backend, clients: int) -> None:
+    def __init__(self, backend: Backend, clients: int, settings: Mapping[str, Any]) -> None:
+        """settings: that the server sends to clients."""
         self._backend = backend
         self._clients = clients
+        self._settings = settings
 
     def of(self, update: StaleUpdate, stale: StaleRound) -> Tensor:
         """The pseudo-gradient [d] of the same task from the model of the round."""
@@ -30,6 +35,7 @@ class OracleUpdates:
             learning_rate=update.local_rate,
             evaluate=False,
             version=stale.version,
+            settings=self._settings,
         )
         with torch.enable_grad():  # rounds are applied without gradients
             (computed,) = self._backend.compute([job])

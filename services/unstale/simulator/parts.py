@@ -1,7 +1,8 @@
 """Parts of a simulation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
@@ -26,6 +27,7 @@ class Clients:
         conditions: Devices and toxics of the scenario.
         encoding: Of payloads; None for float32.
         evaluate_every: Rounds between evaluations by the clients; None for none.
+        settings: That the server sends to clients.
     """
 
     backend: Backend
@@ -33,6 +35,7 @@ class Clients:
     conditions: Conditions
     encoding: EncodingPlan | None = None
     evaluate_every: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

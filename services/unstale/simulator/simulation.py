@@ -112,7 +112,7 @@ class Simulation:
             client_limits=parts.client_limits,
             task_timeout_s=parts.times.task_timeout_s,
         )
-        self._training = LazyTraining(self._backend, self._encoded, coordinator, queue, settings.rounds)
+        self._training = LazyTraining(self._backend, self._encoded, coordinator, queue, parts.clients.settings)
         self._undisturbed = UndisturbedClients(queue, self, parts.client_limits)
         self._network = Network(
             conditions.toxics,

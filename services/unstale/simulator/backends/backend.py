@@ -1,8 +1,8 @@
 """Backends compute the tasks of simulated clients: the interface, and the backend `loop`, the reference for others."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
@@ -22,6 +22,7 @@ class Job:
     learning_rate: float  # eta_l, > 0
     evaluate: bool  # the client also evaluates the base on its own test examples
     version: int = 0  # number of the base
+    settings: Mapping[str, float | int | str] = field(default_factory=dict)  # that the server sends to clients
 
     @property
     def task(self) -> ClientTask:
@@ -35,6 +36,7 @@ class Job:
             learning_rate=self.learning_rate,
             buffers_b=base.buffers_b if base.buffers_b.numel() else None,
             extra_d=base.extra_d,
+            settings=self.settings,
         )
 
 

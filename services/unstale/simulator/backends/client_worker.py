@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +25,7 @@ def begin(settings: dict[str, Any]) -> Compute:
     os.close(settings["rows"])
 
     def compute(request: bytes, _: Progress) -> bytes:
-        return json.dumps(_reply(json.loads(request), workload, rows)).encode()
+        return json.dumps(_reply(json.loads(request), workload, rows, run_settings.client_settings)).encode()
 
     return compute
 
@@ -59,7 +59,9 @@ def results_of(reply: bytes, rows: SharedRows) -> list[Result]:
     return results
 
 
-def _reply(request: dict[str, Any], workload: Workload, rows: SharedRows) -> list[dict[str, Any]]:
+def _reply(
+    request: dict[str, Any], workload: Workload, rows: SharedRows, settings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Compute a request. The results replace the bases in the rows."""
     for client_id, number, kept in request["verdicts"]:
         (workload.keep if kept else workload.drop)(client_id, number)
@@ -71,6 +73,7 @@ def _reply(request: dict[str, Any], workload: Workload, rows: SharedRows) -> lis
             learning_rate=learning_rate,
             evaluate=evaluate,
             version=version,
+            settings=settings,
         )
         for row, (client_id, number, version, learning_rate, evaluate) in enumerate(request["jobs"])
     ]
