@@ -132,7 +132,10 @@ def of_runs(seeds: int, rounds: int) -> str:
                 encoding=way,
                 simulation={"backend": "loop"},
             )
-            simulation(settings, on_progress=lambda now: accuracies.update({now.version: now.accuracy})).run()  # noqa: B023
+            simulation(
+                settings,
+                on_progress=lambda now: accuracies.update({now.version: now.metrics["accuracy"]}),  # noqa: B023
+            ).run()
             early.append(accuracies[rounds // 5])
             late.append(accuracies[rounds])
         rows.append((name, *(report.median_and_spread(found, ".4f") for found in (early, late))))

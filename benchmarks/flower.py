@@ -42,7 +42,7 @@ from unstale.metrics.progress import Progress
 from unstale.settings.learning import PolicySettings, SelectorSettings, TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 VERSION = "1.41.0"
 ENVIRONMENT = Path("~/.cache/unstale/flower").expanduser()
@@ -151,7 +151,7 @@ class _Marks(Watcher):
         self.applied_s.append(time.perf_counter())
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         pass
 
 
@@ -160,7 +160,7 @@ def _play(file: Path) -> dict[str, Any]:
     measured: list[Progress] = []
     settings = Settings(**json.loads(file.read_text(encoding="utf-8")))
     simulation(settings, on_progress=measured.append, watcher=marks).run()
-    return {"applied_s": marks.applied_s, "accuracy": measured[-1].accuracy, "loss": measured[-1].loss}
+    return {"applied_s": marks.applied_s, **measured[-1].metrics}
 
 
 # --- Flower's environment ---

@@ -90,7 +90,7 @@ def measure(policy: str, seed: int, rounds: int, path: str | None) -> dict[str, 
 
     diverged = False
     try:
-        simulation(settings, on_progress=lambda now: accuracies.append(now.accuracy), observe=observe).run()
+        simulation(settings, on_progress=lambda now: accuracies.append(now.metrics["accuracy"]), observe=observe).run()
     except UserError as error:
         if not str(error).startswith("training diverges"):
             raise

@@ -116,7 +116,7 @@ def measure(cell: Cell) -> Result:
     updates: dict[str, int] = {}
     ended_early = False
     try:
-        run = simulation(settings, on_progress=lambda now: accuracies.append(now.accuracy))
+        run = simulation(settings, on_progress=lambda now: accuracies.append(now.metrics["accuracy"]))
         updates = run.run().updates
     except UserError as error:  # the run is aborted
         print(f"{cell}: {error}", file=sys.stderr, flush=True)

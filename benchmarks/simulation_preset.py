@@ -46,8 +46,9 @@ from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
 from unstale.training.local import LocalTask, LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.models import build
 from unstale.training.trainer import Trainer
 from unstale_papers import runners
@@ -239,7 +240,7 @@ class _Marks(Watcher):
             raise TimingEnded
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         pass
 
 

@@ -30,8 +30,8 @@ from unstale.simulator.simulation import Simulation
 from unstale.toxics.delay import Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.scenario import Conditions
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 
 CLIENTS = 100_000
 ROUNDS = 1_000
@@ -118,7 +118,7 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
             conditions=Conditions(devices=Devices(0, dict.fromkeys(range(CLIENTS), device))),
         ),
         times=Times(heartbeat_s=2.0, lease_s=10.0),
-        evaluate=lambda _: Evaluation(accuracy=0.0, loss=0.0, class_accuracy=(), examples=1),
+        evaluate=lambda _: Measured(metrics={"accuracy": 0.0, "loss": 0.0}, num_examples=1),
         save=lambda *_: None,
     )
     return Simulation(parts, on_progress=lambda _: None, observe=observe)

@@ -1,7 +1,7 @@
 """Accuracy, speed and health of all runs."""
 
 from monitoring.dashboards.dashboard import JOB, RUNS, SERVER, Dashboard, Row
-from monitoring.dashboards.expressions import mean, named, of, quantile, rate
+from monitoring.dashboards.expressions import mean, most, named, of, quantile, rate
 from monitoring.dashboards.panels import Column, Query, Stat, Steps, Table, TimeSeries
 from monitoring.dashboards.shared import (
     IN_THE_RUN,
@@ -96,6 +96,15 @@ LEARNING = (
         unit="short",
         queries=(Query(named(of(catalogue.TEST_LOSS)), OF_A_RUN),),
         decimals=2,
+        height=9,
+    ),
+    TimeSeries(
+        title="Metrics by name",
+        description="Metrics of the objective or of a user's own code: on the test set (central), and means over the "
+        "clients' own test examples (clients) and over their training (training).",
+        unit="short",
+        queries=(Query(most(of(catalogue.METRIC)), "{{instance}} {{name}}, {{split}}"),),
+        width=24,
         height=9,
     ),
 )

@@ -37,8 +37,8 @@ def test_a_run_equals_that_of_simulate(record: Record) -> None:
     outcome = simulation(SETTINGS, on_progress=progress.append).run()
     assert record.model_digest == outcome.model_digest
     assert record.version_E == [now.version for now in progress] == [0, 10, 20, 30]
-    assert record.accuracy_E == [now.accuracy for now in progress]
-    assert record.loss_E == [float(f"{now.loss:.7g}") for now in progress]
+    assert record.accuracy_E == [now.metrics["accuracy"] for now in progress]
+    assert record.loss_E == [float(f"{now.metrics['loss']:.7g}") for now in progress]
     assert record.time_E == [now.elapsed_s for now in progress]
 
 

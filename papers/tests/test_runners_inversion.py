@@ -16,6 +16,8 @@ from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.training.evaluate import evaluate
+from unstale.training.examples import TensorExamples
+from unstale.training.objectives import Classification
 from unstale_papers.runners import measure
 from unstale_papers.runners.inverting import curve, inverted
 from unstale_papers.runners.loss_surface import PLACES, likeness
@@ -67,7 +69,7 @@ def without_scenario(settings: Settings) -> Settings:
 
 
 def own(run: Played, client_id: int) -> Reconstruction:
-    inputs_nX, labels_n = run.context.trainer.examples(client_id)
+    inputs_nX, labels_n = run.context.trainer.tensors(client_id)
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=100.0 * one_hot(labels_n, 10).float())
 
 
@@ -87,7 +89,7 @@ def test_an_update_is_the_result_of_full_batch_steps(settings: Settings) -> None
     run = played(settings, [ROUNDS])
     client = run.late_client()
     update = run.update(client, ROUNDS, task=0)
-    inputs_nX, labels_n = run.context.trainer.examples(client)
+    inputs_nX, labels_n = run.context.trainer.tensors(client)
     start_d = run.versions[ROUNDS].model_d
     w_d = start_d.clone()
     for _ in range(3):
@@ -208,12 +210,14 @@ def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge
     result = found("loss surface", settings, examples="own")
     run = played(settings, [ROUNDS])
     client = run.late_client()
-    inputs_nX, labels_n = run.context.trainer.examples(client)
+    inputs_nX, labels_n = run.context.trainer.tensors(client)
     update = run.update(client, ROUNDS, task=ROUNDS)
     here_d = run.versions[ROUNDS].model_d
 
     def loss(model_d: torch.Tensor) -> float:
-        return evaluate(run.context.model, model_d, inputs_nX, labels_n, 10).loss
+        return evaluate(run.context.model, model_d, TensorExamples(inputs_nX, labels_n), Classification()).metrics[
+            "loss"
+        ]
 
     middle = PLACES // 2
     rows = np.array(result["surface"])

@@ -157,7 +157,7 @@ def of_clients(figure: str, factor: float, record: Record, _: Record | None) -> 
         return None
     own = OwnEvaluations(every=1)
     for client_id, accuracy in enumerate(accuracies):
-        own.answered(client_id, 1, accuracy)
+        own.answered(client_id, 1, {"accuracy": accuracy})
     return None if own.fairness is None else _finite(factor * getattr(own.fairness, figure))
 
 

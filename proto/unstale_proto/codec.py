@@ -170,7 +170,8 @@ def _unpack(header: bytes | memoryview) -> dict[str, Any]:
 
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(step) for step in first["loc"])
+    # Of a map with any keys the key is a step, and a second one, `[key]`, says that it is wrong itself.
+    field = ".".join(str(step)[:QUOTE_CHARACTERS_MAX] for step in first["loc"] if step != "[key]")
     return f"field {field!r}: {first['msg']}" if field else first["msg"]
 
 

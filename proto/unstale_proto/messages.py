@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from unstale_proto import limits
@@ -35,6 +35,36 @@ ModelEncoding = Literal["float32", "bfloat16", "float16", "int8"]
 UpdateEncoding = Literal["float32", "bfloat16", "float16", "int8", "top-k"]
 # A reason is its text on the wire; strict validation would accept only a member of the enumeration.
 WireReason = Annotated[Reason, Field(strict=False)]
+
+
+class _Map(dict[str, Any]):
+    """A map in a message, which is a value: it has a hash, and nothing changes it."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+MetricName = Annotated[str, Field(pattern=rf"^[a-z0-9_./-]{{1,{limits.METRIC_NAME_MAX}}}$")]
+Metrics = Annotated[dict[MetricName, float], Field(max_length=limits.METRICS_MAX), AfterValidator(_Map)]
+SettingName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9_./-]{{1,{limits.METRIC_NAME_MAX}}}$")]
+
+
+def _checked_setting(value: Any) -> int | float | str:
+    if isinstance(value, str) and len(value) <= limits.SETTING_TEXT_MAX:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= limits.INTEGER_MAX:
+        return value
+    raise PydanticCustomError(
+        "setting",
+        "should be a finite number, an integer of 64 bits, or a text of at most {characters} characters",
+        {"characters": limits.SETTING_TEXT_MAX},
+    )
+
+
+SettingValue = Annotated[Any, AfterValidator(_checked_setting)]
+ClientSettings = Annotated[dict[SettingName, SettingValue], Field(max_length=limits.SETTINGS_MAX), AfterValidator(_Map)]
 
 
 class _Strict(BaseModel):
@@ -134,6 +164,12 @@ class TrainingPlan(PartPlan):
     always = MappingProxyType({"momentum": 0.0, "weight_decay": 0.0})
 
 
+class ObjectivePlan(PartPlan):
+    """Loss of the training and metrics of evaluations."""
+
+    always = MappingProxyType({})
+
+
 class EncodingPlan(_Strict):
     """How payloads to and from a client are encoded. block: B of int8, there exactly where that is. keep: k of top-k,
     likewise.
@@ -154,11 +190,29 @@ class EncodingPlan(_Strict):
 
 
 class OwnEvaluation(_Strict):
-    """Evaluation of the task's model on the client's own test examples. accuracy: fraction. loss: nats."""
+    """Evaluation of the task's model on the client's own test examples.
 
-    accuracy: Annotated[float, Field(ge=0, le=1)]
-    loss: Loss
+    The metrics `accuracy` and `loss` have fields of their own, which older receivers require; see `own_evaluation`.
+    """
+
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # fraction
+    loss: Loss | None = None  # nats
     examples: Positive
+    metrics: Metrics | None = None  # all others
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """All metrics."""
+        named = {"accuracy": self.accuracy, "loss": self.loss}
+        return {name: value for name, value in named.items() if value is not None} | (self.metrics or {})
+
+
+def own_evaluation(metrics: Mapping[str, float], examples: int) -> OwnEvaluation:
+    """The evaluation with these metrics. An accuracy in percent is sent with the others: it is out of its bound."""
+    others = dict(metrics)
+    accuracy = others.pop("accuracy") if 0 <= others.get("accuracy", -1) <= 1 else None
+    loss = others.pop("loss") if abs(others.get("loss", math.inf)) <= limits.LOSS_MAX else None
+    return OwnEvaluation(accuracy=accuracy, loss=loss, examples=examples, metrics=others or None)
 
 
 class ProcessStart(_Strict):
@@ -204,9 +258,11 @@ class Welcome(Message):
     lease_s: Seconds
     model_plan: ModelPlan | None = None
     data_plan: DataPlan | None = None
+    objective: ObjectivePlan | None = None  # none for classification
     buffers: Annotated[tuple[TensorSpec, ...], Field(max_length=limits.TENSORS_MAX)] | None = None
     extra: bool | None = None  # whether a vector as long as the parameters follows them
     encoding: EncodingPlan | None = None  # of payloads to and from this client; none for float32
+    settings: ClientSettings | None = None  # for the training of the clients, which the server does not use
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -256,6 +312,7 @@ class Update(Message):
     evaluation: OwnEvaluation | None = None
     checksum: Checksum | None = None  # of a payload in chunks
     encoding: UpdateEncoding | None = None  # of the payload; none for float32
+    metrics: Metrics | None = None  # of the training
 
 
 class Chunk(Message):

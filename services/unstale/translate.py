@@ -9,8 +9,8 @@ from torch import Tensor
 
 from unstale.coordinator import actions, events
 from unstale.learner.updates import RoundUpdate, StagedUpdate
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.errors import Reason
 from unstale_proto.messages import (
@@ -28,9 +28,11 @@ from unstale_proto.messages import (
     Task,
     Update,
     UpdateEncoding,
+    own_evaluation,
 )
 
-_SAME_IN_HEADER = {field.name for field in fields(StagedUpdate)} - {"client_id", "batch_examples", "local_rate"}
+_OTHERS = {"client_id", "batch_examples", "local_rate", "metrics"}
+_SAME_IN_HEADER = {field.name for field in fields(StagedUpdate)} - _OTHERS
 """Fields of a staged update that are also fields of the header, with the same meaning."""
 
 # --- messages to events ---
@@ -78,6 +80,7 @@ def to_staged(update: Update, client_id: int) -> StagedUpdate:
         client_id=client_id,
         batch_examples=update.batch_examples or update.num_examples,
         local_rate=update.learning_rate,
+        metrics=update.metrics or {},
         **{name: getattr(update, name) for name in _SAME_IN_HEADER},
     )
 
@@ -137,7 +140,7 @@ def to_stop(action: actions.Finish) -> Stop:
 def to_update(
     task: Task,
     local: LocalUpdate,
-    evaluation: Evaluation | None = None,
+    evaluation: Measured | None = None,
     *,
     checksum: str | None = None,
     encoding: Encoding | None = None,
@@ -162,6 +165,7 @@ def to_update(
         evaluation=None if evaluation is None else _own(evaluation),
         checksum=checksum,
         encoding=cast("UpdateEncoding", encoded.name) if encoded else None,
+        metrics=dict(local.metrics) or None,
     )
 
 
@@ -173,8 +177,8 @@ def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
     return tuple(part for part in parts if part is not None)
 
 
-def _own(evaluation: Evaluation) -> OwnEvaluation | None:
-    """None for a loss that is not finite; the model may still be trainable on other clients."""
-    if not isfinite(evaluation.loss):
+def _own(evaluation: Measured) -> OwnEvaluation | None:
+    """None for a metric that is not finite; the model may still be trainable on other clients."""
+    if not all(map(isfinite, evaluation.metrics.values())):
         return None
-    return OwnEvaluation(accuracy=evaluation.accuracy, loss=evaluation.loss, examples=evaluation.examples)
+    return own_evaluation(evaluation.metrics, evaluation.num_examples)

@@ -59,7 +59,7 @@ def run_through(losing: Losing, **changes: Any) -> Outcome:
         process = ClientProcess(
             server=proxy.address,
             client_ids=range(2),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=60.0,
             linger_s=1.0,
             durations=lambda welcome: lambda client_id, number, steps: TASK_S,

@@ -158,7 +158,7 @@ def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None
     """The run with these arrivals, against a real server."""
     server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    worker = Worker(lambda welcome: training_context_of(welcome, settings), post=lambda result: None)
+    worker = Worker(lambda welcome: training_context_of(welcome, settings).workload, post=lambda result: None)
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever
@@ -191,7 +191,7 @@ def test_sockets_and_simulation_make_the_same_model(loop: str) -> None:
     over_sockets = through_sockets(settings, trace.arrivals)
     assert over_sockets.model_digest == in_simulation.model_digest
     assert over_sockets.updates == in_simulation.updates
-    assert over_sockets.test_accuracy == in_simulation.test_accuracy
+    assert over_sockets.metrics["accuracy"] == in_simulation.metrics["accuracy"]
     assert over_sockets.staleness_mean == in_simulation.staleness_mean
     assert set(threading.enumerate()) <= threads  # a finished server leaves no thread behind
 
@@ -254,17 +254,33 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "regression": {
+        "model": {"name": "support.factories:line"},
+        "data": {"name": "support.factories:planes"},
+        "objective": {"name": "regression"},
+    },
+    "a language model on data that is read when needed": {
+        "model": {"name": "support.factories:bigrams"},
+        "data": {"name": "support.factories:letters"},
+        "objective": {"name": "language-model", "settings": {"ignore_index": -1}},
+        "partition": {"name": "iid"},
+        "evaluate_clients_every": 2,
+    },
+}
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("loop", ["sync", "k-async"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*OTHERS, *OBJECTIVES])
 def test_both_exchange_the_same_messages(name: str, loop: str) -> None:
-    settings = settings_of(loop, **OTHERS[name])
+    settings = settings_of(loop, **(OTHERS | OBJECTIVES)[name])
     trace = Trace()
     in_simulation = simulated(settings, trace)
     over_sockets = through_sockets(settings, trace.arrivals)
     assert over_sockets.model_digest == in_simulation.model_digest
     assert over_sockets.updates == in_simulation.updates
-    assert over_sockets.test_accuracy == in_simulation.test_accuracy
+    assert over_sockets.metrics == in_simulation.metrics
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
     assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None)
     assert in_simulation.updates["rejected"] == 0

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from safetensors import safe_open
 from unstale.cli import main, printing
 from unstale.metrics.fairness import Fairness
 from unstale.metrics.progress import Outcome, Progress
+from unstale.metrics.spread import Report, Spread, spreads
 from unstale.training import model_file
+from unstale.training.measured import MainMetric
 
 PATIENCE_S = 30.0  # a wait that takes so long has failed; nothing is measured by it
 SMALL = ["simulate", "--clients", "4", "--rounds", "3", "--model", "logreg", "--device", "cpu"]
@@ -25,8 +28,7 @@ def at_version(version: int) -> Progress:
     return Progress(
         version=version,
         rounds=9,
-        accuracy=0.5,
-        loss=1.0,
+        metrics={"accuracy": 0.5, "loss": 1.0},
         staleness_mean=nan,
         updates_per_s=2.0,
         clients={"working": 4, "left": 0},
@@ -39,13 +41,39 @@ def test_a_figure_that_is_no_number_is_a_dash(value: float | None, text: str) ->
     assert printing.figure(value, ".4f") == text
 
 
+@pytest.mark.parametrize(
+    ("metrics", "clients", "training", "said"),
+    [
+        ({"mae": 0.25, "r2": nan}, {}, {}, "mae 0.2500  r2 -"),
+        ({}, {"mae": 0.5}, {"loss": 2.0}, "clients mae 0.5000"),
+        ({}, {}, {"loss": 2.0}, "training loss 2.0000"),
+        ({}, {}, {}, "not measured"),
+    ],
+)
+def test_a_progress_line_shows_the_metrics_that_there_are_by_name(
+    metrics: dict[str, float],
+    clients: dict[str, float],
+    training: dict[str, float],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def of(values: dict[str, float]) -> dict[str, Spread]:
+        return spreads([Report(0, 1, values)], MainMetric("mae", higher_is_better=False))
+
+    now = replace(at_version(4), metrics=metrics, client_metrics=of(clients), training_metrics=of(training))
+    printing.progress(now, as_json=False)
+    assert capsys.readouterr().out.startswith(f"version     4/9  {said}  staleness -")
+    printing.progress(now, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["accuracy"], told["metrics"].keys()) == (None, metrics.keys())
+
+
 def test_missing_numbers_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     printing.outcome(
         Outcome(
             reason="shutdown",
             versions=0,
-            test_accuracy=nan,
-            test_loss=nan,
+            metrics={},
             seconds=0.0,
             updates={"accepted": 0},
             staleness_mean=nan,
@@ -165,8 +193,7 @@ def test_the_spread_over_clients_names_the_versions(oldest: int, said: str, caps
     end = Outcome(
         reason="finished",
         versions=20,
-        test_accuracy=0.5,
-        test_loss=1.0,
+        metrics={"accuracy": 0.5, "loss": 1.0},
         seconds=2.0,
         updates={"accepted": 9},
         staleness_mean=0.0,

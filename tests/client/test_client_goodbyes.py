@@ -27,7 +27,7 @@ class EndingServer:
         self.process = ClientProcess(
             server=f"tcp://127.0.0.1:{port}",
             client_ids=range(2),
-            prepare=lambda received: training_context_of(received, SETTINGS),
+            prepare=lambda received: training_context_of(received, SETTINGS).workload,
             heartbeat_s=0.2,
             linger_s=PATIENCE_S,
         )

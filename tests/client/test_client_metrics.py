@@ -23,7 +23,7 @@ def clients(address: str, count: int) -> Iterator[str]:
     process = ClientProcess(
         server=address,
         client_ids=range(count),
-        prepare=lambda received: training_context_of(received, settings),
+        prepare=lambda received: training_context_of(received, settings).workload,
         heartbeat_s=0.2,
         linger_s=PATIENCE_S,
         http_address="127.0.0.1:0",

@@ -19,13 +19,12 @@ from unstale.client.outbox import Outbox
 from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
 from unstale.config import Settings
 from unstale.config.data import ClientData
-from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.local import LocalTraining
 from unstale.training.trainer import Trainer
-from unstale_proto.messages import EncodingPlan, Task, TensorSpec, Welcome
+from unstale_proto.messages import EncodingPlan, Task, TensorSpec
 
 TASKS = 4
 REJECTED = 2  # the update of this task; the others are accepted
@@ -76,14 +75,9 @@ def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Pendin
     """A new worker, and the stored updates of client 0."""
     trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
 
-    def prepare(_: Welcome) -> TrainingContext:
-        return TrainingContext(
-            dataset=DATASET, client_data=CLIENT_DATA, model=MODEL, trainer=trainer, device=torch.device("cpu")
-        )
-
     outbox = Outbox(folder, 0, 1, durable=False)
     found = outbox.load().get(0, [])
-    return Worker(prepare, lambda result: None, outbox=outbox), found
+    return Worker(lambda _: trainer, lambda result: None, outbox=outbox), found
 
 
 def job(number: int, way: Method) -> Job:
@@ -124,7 +118,7 @@ def run_process(folder: Path, way: Method, server: FakeServer) -> dict[str, list
         trained = worker._work(job(number, way))
         assert isinstance(trained, Trained)
         settle(worker, server, worker._stored(trained).pending)
-    kept = {**worker._context_for(welcome()).trainer.kept(0), **worker._residuals.kept(0)}
+    kept = {**worker._workload_for(welcome()).kept(0), **worker._residuals.kept(0)}
     return {name: tensor.tolist() for name, tensor in kept.items()}
 
 
@@ -210,7 +204,7 @@ def test_a_verdict_before_the_trainer_exists_is_applied_later(tmp_path: Path) ->
     after, (pending,) = a_worker(tmp_path, SCAFFOLD)
     settle(after, FakeServer(), pending)
     assert (tmp_path / "0-0.update").exists()  # its last copy, until a trainer can store its state
-    kept = after._context_for(welcome()).trainer.kept(0)
+    kept = after._workload_for(welcome()).kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
     # The 7 numbers of the largest magnitude were sent, and the others are the residual.
     left_d, vector_d = after._residuals.kept(0)["residual"], trained.local.vector_d

@@ -93,7 +93,7 @@ class VanishingServer:
             self.process = ClientProcess(
                 server=self.address,
                 client_ids=range(1),
-                prepare=lambda received: training_context_of(received, settings),
+                prepare=lambda received: training_context_of(received, settings).workload,
                 heartbeat_s=0.2,
                 linger_s=0.0,
                 patience_s=patience_s,

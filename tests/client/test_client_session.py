@@ -394,6 +394,15 @@ def test_a_task_that_fails_is_returned() -> None:
     assert not session.wants(RUN, 1)
 
 
+def test_a_declined_task_goes_back_as_unavailable() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.failed(RUN, 1, "low battery", Reason.UNAVAILABLE) == [
+        Send(message=Error(reason=Reason.UNAVAILABLE, message="low battery", task_id=1))
+    ]
+    assert not session.wants(RUN, 1)
+
+
 def test_a_member_that_leaves_says_goodbye() -> None:
     assert session_that_is_in().leave("stopped") == [Send(message=Bye(reason="stopped"))]
     assert ClientSession(7, TOKEN).leave("stopped") == []

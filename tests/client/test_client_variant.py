@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.parts_of_runs import client_task
 from support.running import small
 from support.variant import small_and_large
 from unstale.client.worker import Job, ReceivedModel, Trained, Worker
@@ -37,7 +38,7 @@ def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> No
     received = server_welcome(settings)
     context = training_context(settings)
     base_d = context.model.parameters_d.clone()
-    worker = Worker(lambda welcome: training_context_of(welcome, settings), post=lambda result: None)
+    worker = Worker(lambda welcome: training_context_of(welcome, settings).workload, post=lambda result: None)
     for number, version in enumerate((40, 7)):
         task = Task(
             task_id=number + 1,
@@ -50,9 +51,9 @@ def test_a_task_is_trained_on_the_data_of_its_base_version(tmp_path: Path) -> No
         model = ReceivedModel([to_bytes(base_d)])
         made = worker._work(Job(client_id=1, welcome=received, task=task, model=model, is_wanted=lambda: True))
         assert isinstance(made, Trained)
-        expected = context.trainer.train(1, number, base_d, 0.5, version=version)
+        expected = context.workload.train(client_task(1, number, base_d, 0.5, version=version))
         assert torch.equal(made.local.vector_d, expected.vector_d)
-        other = context.trainer.train(1, number, base_d, 0.5, version=0)
+        other = context.workload.train(client_task(1, number, base_d, 0.5, version=0))
         assert not torch.equal(made.local.vector_d, other.vector_d)
 
 

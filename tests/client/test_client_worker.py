@@ -1,42 +1,51 @@
 """Results of the worker on jobs and verdicts."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
+from support.parts_of_runs import client_task
 from support.wire import RUN, welcome
 from unstale import translate
 from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
-from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
-from unstale.training.trainer import Trainer
+from unstale.training.measured import Measured
+from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed, Workload
+from unstale_proto.errors import Reason
 from unstale_proto.messages import Task, Welcome
 
 OTHER_RUN = "2" * 32
 
 
 @dataclass
-class FakeTrainer:
-    """Records its calls. loss: of every task. versions: base versions of its trained tasks."""
+class FakeWorkload(Workload):
+    """Records its calls. loss: of every task. error: raised by every task. versions: base versions of its trained
+    tasks.
+    """
 
     loss: float = 1.0
+    error: NotTrained | None = None
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    settings: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def train(
-        self, client_id: int, number: int, base_d: Tensor, rate: float, *, buffers_b: Any, extra_d: Any, version: int
-    ) -> LocalUpdate:
-        self.versions.append(version)
-        self.calls.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
+    @override
+    def train(self, task: ClientTask) -> LocalUpdate:
+        self.versions.append(task.version)
+        self.settings.append(task.settings)
+        parts = task.base_d.tolist(), lists(task.buffers_b), lists(task.extra_d)
+        self.calls.append(("train", task.client_id, task.number, *parts))
+        if self.error is not None:
+            raise self.error
         return LocalUpdate(
             vector_d=torch.ones(2),
             kind="delta",
@@ -44,21 +53,26 @@ class FakeTrainer:
             batch_examples=3,
             steps=1,
             loss=self.loss,
-            learning_rate=rate,
+            learning_rate=task.learning_rate,
         )
 
+    @override
     def steps_of(self, client_id: int) -> int:
         return 10 + client_id
 
-    def keep(self, client_id: int, number: int) -> None:
+    @override
+    def keep(self, client_id: int, number: int) -> bool:
         self.calls.append(("keep", client_id, number))
+        return False
 
+    @override
     def drop(self, client_id: int, number: int) -> None:
         self.calls.append(("drop", client_id, number))
 
-    def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Any) -> Evaluation:
+    @override
+    def evaluate(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured:
         self.calls.append(("evaluate", client_id, base_d.tolist(), lists(buffers_b)))
-        return Evaluation(accuracy=0.5, loss=2.0, class_accuracy=(), examples=4)
+        return Measured(metrics={"accuracy": 0.5, "loss": 2.0}, num_examples=4)
 
 
 def lists(tensor: Tensor | None) -> list[float] | None:
@@ -87,23 +101,20 @@ def settlement(number: int, *, accepted: bool, run_id: str = RUN) -> Settlement:
 
 
 def done(
-    trainer: FakeTrainer,
+    workload: FakeWorkload,
     *jobs: Job | Settlement,
     module: nn.Module | None = None,
     durations: Callable[[Welcome], Durations] | None = None,
 ) -> tuple[list[Result], list[str]]:
     """The results that a worker posts, in order, and the runs that it prepared."""
-    model = FlatModel(module or nn.Linear(1, 1))
+    workload.model = FlatModel(module or nn.Linear(1, 1))
     prepared: list[str] = []
     posted: list[Result] = []
     finished = threading.Event()
 
-    def prepare(received: Welcome) -> TrainingContext:
+    def prepare(received: Welcome) -> Workload:
         prepared.append(received.run_id)
-        unused = cast(Any, None)
-        return TrainingContext(
-            dataset=unused, client_data=unused, model=model, trainer=cast(Trainer, trainer), device=torch.device("cpu")
-        )
+        return workload
 
     def is_last() -> bool:
         finished.set()
@@ -129,51 +140,70 @@ def done(
 
 
 def test_the_state_of_an_accepted_update_is_kept_and_any_other_dropped() -> None:
-    trainer = FakeTrainer()
+    workload = FakeWorkload()
     done(
-        trainer,
+        workload,
         job(1.0, 2.0, number=0),
         settlement(0, accepted=True),
         job(1.0, 2.0, number=1),
         settlement(1, accepted=False),
     )
-    assert [call for call in trainer.calls if call[0] != "train"] == [("keep", 1, 0), ("drop", 1, 1)]
+    assert [call for call in workload.calls if call[0] != "train"] == [("keep", 1, 0), ("drop", 1, 1)]
 
 
 def test_the_verdict_on_a_task_of_another_run_is_ignored() -> None:
-    trainer = FakeTrainer()
+    workload = FakeWorkload()
     done(
-        trainer,
+        workload,
         settlement(0, accepted=True),  # before any training in this process
         job(1.0, 2.0),
         settlement(0, accepted=True, run_id=OTHER_RUN),
     )
-    assert [call[0] for call in trainer.calls] == ["train"]
+    assert [call[0] for call in workload.calls] == ["train"]
 
 
 def test_a_verdict_is_applied_before_a_later_job() -> None:
-    trainer = FakeTrainer()
-    done(trainer, job(1.0, 2.0), settlement(0, accepted=True), job(3.0, 4.0, number=1))
-    assert [call[0] for call in trainer.calls] == ["train", "keep", "train"]
+    workload = FakeWorkload()
+    done(workload, job(1.0, 2.0), settlement(0, accepted=True), job(3.0, 4.0, number=1))
+    assert [call[0] for call in workload.calls] == ["train", "keep", "train"]
 
 
 @pytest.mark.parametrize("loss", [inf, nan])
 def test_a_task_that_diverges_fails_and_stores_no_state(loss: float) -> None:
-    trainer = FakeTrainer(loss)
-    ((failed,), _) = done(trainer, job(1.0, 2.0, number=4))
+    workload = FakeWorkload(loss)
+    ((failed,), _) = done(workload, job(1.0, 2.0, number=4))
     assert isinstance(failed, Failed)
     assert failed.message == f"training diverged: mean loss {loss} from version 3"
-    assert trainer.calls[1:] == [("drop", 1, 4)]
+    assert workload.calls[1:] == [("drop", 1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(Declined("the battery is low"), Reason.UNAVAILABLE), (TrainingFailed("ValueError: no rows"), Reason.NON_FINITE)],
+)
+def test_a_task_without_an_update_goes_back_with_the_words_of_the_workload(error: NotTrained, reason: Reason) -> None:
+    (results, _) = done(FakeWorkload(error=error), job(1.0, 2.0), job(1.0, 2.0, number=1))
+    assert len(results) == 2  # the worker goes on
+    for failed in results:
+        assert isinstance(failed, Failed)
+        assert (failed.message, failed.reason) == (str(error), reason)
+        assert failed.is_declined == isinstance(error, Declined)
+
+
+def test_the_message_of_a_failed_training_fits_a_message() -> None:
+    ((failed,), _) = done(FakeWorkload(error=TrainingFailed("x" * 2000)), job(1.0, 2.0))
+    assert isinstance(failed, Failed)
+    assert failed.message == "x" * 1000
 
 
 def test_the_payload_is_model_buffers_and_second_vector() -> None:
     norm = nn.BatchNorm1d(1)  # weight and bias; running mean and variance
-    trainer = FakeTrainer()
-    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, run=welcome(extra=True, buffers=1)), module=norm)
-    done(trainer, job(1.0, 2.0, 3.0, 4.0, run=welcome(buffers=1)), module=norm)
-    done(trainer, job(1.0, 2.0, 5.0, 6.0, run=welcome(extra=True)))
-    done(trainer, job(1.0, 2.0))
-    assert trainer.calls == [
+    workload = FakeWorkload()
+    done(workload, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, run=welcome(extra=True, buffers=1)), module=norm)
+    done(workload, job(1.0, 2.0, 3.0, 4.0, run=welcome(buffers=1)), module=norm)
+    done(workload, job(1.0, 2.0, 5.0, 6.0, run=welcome(extra=True)))
+    done(workload, job(1.0, 2.0))
+    assert workload.calls == [
         ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]),
         ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], None),
         ("train", 1, 0, [1.0, 2.0], None, [5.0, 6.0]),
@@ -182,25 +212,25 @@ def test_the_payload_is_model_buffers_and_second_vector() -> None:
 
 
 def test_a_client_measures_the_model_when_its_task_asks_and_only_then() -> None:
-    trainer = FakeTrainer()
-    ((asked, not_asked), _) = done(trainer, job(1.0, 2.0, evaluate=True), job(3.0, 4.0, number=1))
+    workload = FakeWorkload()
+    ((asked, not_asked), _) = done(workload, job(1.0, 2.0, evaluate=True), job(3.0, 4.0, number=1))
     assert isinstance(asked, Ready) and isinstance(not_asked, Ready)
     assert asked.pending.update.evaluation is not None
     assert not_asked.pending.update.evaluation is None
-    assert [call for call in trainer.calls if call[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
+    assert [call for call in workload.calls if call[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
 
 
 def test_another_run_gets_another_context_and_an_unwanted_job_is_skipped() -> None:
-    trainer = FakeTrainer()
+    workload = FakeWorkload()
     posted, prepared = done(
-        trainer,
+        workload,
         job(1.0, 2.0),
         job(1.0, 2.0, number=1),
         job(1.0, 2.0, run=welcome(OTHER_RUN)),
         job(9.0, 9.0, number=2, wanted=False),
     )
     assert prepared == [RUN, OTHER_RUN]
-    assert len(posted) == len(trainer.calls) == 3
+    assert len(posted) == len(workload.calls) == 3
 
 
 @pytest.mark.parametrize("loss", [1.0, nan])
@@ -208,10 +238,17 @@ def test_a_result_contains_the_duration_on_the_device_of_its_client(loss: float)
     def durations(received: Welcome) -> Durations:
         return lambda client_id, number, steps: 100.0 * client_id + 10.0 * number + steps
 
-    ((plain,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3))
-    ((slow,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3), durations=durations)
+    ((plain,), _) = done(FakeWorkload(loss), job(1.0, 2.0, number=3))
+    ((slow,), _) = done(FakeWorkload(loss), job(1.0, 2.0, number=3), durations=durations)
     assert isinstance(plain, Ready | Failed) and isinstance(slow, Ready | Failed)
     assert (plain.duration_s, slow.duration_s) == (0.0, 100.0 + 30.0 + 11.0)
+
+
+def test_the_settings_of_the_welcome_come_with_each_task() -> None:
+    workload = FakeWorkload()
+    received = welcome().model_copy(update={"settings": {"depth": 3}})
+    done(workload, job(1.0, 2.0), job(1.0, 2.0, number=1, run=received))
+    assert workload.settings == [{}, {"depth": 3}]
 
 
 def test_an_exception_of_the_worker_is_posted() -> None:
@@ -222,7 +259,7 @@ def test_an_exception_of_the_worker_is_posted() -> None:
         posted.append(result)
         ended.set()
 
-    def prepare(received: Welcome) -> TrainingContext:
+    def prepare(received: Welcome) -> Workload:
         raise RuntimeError("no such thing")
 
     worker = Worker(prepare, post)
@@ -237,8 +274,8 @@ def test_an_exception_of_the_worker_is_posted() -> None:
 
 @pytest.mark.parametrize(("loss", "sent"), [(2.0, True), (inf, False), (nan, False)])
 def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, sent: bool) -> None:
-    local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None, version=3)
-    evaluation = Evaluation(accuracy=0.5, loss=loss, class_accuracy=(), examples=4)
+    local = FakeWorkload().train(client_task(1, 0, torch.zeros(2), 0.5, version=3))
+    evaluation = Measured(metrics={"accuracy": 0.5, "loss": loss}, num_examples=4)
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
     assert (update.evaluation is not None) == sent
     assert update.payload_bytes == 8

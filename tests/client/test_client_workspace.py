@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.parts_of_runs import client_task
 from support.running import small
 from unstale.client import workspace
 from unstale.client.workspace import durations_of, training_context_of
@@ -22,7 +23,7 @@ from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
 from unstale.training.registry import create as create_training
 from unstale_proto import codec
-from unstale_proto.messages import Welcome
+from unstale_proto.messages import ObjectivePlan, Welcome
 
 PARTITION: dict[str, Any] = {
     "alpha": 0.7,
@@ -60,8 +61,8 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
     def workplace(settings: Settings, *, code: object) -> TrainingContext:
         found.append(settings)
         place = config_workspace.make_workspace(settings)
-        parts = {key: getattr(place, key) for key in ("dataset", "client_data", "model", "device")}
-        return TrainingContext(**parts, trainer=None)  # type: ignore[arg-type]
+        parts = {key: getattr(place, key) for key in ("data", "client_data", "objective", "model", "device")}
+        return TrainingContext(**parts, workload=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)
     training_context_of(server_welcome(server), own)
@@ -234,6 +235,29 @@ def test_a_scenario_with_unknown_clients_gets_a_one_sentence_error(tmp_path: Pat
         durations_of(server_welcome(Settings(clients=6)), own)
 
 
+REGRESSION: dict[str, Any] = {
+    "model": {"name": "support.factories:line"},
+    "data": {"name": "support.factories:planes"},
+    "partition": {"name": "iid"},
+}
+
+
+def test_a_client_trains_for_the_objective_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Settings(**REGRESSION, objective={"name": "regression"})
+    own = Settings(**REGRESSION, objective={"name": "segmentation", "settings": {"ignore_index": 1}})
+    assert understood(monkeypatch, server, own).objective == server.objective
+    assert understood(monkeypatch, Settings(model={"name": "logreg"}), own).objective == Settings().objective
+
+
+def test_a_server_names_no_objective_of_code_that_the_client_does_not_name() -> None:
+    own = Settings(**REGRESSION)
+    received = server_welcome(Settings(**REGRESSION, objective={"name": "regression"})).model_copy(
+        update={"objective": ObjectivePlan(name="os:system", command="ls")}
+    )
+    with pytest.raises(UserError, match="objective 'os:system' is code, which only this machine's own configuration"):
+        training_context_of(received, own)
+
+
 def test_a_client_computes_the_attackers_from_the_seed_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     received = server_welcome(small(clients=4, seed=5))
     attack = AttackSettings(name="scale", clients=2)
@@ -243,7 +267,7 @@ def test_a_client_computes_the_attackers_from_the_seed_of_the_run(caplog: pytest
     base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in received.tensors))
     honest = training_context_of(received, small(clients=1)).trainer
     for client_id in range(4):
-        sent, made = (one.train(client_id, 0, base_d, 0.1).vector_d for one in (trainer, honest))
+        sent, made = (one.train(client_task(client_id, 0, base_d, 0.1)).vector_d for one in (trainer, honest))
         assert torch.equal(sent, made * 1000 if client_id in chosen else made)
     here = len(chosen & {0, 1, 2})
     listed = ", ".join(map(str, sorted(chosen)))

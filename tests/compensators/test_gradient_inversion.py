@@ -26,8 +26,10 @@ from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.inversions import Inversions
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
 from unstale.training.models import build
+from unstale.training.objectives import Classification
 
 NAMES = ("gradient-inversion", "auto")
 INPUTS, LABELS = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
@@ -44,7 +46,7 @@ def real_update(base_d: Tensor, rate: float = 0.1) -> Tensor:
     task = LocalTask(
         base_d=base_d, learning_rate=rate, batches=training.batches(LABELS, stream(0, Stream.BATCHES, 0, 0)), seed=0
     )
-    return training.compute(model, INPUTS, LABELS, task).vector_d / rate
+    return training.compute(model, TensorExamples(INPUTS, LABELS), Classification(), task).vector_d / rate
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])

@@ -11,8 +11,10 @@ from support.parts_of_runs import fedprox, gradient, sgd
 from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, as_vector, local_update
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask, LocalTraining
 from unstale.training.models import build
+from unstale.training.objectives import Classification
 
 ORACLES = {"soft": oracle.soft, "bce-raw": oracle.bce_raw}
 
@@ -40,7 +42,7 @@ def of_clients(training: LocalTraining, module: nn.Module, inputs_nX, labels_n, 
         seed=0,
         buffers_b=model.buffers_b.clone() if model.buffers_b.numel() else None,
     )
-    local = training.compute(model, inputs_nX, labels_n, task)
+    local = training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
     return base_d, local.vector_d * (rate if local.kind == "gradient" else 1)
 
 

@@ -293,4 +293,4 @@ def test_where_clients_are_groups_of_the_data_the_test_set_is_theirs(tmp_path: P
     workspace = make_workspace(settings)
     model = workspace.model
     measured = evaluation(workspace)(Version(model_d=model.parameters_d, buffers_b=model.buffers_b))
-    assert measured.examples == 3 + 2
+    assert measured.num_examples == 3 + 2

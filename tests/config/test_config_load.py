@@ -49,6 +49,7 @@ OTHER = {
     "partition.pool": 5000,
     "partition.slow_share": 0.2,
     "partition.slow_class": 3,
+    "client_settings": {"momentum": 0.9, "layers": 3, "Optimiser": "adam"},
     "save_model": "model.safetensors",
     "threads": 2,
     "training.name": "gradient",
@@ -66,6 +67,8 @@ OTHER = {
     "training.schedule.every": 50,
     "training.schedule.factor": 0.9,
     "training.schedule.final": 0.01,
+    "objective.name": "segmentation",
+    "objective.settings": {"ignore_index": 255},
     "policy.name": "fedasync",
     "policy.settings": {"alpha": 0.5},
     "policy.server_multiplier": 0.5,
@@ -318,9 +321,9 @@ WRONG_FILES = {
         "expected injector.keys, a loopback address like tcp://127.0.0.1:5556, or injector.insecure true"
     ),
     "zzz: 1": (
-        "FILE, line 1: unknown key 'zzz'; expected one of attack, client, clients, compensator, data, device, "
-        "encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, partition, policy, rounds, "
-        "run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
+        "FILE, line 1: unknown key 'zzz'; expected one of attack, client, client_settings, clients, compensator, data, "
+        "device, encoding, evaluate_clients_every, evaluate_every, injector, min_clients, model, objective, partition, "
+        "policy, rounds, run, save_model, scenario, seed, selector, server, simulation, threads, training, trigger"
     ),
     "server: {norm_max: 0}": (
         "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"
@@ -383,6 +386,16 @@ WRONG_FILES = {
     "model: {name: 5}": "FILE, line 1: model.name is 5, expected a text of 1 to 128 characters",
     f"model: {{name: {'x' * 200}}}": (
         f"FILE, line 1: model.name is '{'x' * 79}..., expected a text of 1 to 128 characters"
+    ),
+    "client_settings: {nesterov: true}": (
+        "client_settings.nesterov is True, expected a finite number, an integer of 64 bits, or a text of at most 200 "
+        "characters"
+    ),
+    "client_settings: {batch size: 8}": (
+        "client_settings has the name 'batch size', expected 1 to 64 characters of A-Za-z0-9_./-"
+    ),
+    f"client_settings: {{{', '.join(f's{index}: 1' for index in range(33))}}}": (
+        "client_settings has 33 names, expected at most 32"
     ),
     "policy: {settings: 5}": "FILE, line 1: policy.settings is 5, expected a mapping of keys",
     "server: {address: 'http://127.0.0.1:80'}": (

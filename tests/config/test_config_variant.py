@@ -50,7 +50,7 @@ def test_a_client_of_a_workplace_holds_what_the_stream_says(tmp_path: Path) -> N
     shares = ClientData.of(settings, context.dataset).train()
     changes = ClientData.of(settings, context.dataset).changes(shares)
     assert changes is not None
-    inputs_nX, _ = context.trainer.examples(1, 10)
+    inputs_nX, _ = context.trainer.tensors(1, 10)
     is_later_n = changes.indices(1, 10) >= 90
     assert is_later_n.sum() == 15  # floor(1.5 * 10)
     # The first column of each picture is no darker than the others, but for those of class 0.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from crash.plan import ROUNDS
 from crash.play import FailureError, Played
+from support.parts_of_runs import client_task
 from unstale import flat, translate
 from unstale.config import build, load
 from unstale.config.workspace import TrainingContext, training_context
@@ -248,7 +249,7 @@ def _arrival(row: Mapping[str, Any]) -> tuple[int, float, str, str]:
 
 def _made(context: TrainingContext, row: Mapping[str, Any], number: int, base_d: Tensor) -> Tensor:
     """The row of an update, computed by its client and staged by the server."""
-    local = context.trainer.train(row["client_id"], number, base_d, row["local_rate"])
+    local = context.workload.train(client_task(row["client_id"], number, base_d, row["local_rate"]))
     parcel = [flat.to_bytes(part) for part in translate.payload_parts(local)]
     row_D = torch.empty(sum(part.numel() for part in translate.payload_parts(local)))
     write(row_D.numpy(), parcel, local.kind, local.learning_rate, context.model.dimension)

@@ -13,6 +13,7 @@ NAMES = (
     "hello_holding", "welcome_plans", "task_run", "update_evaluation", "ack_duplicate_rejected", "heartbeat_task",
     "bye_reason", "stop", "error_task", "welcome_labels", "update_gradient", "ack_accepted",
     "chunk", "credit_again", "task_announced", "update_announced",
+    "update_metrics", "update_evaluation_metrics", "welcome_settings",
 )  # fmt: skip
 """A fixed list, so that a new vector does not change the meaning of the corpus."""
 

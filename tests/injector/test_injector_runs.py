@@ -98,7 +98,7 @@ def test_a_run_of_300_rounds_survives_all_toxics_and_counts_each_update_once(tmp
         clients = ClientProcess(
             server=injector.address,
             client_ids=range(8),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,
         )

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_the_sign_of_zero_and_nan_are_restored(path: Path) -> None:
         ),
     )
     update = database.update(0)
-    (round_,), losses = database.rounds(), [each.loss for each in database.evaluations()]
+    (round_,), losses = database.rounds(), [each.metrics["loss"] for each in database.evaluations()]
     assert update is not None
     assert math.copysign(1, update.staged.loss) == -1
     assert math.copysign(1, round_.members[0].weight) == -1
@@ -83,6 +84,38 @@ def test_the_sign_of_zero_and_nan_are_restored(path: Path) -> None:
     assert math.isnan(losses[0])
     assert losses[1] == math.inf
     database.close()
+
+
+def test_metrics_by_name_come_back_and_sqlite_shows_accuracy_and_loss(path: Path) -> None:
+    metrics = {"mae": 0.1 + 0.2, "val/r2": -1e300, "loss": math.inf, "odd": 5e-324}
+    update = accepted(1, 0)
+    update = update._replace(staged=replace(update.staged, metrics=metrics))
+    batch = Batch(
+        updates=[update],
+        rounds=[round_of(1, 0)._replace(metrics={"stage": 2.0})],
+        evaluations=[evaluation(1)._replace(metrics=metrics), evaluation(2)._replace(metrics={"mae": math.nan})],
+        own_evaluations=[own_evaluation(1)._replace(metrics={"mae": 0.5})],
+    )
+    database = stored(path, batch)
+    first, second = database.evaluations()
+    assert list(first.metrics.items()) == list(metrics.items())
+    assert math.isnan(second.metrics["mae"])
+    assert next(database.own_evaluations()).metrics == {"mae": 0.5}
+    assert next(database.rounds()).metrics == {"stage": 2.0}
+    assert next(database.updates_after(0)).staged.metrics == metrics
+    database.close()
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT accuracy, loss FROM evaluations").fetchall()
+    connection.close()
+    assert rows == [(None, math.inf), (None, None)]
+
+
+def test_an_update_and_a_round_without_metrics_store_null(path: Path) -> None:
+    stored(path, Batch(updates=[accepted(1, 0)], rounds=[round_of(1, 0)])).close()
+    with sqlite3.connect(path) as connection:
+        query = "SELECT updates.metrics, rounds.metrics FROM updates JOIN rounds ON round = version"
+        assert connection.execute(query).fetchall() == [(None, None)]
+    connection.close()
 
 
 def test_an_empty_database_has_nothing(path: Path) -> None:
@@ -119,7 +152,7 @@ def test_a_version_that_is_measured_or_saved_again_is_there_once(path: Path) -> 
         Batch(evaluations=[evaluation(1)], checkpoints=[checkpoint(1, 1)]),
         Batch(evaluations=[evaluation(1, 0.5)], checkpoints=[again]),
     )
-    assert [each.loss for each in database.evaluations()] == [0.5]
+    assert [each.metrics["loss"] for each in database.evaluations()] == [0.5]
     assert database.checkpoints() == [again]
     database.close()
 
@@ -261,7 +294,7 @@ def test_another_format_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(UserError, match="has format 1, expected 3 or 4; resume with the version of unstale"):
+    with pytest.raises(UserError, match="has format 1, expected 3 or 4 or 5; resume with the version of unstale"):
         Database(path)
 
 

@@ -175,7 +175,7 @@ def test_each_update_has_its_weight_and_its_share(tmp_path: Path) -> None:
     assert [member.weight for member in found.members] == [0.5, -1.5]
     assert [member.share for member in found.members] == [0.25, 0.75]
     assert [member.into_round_s for member in found.members] == [-0.25, 1.5]
-    assert (found.accuracy, found.loss) == (0.5, 1.25)
+    assert found.metrics == {"accuracy": 0.5, "loss": 1.25}
 
 
 @pytest.mark.parametrize("weight", [0.0, float("nan")])

@@ -174,7 +174,7 @@ def test_folding_under_the_policy_that_it_had_gives_the_same_curve(tmp_path: Pat
     comparison, points = compared(tmp_path / "run", policy__name="dynsgd")
     assert [point.version for point in points] == [0, 4, 8, 12]
     for point in points:
-        assert (point.other_accuracy, point.other_loss) == (point.accuracy, point.loss)
+        assert point.other_metrics == point.metrics
     assert comparison._learner.sent.digest == comparison.replay.learner.sent.digest
 
 
@@ -185,8 +185,8 @@ def test_another_policy_folds_the_recorded_rows(tmp_path: Path) -> None:
     first = replayed_model_at_zero(tmp_path / "run")
     expected_d = first - 0.5 * sum(matrix.mean(dim=0) for matrix, _ in rounds_of(tmp_path / "run"))
     torch.testing.assert_close(comparison._learner.model_d, expected_d, rtol=0, atol=1e-5)
-    assert (points[0].other_accuracy, points[0].other_loss) == (points[0].accuracy, points[0].loss)
-    assert points[-1].other_loss != points[-1].loss
+    assert points[0].other_metrics == points[0].metrics
+    assert points[-1].other_metrics["loss"] != points[-1].metrics["loss"]
 
 
 def replayed_model_at_zero(path: Path) -> torch.Tensor:

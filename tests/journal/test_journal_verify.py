@@ -201,8 +201,9 @@ def executed(statement: str) -> Callable[[Path], None]:
 _LATE = "handle = (SELECT max(handle) - 2 FROM updates)"
 _COPIED = (
     "INSERT INTO updates SELECT (SELECT max(seq) + 2 FROM updates), at_s, client_id, task_id, base_version, outcome, "
-    "reason, num_examples, batch_examples, loss, local_rate, norm, norm_buffers, norm_extra, 1000, offset, size_bytes, "
-    "checksum, row_checksum, segment, round, position, staleness, weight, state_checksum FROM updates WHERE seq = 4"
+    "reason, num_examples, batch_examples, loss, local_rate, norm, norm_buffers, norm_extra, metrics, 1000, "
+    "offset, size_bytes, checksum, row_checksum, segment, round, position, staleness, weight, state_checksum "
+    "FROM updates WHERE seq = 4"
 )
 EDITS = [
     (executed("UPDATE updates SET segment = 7 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
@@ -211,7 +212,7 @@ EDITS = [
     (executed("UPDATE updates SET round = 2 WHERE seq = 4"), "updates seq 4 does not match its checksum"),
     (executed("UPDATE updates SET position = 1 - position WHERE round = 1"), "does not match its checksum"),
     (executed("UPDATE tasks SET client_id = 0 WHERE task_id = 2"), "tasks task_id 2 does not match its checksum"),
-    (executed("UPDATE own_evaluations SET loss = 0.5"), "own_evaluations seq .* does not match its checksum"),
+    (executed("UPDATE own_evaluations SET metrics = '{}'"), "own_evaluations seq .* does not match its checksum"),
     (executed(_COPIED), "does not match its checksum"),
     (executed(f"DELETE FROM updates WHERE {_LATE}"), "event .* is missing"),
     (executed("DELETE FROM updates WHERE round = 2 AND position = 0"), "updates of round 2 do not have the positions"),

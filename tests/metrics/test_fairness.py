@@ -13,7 +13,7 @@ from unstale.metrics.fairness import Fairness, OwnEvaluations
 def fairness_of(*accuracies: float) -> Fairness:
     own = OwnEvaluations(1)
     for client_id, accuracy in enumerate(accuracies):
-        own.answered(client_id, 1 + client_id, accuracy)
+        own.answered(client_id, 1 + client_id, {"accuracy": accuracy})
     fairness = own.fairness
     assert fairness is not None
     return fairness
@@ -63,9 +63,9 @@ def test_the_worst_tenth_of_ten_clients_is_one_without_a_deviation() -> None:
 
 def test_only_the_last_answer_of_a_client_counts() -> None:
     own = OwnEvaluations(1)
-    own.answered(0, 1, 0.1)
-    own.answered(1, 2, 0.3)
-    own.answered(0, 3, 0.5)
+    own.answered(0, 1, {"accuracy": 0.1})
+    own.answered(1, 2, {"accuracy": 0.3})
+    own.answered(0, 3, {"accuracy": 0.5})
     assert own.fairness is not None
     assert (own.fairness.clients, own.fairness.mean) == (2, pytest.approx(0.4))
     assert (own.fairness.oldest_version, own.fairness.newest_version) == (2, 3)
@@ -73,8 +73,8 @@ def test_only_the_last_answer_of_a_client_counts() -> None:
 
 def test_an_evaluation_that_was_not_requested_does_not_count() -> None:
     unasked, own = OwnEvaluations(None), OwnEvaluations(10)
-    unasked.answered(0, 50, 1.0)
-    own.answered(0, 9, 1.0)
+    unasked.answered(0, 50, {"accuracy": 1.0})
+    own.answered(0, 9, {"accuracy": 1.0})
     assert unasked.fairness is None
     assert own.fairness is None
 
@@ -88,15 +88,15 @@ def test_a_client_is_asked_until_it_has_answered_and_again_after_the_next_multip
     assert not own.is_wanted(3, 9)  # the first period is not over
     assert own.is_wanted(3, 10)
     assert own.is_wanted(3, 17)  # no answer yet, so again
-    own.answered(3, 17, 0.5)
+    own.answered(3, 17, {"accuracy": 0.5})
     assert [version for version in range(17, 33) if own.is_wanted(3, version)] == list(range(20, 33))
-    own.answered(3, 22, 0.5)
+    own.answered(3, 22, {"accuracy": 0.5})
     assert [version for version in range(22, 33) if own.is_wanted(3, version)] == [30, 31, 32]
     assert own.is_wanted(4, 22)  # each client separately
 
 
 def test_a_slow_client_is_not_asked_twice_for_one_period() -> None:
     own = OwnEvaluations(10)
-    own.answered(0, 19, 0.5)
+    own.answered(0, 19, {"accuracy": 0.5})
     assert not own.is_wanted(0, 19)
     assert own.is_wanted(0, 20)

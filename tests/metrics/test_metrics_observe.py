@@ -65,9 +65,8 @@ def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
 
 
 def test_a_class_absent_from_the_test_set_has_no_accuracy() -> None:
-    made = list(observe.evaluated(0.5, 1.25, [1.0, None, 0.0], evaluate_s=0.125))
+    made = list(observe.measured({"accuracy": 0.5, "loss": 1.25, "f1": 0.75}, [1.0, None, 0.0]))
     assert made == [
-        Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("evaluate",)),
         Observation(catalogue.TEST_ACCURACY, 0.5),
         Observation(catalogue.TEST_LOSS, 1.25),
         Observation(catalogue.TEST_CLASS_ACCURACY, 1.0, ("0",)),
@@ -75,10 +74,24 @@ def test_a_class_absent_from_the_test_set_has_no_accuracy() -> None:
     ]
 
 
+def test_an_evaluation_without_accuracy_does_not_change_it() -> None:
+    assert list(observe.measured({"mae": 0.5}, ())) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "named"), [("central", ["mae"]), ("clients", ["loss", "mae"]), ("training", ["accuracy", "loss", "mae"])]
+)
+def test_a_metric_by_name_is_not_exported_where_it_has_a_name_of_its_own(split: str, named: list[str]) -> None:
+    values = {"accuracy": 0.5, "loss": 1.25, "mae": 0.75}
+    assert list(observe.named(split, values)) == [
+        Observation(catalogue.METRIC, values[name], (name, split)) for name in named
+    ]
+
+
 def test_a_client_evaluation_gives_four_statistics() -> None:
     own = OwnEvaluations(1)
-    own.answered(0, 1, 0.25)
-    own.answered(1, 1, 0.75)
+    own.answered(0, 1, {"accuracy": 0.25})
+    own.answered(1, 1, {"accuracy": 0.75})
     fairness = own.fairness
     assert fairness is not None
     assert list(observe.own_evaluations(fairness)) == [
@@ -137,6 +150,8 @@ def test_no_label_is_an_identity() -> None:
         "measure",
         "toxic",
         "vector",
+        "name",  # of metrics by name, whose number is bounded
+        "split",
     }
     of_a_process = (catalogue.BUILD_INFO, catalogue.RUN_INFO)  # one series each
     assert {label for metric in EVERY if metric not in of_a_process for label in metric.labels} <= allowed

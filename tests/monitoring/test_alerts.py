@@ -128,7 +128,7 @@ def clients(settings: Settings, address: str, first: int, count: int, identity: 
         ClientProcess(
             server=address,
             client_ids=range(first, first + count),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=0.1,
             identity=identity,

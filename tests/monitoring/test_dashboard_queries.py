@@ -106,7 +106,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
     return ClientProcess(
         server=address,
         client_ids=range(HOSTED),
-        prepare=lambda settings: training_context_of(settings, own),
+        prepare=lambda settings: training_context_of(settings, own).workload,
         heartbeat_s=0.2,
         linger_s=0.1,
         identity=identity(folder, "hosted", "injector"),

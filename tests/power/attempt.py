@@ -24,6 +24,7 @@ from swarm.learning import LEARNING_RATE, NUMBERS, PlayedCompute, PlayedLearner,
 from swarm.server import welcome
 from swarm.world import World
 from unstale.config import build
+from unstale.config.metrics import ACCURACY
 from unstale.config.settings import RunSettings, Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -350,7 +351,7 @@ class _Server:
         self._world, self._ahead_s = world, begins_s - world.now_s
         self._letters: list[QueueItem] = []
         stats = ServerStats(
-            rounds=ROUNDS, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
+            rounds=ROUNDS, main=ACCURACY, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
         )
         stats.restore(journal.database)
         compute = PlayedCompute(

@@ -65,7 +65,7 @@ def settings() -> Settings:
 def test_own_examples_are_the_training_examples_of_the_client(settings: Settings) -> None:
     context = training_context(settings)
     client_examples = ClientExamples(context.client_data)
-    inputs_nX, labels_n = context.trainer.examples(2)
+    inputs_nX, labels_n = context.trainer.tensors(2)
     held = own(client_examples, 2)
     trained_on = Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy())
     assert rows(held) == rows(trained_on)
@@ -164,7 +164,7 @@ def test_variant_data_is_taken_at_the_version(tmp_path: Path) -> None:
     client_examples = ClientExamples(context.client_data)
     before = own(client_examples, 1)
     for version in (0, 4, 9):
-        inputs_nX, labels_n = context.trainer.examples(1, version)
+        inputs_nX, labels_n = context.trainer.tensors(1, version)
         held, others = client_examples.own_and_others(1, version, 1)
         assert rows(held) == rows(Examples(pixels_nX=client_examples.pixels(inputs_nX), labels_n=labels_n.numpy()))
         assert (rows(held) == rows(before)) == (version == 0)

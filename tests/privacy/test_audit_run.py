@@ -70,7 +70,7 @@ def test_the_clients_own_data_is_detected(monkeypatch: pytest.MonkeyPatch) -> No
         ones = []
         for update in updates:
             one = watch._inversions.begin(update)
-            inputs_nX, labels_n = trainer.examples(update.client_id)
+            inputs_nX, labels_n = trainer.tensors(update.client_id)
             labels_nC = 100.0 * torch.nn.functional.one_hot(labels_n, 10)
             one.now = Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
             ones.append(one)
@@ -96,7 +96,7 @@ def test_an_audit_does_not_change_the_run() -> None:
     simulation(settings(**same), on_progress=plain.append).run()
     audit(settings(**same, rounds=6), [2, 5], updates_max=9, on_progress=watched.append)
     assert [now.version for now in watched] == [0, 1, 2, 3, 4]  # and not beyond the last round
-    assert [now.loss for now in watched] == [now.loss for now in plain[:5]]
+    assert [now.metrics["loss"] for now in watched] == [now.metrics["loss"] for now in plain[:5]]
 
 
 def test_no_more_updates_are_inverted_than_requested() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from unstale_proto import limits
+from unstale_proto import codec, limits
 from unstale_proto.codec import TYPES, decode, encode
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
@@ -33,6 +33,7 @@ from unstale_proto.messages import (
     Update,
     VariantPlan,
     Welcome,
+    own_evaluation,
 )
 
 VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
@@ -81,7 +82,17 @@ trainings = st.builds(
     weight_decay=st.floats(0, 1),
     mu=st.floats(0, limits.LEARNING_RATE_MAX),
 )
-evaluations = st.builds(OwnEvaluation, accuracy=st.floats(0, 1), loss=st.floats(0, limits.LOSS_MAX), examples=positives)
+metrics = st.dictionaries(
+    st.from_regex(r"[a-z0-9_./-]{1,64}", fullmatch=True), st.floats(allow_nan=False, allow_infinity=False), max_size=32
+)
+client_settings = st.dictionaries(
+    st.from_regex(r"[A-Za-z0-9_./-]{1,64}", fullmatch=True),
+    st.integers(-limits.INTEGER_MAX, limits.INTEGER_MAX)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"), max_size=limits.SETTING_TEXT_MAX),
+    max_size=4,
+)
+evaluations = st.builds(own_evaluation, metrics | st.just({"accuracy": 0.75, "loss": 0.5}), positives)
 
 
 @st.composite
@@ -106,6 +117,7 @@ def welcomes(draw: st.DrawFn) -> Welcome:
         data_plan=draw(st.none() | st.builds(DataPlan, column=st.none() | names, variant=st.none() | variants)),
         buffers=draw(st.none() | st.lists(tensors, max_size=3).map(tuple)),
         extra=draw(st.none() | st.booleans()),
+        settings=draw(st.none() | client_settings),
     )
 
 
@@ -153,6 +165,7 @@ MESSAGES: dict[str, st.SearchStrategy[Any]] = {
         batch_examples=st.none() | positives,
         evaluation=st.none() | evaluations,
         checksum=st.none() | checksums,
+        metrics=st.none() | metrics,
     ),
     "ack": acks(),
     "heartbeat": st.builds(
@@ -379,6 +392,55 @@ def test_a_part_setting_contains_only_finite_numbers(plan: str, value: Any) -> N
         Reason.MALFORMED_HEADER,
         f"welcome: field '{plan}': numbers should be finite: of_a_plug_in",
     )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sentence"),
+    [
+        ({"MAE": 0.5}, "field 'metrics.MAE': String should match pattern '^[a-z0-9_./-]{1,64}$'"),
+        ({"mae": math.nan}, "field 'metrics.mae': Input should be a finite number"),
+        ({"mae": "0.5"}, "field 'metrics.mae': Input should be a valid number"),
+        (
+            {f"m{index}": 0.5 for index in range(33)},
+            "field 'metrics': Dictionary should have at most 32 items after validation, not more",
+        ),
+        ({"x" * 4000: 0.5}, f"field 'metrics.{'x' * 40}': String should match pattern '^[a-z0-9_./-]{{1,64}}$'"),
+    ],
+)
+def test_a_refused_map_of_metrics_is_answered_with_the_name_and_what_was_expected(metrics: Any, sentence: str) -> None:
+    update = msgpack.unpackb((VECTORS / "update.bin").read_bytes())
+    assert refusal(msgpack.packb(update | {"metrics": metrics})) == (Reason.MALFORMED_HEADER, f"update: {sentence}")
+
+
+def test_a_refused_setting_for_clients_is_named() -> None:
+    welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
+    assert refusal(msgpack.packb(welcome | {"settings": {"nesterov": True}})) == (
+        Reason.MALFORMED_HEADER,
+        "welcome: field 'settings.nesterov': should be a finite number, an integer of 64 bits, or a text of at most "
+        "200 characters",
+    )
+
+
+def test_accuracy_and_loss_of_an_evaluation_are_sent_as_before_there_were_other_metrics() -> None:
+    fields = ({"accuracy": 0.75, "loss": 0.5}, 40)
+    assert own_evaluation(*fields) == OwnEvaluation(accuracy=0.75, loss=0.5, examples=40)
+    assert codec._fields(own_evaluation(*fields)) == {"accuracy": 0.75, "loss": 0.5, "examples": 40}
+
+
+@pytest.mark.parametrize(
+    ("given", "accuracy", "loss", "others"),
+    [
+        ({"mae": 0.5}, None, None, {"mae": 0.5}),
+        ({"accuracy": 93.5, "loss": 1e300}, None, None, {"accuracy": 93.5, "loss": 1e300}),
+        ({"loss": -2.0, "f1": 0.5, "accuracy": 1.0}, 1.0, -2.0, {"f1": 0.5}),
+    ],
+)
+def test_metrics_out_of_the_bounds_of_their_fields_are_sent_with_the_others(
+    given: dict[str, float], accuracy: float | None, loss: float | None, others: dict[str, float]
+) -> None:
+    made = own_evaluation(given, 1)
+    assert (made.accuracy, made.loss, made.metrics) == (accuracy, loss, others)
+    assert made.by_name == given
 
 
 def test_a_rate_that_never_replaces_an_example_is_refused() -> None:

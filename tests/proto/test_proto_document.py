@@ -25,6 +25,7 @@ NESTED = {
         messages.VariantPlan,
         messages.PartitionPlan,
         messages.TrainingPlan,
+        messages.ObjectivePlan,
         messages.EncodingPlan,
         messages.OwnEvaluation,
     )
@@ -73,7 +74,7 @@ def unquoted(cell: str) -> str:
 def bounds(schema: dict[str, Any]) -> list[Any]:
     """Every bound and every allowed text in a field's JSON schema."""
     lower = ("minimum", "exclusiveMinimum", "minLength", "minItems", "multipleOf")
-    upper = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "const")
+    upper = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "const")
     found: list[Any] = [schema[key] for key in lower + upper if key in schema]
     found += schema.get("enum", [])
     inner = [schema["items"]] if "items" in schema else []

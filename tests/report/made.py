@@ -41,8 +41,7 @@ def measured(version: int, accuracy: float, *, at_s: float | None = None, loss: 
     return EvaluationRow(
         version=version,
         at_s=0.5 + 10.0 * version if at_s is None else at_s,
-        accuracy=accuracy,
-        loss=loss,
+        metrics={"accuracy": accuracy, "loss": loss},
         class_accuracy=(accuracy, None, accuracy),
         evaluate_s=0.25,
     )

@@ -16,7 +16,7 @@ def asked(*answers: tuple[int, int, float]) -> Batch:
     """`small_run` with own evaluations. answers: client, version and accuracy of each, in order."""
     batch = small_run()
     batch.own_evaluations = [
-        OwnEvaluationRow(seq, client_id, version, accuracy, loss=0.5, examples=4)
+        OwnEvaluationRow(seq, client_id, version, {"accuracy": accuracy, "loss": 0.5}, examples=4)
         for seq, (client_id, version, accuracy) in enumerate(answers, start=1)
     ]
     return batch

@@ -1,21 +1,26 @@
 """The effects of verdicts on an account."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from support.wire import update_of
 from unstale import translate
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation, RoundResult
+from unstale.learner.updates import StagedUpdate
 from unstale.learner.versions import Version
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
+from unstale.metrics.spread import ClientValue
 from unstale.server.commands import Applied, Evaluated
-from unstale.server.stats import ServerStats
-from unstale.training.evaluate import Evaluation
+from unstale.server.stats import METRIC_SERIES_MAX, ServerStats
+from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation, Task, Update
 
 
@@ -28,6 +33,11 @@ def incoming(update: Update) -> IncomingUpdate:
     )
 
 
+UPDATE = StagedUpdate(
+    client_id=3, task_id=1, base_version=0, num_examples=30, batch_examples=30, loss=2.0, local_rate=0.5
+)
+
+
 class Kept:
     """An account, and all that it says. Every client is asked to measure every version from the first one on."""
 
@@ -35,7 +45,11 @@ class Kept:
         self.observed: list[Observation] = []
         self.progress: list[Progress] = []
         self.stats = ServerStats(
-            rounds=9, record=self.observed.extend, on_progress=self.progress.append, evaluate_clients_every=1
+            rounds=9,
+            main=ACCURACY,
+            record=self.observed.extend,
+            on_progress=self.progress.append,
+            evaluate_clients_every=1,
         )
         self.stats.tally.started(0.0)
 
@@ -45,9 +59,22 @@ class Kept:
         verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
         self.stats.judged(verdict, incoming(update_of(task, evaluation=own)), NormBounds(None, clients=1))
 
+    def applied(self) -> None:
+        version = Version(model_d=torch.zeros(1), buffers_b=torch.empty(0))
+        result = RoundResult(
+            version=1,
+            sent=version,
+            learning_rate=1.0,
+            rate_factor=1.0,
+            weights_K=(1.0,),
+            staleness=(0,),
+            overflowed=False,
+        )
+        self.stats.applied(Applied(result=result, frames=[], aggregate_s=0.0, device_memory_bytes=0), 0.0)
+
     def evaluated(self, at_s: float) -> Progress:
         self.stats.on_evaluation_started(1, {})
-        evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+        evaluation = Measured(metrics={"accuracy": 0.5, "loss": 1.0}, num_examples=1)
         self.stats.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), at_s)
         return self.progress[-1]
 
@@ -108,3 +135,33 @@ def test_what_updates_and_models_come_to_is_recorded_once() -> None:
             Observation(catalogue.UPDATE_BYTES, 8, ("received",)),
             Observation(catalogue.UPDATE_BYTES, 16, ("sent",)),
         ]
+
+
+def test_clients_metrics_are_those_of_the_last_round_and_of_each_clients_last_own_evaluation() -> None:
+    kept = Kept()
+    kept.judged(Outcome.ACCEPTED, accuracy=0.25)
+    update = UPDATE
+    other = replace(update, client_id=4, num_examples=10, loss=4.0, metrics={"grad_norm": 8.0})
+    kept.stats.round_closed([update, other])
+    progress = kept.evaluated(2.0)
+    # (30 * 2 + 10 * 4) / 40, and the norm of one client.
+    assert {name: spread.mean for name, spread in progress.training_metrics.items()} == {"loss": 2.5, "grad_norm": 8.0}
+    assert progress.training_metrics["loss"].highest == ClientValue(4, 4.0)
+    assert list(progress.client_metrics) == ["accuracy", "loss"]
+    assert progress.client_metrics["accuracy"].worst == ClientValue(0, 0.25)
+    assert progress.metrics == {"accuracy": 0.5, "loss": 1.0}
+
+
+def test_metrics_by_name_are_exported_up_to_a_bound_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    for number in range(METRIC_SERIES_MAX + 2):
+        kept.stats.round_closed([replace(UPDATE, metrics={f"m{number}": 1.0})])
+        kept.applied()
+    named = [one.labels for one in kept.observed if one.metric is catalogue.METRIC]
+    assert {name for name, _ in named} == {"loss", *(f"m{number}" for number in range(METRIC_SERIES_MAX - 1))}
+    assert {split for _, split in named} == {"training"}
+    (warning,) = [record.getMessage() for record in caplog.records if "metrics by name" in record.getMessage()]
+    assert warning.endswith(f"such as 'm{METRIC_SERIES_MAX - 1}'")
+    kept.observed.clear()
+    kept.applied()  # those that are known go on
+    assert [one.labels[0] for one in kept.observed if one.metric is catalogue.METRIC] == ["loss"]

@@ -103,7 +103,7 @@ def test_a_resumed_server_restores_measurements_of_clients(tmp_path: Path) -> No
         assert b.answer(task, ONES, evaluation=own).outcome == "accepted"
         assert sample(second.http, "unstale_client_test_accuracy_ratio", statistic="mean") == 0.5
     found = Database(tmp_path / "run" / "run.db", read_only=True)
-    assert [(row.client_id, row.version, row.accuracy, row.loss) for row in found.own_evaluations()] == [
+    assert [(row.client_id, row.version, *row.metrics.values()) for row in found.own_evaluations()] == [
         (0, 1, 0.25, 1.5),
         (1, 1, 0.75, 0.5),
     ]
@@ -130,7 +130,7 @@ def test_a_finished_run_is_reported_again_and_does_not_resume(tmp_path: Path) ->
     with RunningServer(settings) as second:
         again = second.end()
     assert (again.versions, again.model_digest) == (outcome.versions, outcome.model_digest)
-    assert (again.test_accuracy, again.test_loss) == (outcome.test_accuracy, outcome.test_loss)
+    assert again.metrics == outcome.metrics
     assert again.updates["accepted"] == 1
 
 

@@ -32,6 +32,8 @@ LABELS: dict[str, set[str]] = {
     "vector": {"update"},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
+    "name": {"loss"},
+    "split": {"clients", "training"},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
     "state": {*(state.name.lower() for state in State), "active", "waiting", "client", "stranger"},
 }

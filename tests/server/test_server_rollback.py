@@ -78,7 +78,7 @@ def trains(server: RunningServer, settings: Settings, client_ids: Sequence[int])
         ClientProcess(
             server=server.address,
             client_ids=range(client_id, client_id + 1),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,
         )
@@ -402,4 +402,4 @@ def test_a_poisoned_run_is_rolled_back_and_finishes(tmp_path: Path, capsys: pyte
     assert made[11] != poisoned[11]
     assert main.run(["replay", str(run)]) == 0
     assert "all digests equal" in capsys.readouterr().out
-    assert outcome.test_accuracy > 0.5
+    assert outcome.metrics["accuracy"] > 0.5

@@ -1,18 +1,29 @@
 """The welcome of a server: every setting of every part is encoded in it."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from unstale.config import Settings
 from unstale.config.workspace import make_workspace
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.server.welcome import welcome
+from unstale.settings.learning import ObjectiveSettings
 from unstale.training.partition import PARTITIONS, Partition
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import TRAININGS
 from unstale.training.registry import create as create_training
+from unstale_proto.codec import decode
 from unstale_proto.messages import PartitionPlan, TrainingPlan, Welcome
+
+VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
+PLAIN = {name: value for name, value in decode((VECTORS / "welcome.bin").read_bytes()) if name != "settings"}
 
 
 def welcome_of(settings: Settings, *, extra: bool = False) -> Welcome:
@@ -35,6 +46,16 @@ def test_the_settings_of_a_training_are_sent_as_it_was_made(name: str) -> None:
     said = welcome_of(settings).training
     sent = {key: value for key, value in dict(create_training(settings.training)).items() if value is not None}
     assert (said.name, said.settings) == (name, {**TrainingPlan.always, **sent})
+
+
+def test_another_objective_than_classification_is_sent_with_its_settings() -> None:
+    assert welcome_of(Settings(model={"name": "logreg"})).objective is None
+    plain = Settings(model={"name": "logreg"})
+    objective = ObjectiveSettings(name="segmentation", settings={"ignore_index": 255})
+    model = make_workspace(plain).model
+    said = welcome(plain.model_copy(update={"objective": objective}), model, extra=False)
+    assert said.objective is not None
+    assert (said.objective.name, said.objective.settings) == ("segmentation", {"ignore_index": 255})
 
 
 def test_a_model_without_buffers_and_a_policy_that_sends_nothing_say_nothing_of_them() -> None:
@@ -67,3 +88,23 @@ def test_a_model_with_too_many_tensors_for_a_header_is_reported_in_one_sentence(
         "model.name 'digits_cnn' has 80000 parameter tensors and 0 buffers, more than a welcome can name; "
         "choose a model with fewer"
     )
+
+
+@given(settings=st.dictionaries(st.sampled_from("abc"), st.floats() | st.integers() | st.text(max_size=300)))
+def test_settings_for_clients_are_valid_in_the_configuration_exactly_where_the_contract_sends_them(
+    settings: dict[str, Any],
+) -> None:
+    def accepts(kind: type[BaseModel], values: dict[str, Any]) -> bool:
+        try:
+            kind.model_validate(values)
+        except ValidationError:
+            return False
+        return True
+
+    assert accepts(Settings, {"client_settings": settings}) == accepts(Welcome, PLAIN | {"settings": settings})
+
+
+def test_settings_for_clients_are_in_the_welcome_and_one_without_any_is_as_before() -> None:
+    assert welcome_of(Settings()).settings is None
+    said = welcome_of(Settings(client_settings={"momentum": 0.9, "optimiser": "adam"}))
+    assert said.settings == {"momentum": 0.9, "optimiser": "adam"}

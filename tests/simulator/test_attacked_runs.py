@@ -11,7 +11,7 @@ LOSS_MAX = 0.02
 
 def accuracy(**attack: object) -> float:
     settings = Settings(device="cpu", attack=attack, simulation={"backend": "loop"})  # type: ignore[arg-type]
-    return simulation(settings, on_progress=lambda _: None).run().test_accuracy
+    return simulation(settings, on_progress=lambda _: None).run().metrics["accuracy"]
 
 
 @pytest.fixture(scope="module")

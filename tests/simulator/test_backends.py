@@ -1,27 +1,34 @@
 """Backends of simulated clients: each against the loop, and the loop against the trainer."""
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from support.running import small
+from support.virtual import computed
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.simulator.assemble import simulation
+from unstale.simulator.backends import client_worker
 from unstale.simulator.backends.backend import Backend, Computed, Job, Loop
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
 from unstale.simulator.backends.vmap import Vmap
+from unstale.training.local import LocalUpdate
 from unstale.training.registry import create as create_training
+from unstale.training.trainer import Trainer
+from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed
 from unstale.workers import pool
 
 CLIENTS = 5
@@ -35,11 +42,11 @@ def settings_of(training: dict[str, Any], **changes: Any) -> Settings:
 
 
 def loop(settings: Settings) -> Loop:
-    return Loop(training_context(settings).trainer)
+    return Loop(training_context(settings).workload)
 
 
 def processes(settings: Settings, count: int = 2) -> Processes:
-    backend = Processes(training_context(settings), create_training(settings.training), settings, count)
+    backend = Processes(training_context(settings).workload, settings, count)
     backend.wait()
     return backend
 
@@ -79,21 +86,21 @@ def assert_same(ours: list[Computed], theirs: list[Computed]) -> None:
 
 def two_rounds(backend: Backend, settings: Settings) -> list[Computed]:
     """Each client computes twice; the first updates of even clients are accepted."""
-    made = backend.compute(jobs_of(settings))
+    made = computed(backend.compute(jobs_of(settings)))
     for client_id in range(CLIENTS):
         (backend.drop if client_id % 2 else backend.keep)(client_id, 0)
-    return made + backend.compute(jobs_of(settings, number=1))
+    return made + computed(backend.compute(jobs_of(settings, number=1)))
 
 
 def test_the_loop_equals_the_trainer_task_by_task() -> None:
     settings = settings_of(SGD)
     trainer = training_context(settings).trainer
     jobs = jobs_of(settings)
-    for job, made in zip(jobs, loop(settings).compute(jobs), strict=True):
-        alone = trainer.train(job.client_id, job.number, job.base.model_d, job.learning_rate)
+    for job, made in zip(jobs, computed(loop(settings).compute(jobs)), strict=True):
+        alone = trainer.train(job.task)
         assert torch.equal(made.local.vector_d, alone.vector_d)
         assert made.local.loss == alone.loss
-        own = trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None
+        own = trainer.evaluate(job.client_id, job.base.model_d) if job.evaluate else None
         assert made.evaluation == own
 
 
@@ -121,12 +128,12 @@ def test_more_jobs_than_rows_are_computed_in_batches(backend_of_two: tuple[Proce
     backend, settings = backend_of_two
     jobs = [job for number in range(2 * ROWS // CLIENTS) for job in jobs_of(settings, number)]
     assert len(jobs) > ROWS
-    assert_same(backend.compute(jobs), loop(settings).compute(jobs))
+    assert_same(computed(backend.compute(jobs)), computed(loop(settings).compute(jobs)))
 
 
 def test_the_vectors_belong_to_the_caller(backend_of_two: tuple[Processes, Settings]) -> None:
     backend, settings = backend_of_two
-    first = backend.compute(jobs_of(settings))
+    first = computed(backend.compute(jobs_of(settings)))
     before = [made.local.vector_d.clone() for made in first]
     backend.compute(jobs_of(settings, number=1))
     assert all(torch.equal(made.local.vector_d, vector_d) for made, vector_d in zip(first, before, strict=True))
@@ -142,7 +149,7 @@ def test_no_process_gets_more_than_a_fair_share_of_the_steps(backend_of_two: tup
 
 def test_a_killed_process_is_one_error_sentence() -> None:
     settings = settings_of(SGD)
-    backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
+    backend = Processes(training_context(settings).workload, settings, 2)
     os.kill(backend._workers[0].pool._process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal 9, perhaps for want of memory; set simulation"):
         backend.wait()
@@ -152,7 +159,7 @@ def test_a_killed_process_is_one_error_sentence() -> None:
 def test_a_failure_in_a_process_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(SGD)
     monkeypatch.setattr(pool, "LOCAL", "unstale.there_is_no_such_module")
-    backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
+    backend = Processes(training_context(settings).workload, settings, 2)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         backend.wait()
     backend.close()
@@ -160,11 +167,11 @@ def test_a_failure_in_a_process_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
     settings = settings_of(SGD)
-    closed = Processes(training_context(settings), create_training(settings.training), settings, 3)
+    closed = Processes(training_context(settings).workload, settings, 3)
     processes_started = [worker.pool._process for worker in closed._workers]
     closed.close()
     closed.close()
-    forgotten = Processes(training_context(settings), create_training(settings.training), settings, 2)
+    forgotten = Processes(training_context(settings).workload, settings, 2)
     processes_started += [worker.pool._process for worker in forgotten._workers]
     del forgotten
     assert [process.poll() for process in processes_started] == [-signal.SIGKILL] * 3
@@ -185,6 +192,37 @@ def test_rows_contain_the_written_parts() -> None:
     os.close(file)
 
 
+@pytest.mark.parametrize("error", [Declined("low battery"), TrainingFailed("no rows")], ids=["declined", "failed"])
+def test_a_task_without_an_update_is_one_result_among_the_others(error: NotTrained) -> None:
+    class Unwilling(Trainer):
+        @override
+        def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate | NotTrained]:
+            for task, made in zip(tasks, super().train_each(tasks), strict=True):
+                yield error if task.client_id == 1 else made
+
+    settings = settings_of(SGD)
+    trainer = training_context(settings).trainer
+    trainer.__class__ = Unwilling
+    jobs = jobs_of(settings)
+    first, second, *others = Loop(trainer).compute(jobs)
+    assert second is error
+    assert_same(computed([first, *others]), computed(loop(settings).compute([jobs[0], *jobs[2:]])))
+
+    file = make_file(trainer.model.dimension, 0, extra=False)
+    rows = SharedRows(file, trainer.model.dimension, 0, extra=False)
+    os.close(file)
+    request = json.loads(client_worker.request_of(jobs, [], rows))
+    reply = json.dumps(client_worker._reply(request, trainer, rows, {})).encode()
+    here, there, *rest = client_worker.results_of(reply, rows)
+    assert (type(there), str(there)) == (type(error), str(error))
+    assert_same(computed([here, *rest]), computed([first, *others]))
+
+
+def test_vmap_needs_the_built_in_training() -> None:
+    with pytest.raises(UserError, match="expected the built-in training of a data set, got object; leave"):
+        Vmap(object())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
 def test_vmap_approximates_the_loop(training: dict[str, Any]) -> None:
     # Clients have different numbers of examples, so with epochs their mini-batches have different sizes. The
@@ -192,8 +230,8 @@ def test_vmap_approximates_the_loop(training: dict[str, Any]) -> None:
     settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
     context = training_context(settings)
     jobs = jobs_of(settings)
-    ours = Vmap(context, create_training(settings.training)).compute(jobs)
-    for our, their in zip(ours, loop(settings).compute(jobs), strict=True):
+    ours = computed(Vmap(context.workload).compute(jobs))
+    for our, their in zip(ours, computed(loop(settings).compute(jobs)), strict=True):
         scale = float(their.local.vector_d.abs().max())
         assert float((our.local.vector_d - their.local.vector_d).abs().max()) <= 1e-5 * scale
         assert our.local.loss == pytest.approx(their.local.loss, rel=1e-5)

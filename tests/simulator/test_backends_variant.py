@@ -7,6 +7,7 @@ import torch
 
 from support.running import small
 from support.variant import small_and_large
+from support.virtual import computed
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
 from unstale.learner.versions import Version
@@ -14,7 +15,6 @@ from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Backend, Computed, Job, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
-from unstale.training.registry import create as create_training
 
 CLIENTS = 4
 VERSIONS = ((0, 0, 0, 0), (3, 9, 1, 400), (5, 2, 8, 6))
@@ -43,7 +43,7 @@ def jobs_of(settings: Settings, number: int, versions: tuple[int | None, ...]) -
 def all_of(backend: Backend, settings: Settings) -> list[Computed]:
     made: list[Computed] = []
     for number, versions in enumerate(VERSIONS):
-        made += backend.compute(jobs_of(settings, number, versions))
+        made += computed(backend.compute(jobs_of(settings, number, versions)))
         for client_id in range(CLIENTS):
             backend.keep(client_id, number)
     backend.close()
@@ -51,7 +51,7 @@ def all_of(backend: Backend, settings: Settings) -> list[Computed]:
 
 
 def loop(settings: Settings) -> Loop:
-    return Loop(training_context(settings).trainer)
+    return Loop(training_context(settings).workload)
 
 
 def test_the_loop_equals_the_trainer_at_the_same_version(tmp_path: Path) -> None:
@@ -59,18 +59,18 @@ def test_the_loop_equals_the_trainer_at_the_same_version(tmp_path: Path) -> None
     trainer = training_context(settings).trainer
     made = all_of(loop(settings), settings)
     jobs = [job for number, versions in enumerate(VERSIONS) for job in jobs_of(settings, number, versions)]
-    for job, computed in zip(jobs, made, strict=True):
-        alone = trainer.train(job.client_id, job.number, job.base.model_d, 0.1, version=job.version)
-        assert torch.equal(computed.local.vector_d, alone.vector_d)
-    begin = all_of(Loop(training_context(settings).trainer), settings)[:CLIENTS]
-    late = loop(settings).compute(jobs_of(settings, 0, (400,) * CLIENTS))
+    for job, our in zip(jobs, made, strict=True):
+        alone = trainer.train(job.task)
+        assert torch.equal(our.local.vector_d, alone.vector_d)
+    begin = all_of(Loop(training_context(settings).workload), settings)[:CLIENTS]
+    late = computed(loop(settings).compute(jobs_of(settings, 0, (400,) * CLIENTS)))
     for early, other in zip(begin, late, strict=True):
         assert not torch.equal(early.local.vector_d, other.local.vector_d)
 
 
 def test_processes_give_the_bits_of_the_loop_on_variant_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "moon", "steps": 2, "batch_size": 8})
-    processes = Processes(training_context(settings), create_training(settings.training), settings, 2)
+    processes = Processes(training_context(settings).workload, settings, 2)
     processes.wait()
     for ours, theirs in zip(all_of(processes, settings), all_of(loop(settings), settings), strict=True):
         assert torch.equal(ours.local.vector_d, theirs.local.vector_d)
@@ -80,7 +80,7 @@ def test_processes_give_the_bits_of_the_loop_on_variant_data(tmp_path: Path) -> 
 
 def test_vmap_approximates_the_loop_on_variant_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
-    vmap = Vmap(training_context(settings), create_training(settings.training))
+    vmap = Vmap(training_context(settings).workload)
     for ours, theirs in zip(all_of(vmap, settings), all_of(loop(settings), settings), strict=True):
         assert torch.allclose(ours.local.vector_d, theirs.local.vector_d, atol=1e-6)
         assert ours.evaluation == theirs.evaluation

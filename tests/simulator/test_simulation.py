@@ -13,13 +13,14 @@ from torch import Tensor
 
 from support.running import small
 from support.virtual import OneNumber, Trace, drawn, one_number, still, update_of
-from unstale.coordinator import actions
+from unstale.coordinator import actions, events
 from unstale.errors import UserError
 from unstale.metrics.progress import Outcome, Progress
 from unstale.settings.learning import TriggerSettings
 from unstale.simulator.assemble import simulation
 from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate
+from unstale.training.workload import Declined, NotTrained, TrainingFailed
 
 
 def outcome_of(**changes: Any) -> Outcome:
@@ -28,8 +29,8 @@ def outcome_of(**changes: Any) -> Outcome:
 
 
 def test_a_run_depends_only_on_its_seed() -> None:
-    first = replace(outcome_of(seed=1), test_accuracy=0, test_loss=0)
-    assert replace(outcome_of(seed=1), test_accuracy=0, test_loss=0) == first
+    first = replace(outcome_of(seed=1), metrics={})
+    assert replace(outcome_of(seed=1), metrics={}) == first
     other = outcome_of(seed=2)
     assert other.model_digest != first.model_digest
     assert other.seconds != first.seconds
@@ -262,6 +263,26 @@ def test_a_task_that_diverges_occasionally_is_assigned_again() -> None:
     run = one_number(train, lambda c, n: 1.0, clients=1, rounds=5, trigger=TriggerSettings(name="async"))
     outcome = run.run()
     assert (outcome.reason, outcome.versions, outcome.updates["accepted"]) == ("finished", 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [(Declined("the battery is low"), events.TaskDeclined), (TrainingFailed("no rows"), events.TaskFailed)],
+)
+def test_a_task_without_an_update_goes_back_and_leaves_no_state(error: NotTrained, event: type) -> None:
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate | NotTrained:
+        return error if (client_id, number) == (1, 0) else update_of(-1.0)
+
+    trace, trainer = Trace(), OneNumber(train)
+    run = one_number(
+        trainer, lambda c, n: 1.0 + c, clients=2, rounds=5, trigger=TriggerSettings(name="async"), observe=trace
+    )
+    outcome = run.run()
+    assert (outcome.reason, outcome.updates["accepted"]) == ("finished", 5)
+    (given_back,) = trace.of(events.TaskDeclined, events.TaskFailed)
+    assert type(given_back) is event
+    assert (given_back.client_id, given_back.at_s) == (1, 2.0)
+    assert next(settled for settled in trainer.settled if settled[0] == 1) == (1, 0, False)
 
 
 @pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])

@@ -19,6 +19,7 @@ from unstale.server.client_limits import ClientLimits
 from unstale.toxics.link import Applied
 from unstale.toxics.registry import create
 from unstale.training.local import LocalUpdate
+from unstale.training.workload import Declined, NotTrained, TrainingFailed
 from unstale_proto import codec
 from unstale_proto.messages import EncodingPlan, Message
 
@@ -85,8 +86,11 @@ def digest_of(seed: int, *harmless: Applied, **changes: Any) -> str:
     settings = scenario(seed)
     rng = stream(seed, Stream.INVERSION)
     failing = {(rng.integers(9), rng.integers(5)): value for value in (nan, nan, 0.0, 0.0)}
+    not_trained = {(rng.integers(9), rng.integers(5)): error for error in (Declined("busy"), TrainingFailed("no rows"))}
 
-    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
+    def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate | NotTrained:
+        if (client_id, number) in not_trained:
+            return not_trained[client_id, number]
         value = failing.get((client_id, number), -1.0 - 0.1 * float(base_d[0]))
         return update_of(value, kind="delta")
 

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset, TensorDataset
 
 
 def with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -33,3 +34,60 @@ class _Wide(nn.Module):
 def wide(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """A little over 8 MiB of parameters: too much for one message."""
     return _Wide(math.prod(input_shape), classes, 2 * 1024 * 1024)
+
+
+def line(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A linear regression."""
+    return nn.Linear(math.prod(input_shape), classes)
+
+
+def planes() -> tuple[TensorDataset, TensorDataset]:
+    """Two numbers of each of 60 and 20 examples: y = (2 x0 - x1, x1 + 1)."""
+    drawn = torch.Generator().manual_seed(0)
+    inputs = torch.randn(80, 2, generator=drawn)
+    targets = torch.stack([2 * inputs[:, 0] - inputs[:, 1], inputs[:, 1] + 1], dim=1)
+    return TensorDataset(inputs[:60], targets[:60]), TensorDataset(inputs[60:], targets[60:])
+
+
+_TEXT = "she sells sea shells by the sea shore; " * 8
+_LETTERS = sorted(set(_TEXT))
+_CONTEXT = 6
+
+
+class Letters(Dataset[tuple[dict[str, torch.Tensor], torch.Tensor]]):
+    """Pieces of a text, and the letters that follow: read when they are needed. The last target is padding."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._tokens = torch.tensor([_LETTERS.index(letter) for letter in _TEXT[first:last]])
+
+    def __len__(self) -> int:
+        return len(self._tokens) - _CONTEXT
+
+    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        piece, following = (self._tokens[start : start + _CONTEXT].clone() for start in (index, index + 1))
+        following[-1] = -1
+        return {"tokens": piece}, following
+
+
+def letters() -> tuple[Letters, Letters]:
+    return Letters(0, 200), Letters(200, len(_TEXT))
+
+
+class _Bigrams(nn.Module):
+    """The letters that follow a letter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Embedding(len(_LETTERS), len(_LETTERS))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.logits(tokens)
+
+
+def bigrams() -> nn.Module:
+    return _Bigrams()
+
+
+def digit(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One number for an image."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 1))

@@ -80,12 +80,16 @@ def round_of(version: int, *handles: int, weight: float = 0.5, rate_factor: floa
 
 def evaluation(version: int, loss: float = 1.25) -> EvaluationRow:
     return EvaluationRow(
-        version=version, at_s=2.0, accuracy=0.5, loss=loss, class_accuracy=(0.25, None, 1.0), evaluate_s=0.1
+        version=version,
+        at_s=2.0,
+        metrics={"accuracy": 0.5, "loss": loss},
+        class_accuracy=(0.25, None, 1.0),
+        evaluate_s=0.1,
     )
 
 
 def own_evaluation(seq: int, client_id: int = 0, accuracy: float = 0.25) -> OwnEvaluationRow:
-    return OwnEvaluationRow(seq, client_id, version=0, accuracy=accuracy, loss=-0.0, examples=4)
+    return OwnEvaluationRow(seq, client_id, version=0, metrics={"accuracy": accuracy, "loss": -0.0}, examples=4)
 
 
 def checkpoint(version: int, seq: int) -> CheckpointRow:

@@ -38,7 +38,7 @@ class RunningClient:
         self._process = ClientProcess(
             server=server,
             client_ids=range(first, first + count),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=0.2,
             linger_s=0.2,
             outbox=outbox,

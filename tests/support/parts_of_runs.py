@@ -4,6 +4,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from torch import Tensor
+
 from unstale.settings.learning import PartitionSettings, ScheduleSettings, TrainingSettings
 from unstale.training import registry
 from unstale.training.local import LocalTraining
@@ -11,6 +13,7 @@ from unstale.training.partition import Partition
 from unstale.training.partition import create as create_partition
 from unstale.training.schedule import Schedule
 from unstale.training.schedule import create as create_schedule
+from unstale.training.workload import ClientTask
 
 
 def partition_of(name: str, **values: Any) -> Partition:
@@ -31,3 +34,10 @@ gradient, sgd, fedprox, moon, scaffold = (
 
 def schedule_of(name: str, *, learning_rate: float, rounds: int, **values: Any) -> Schedule:
     return create_schedule(ScheduleSettings(name=name, **values), learning_rate=learning_rate, rounds=rounds)
+
+
+def client_task(client_id: int, number: int, base_d: Tensor, learning_rate: float, **options: Any) -> ClientTask:
+    """version: 0 if it is not given."""
+    return ClientTask(
+        client_id=client_id, number=number, base_d=base_d, learning_rate=learning_rate, **{"version": 0, **options}
+    )

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from support.wire import update_of, welcome
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
@@ -28,7 +29,7 @@ from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
 
@@ -160,7 +161,11 @@ class PlayedServer:
             clock=lambda: self.now_s,
             compute=self.commands.append,
             stats=ServerStats(
-                rounds=rounds, record=self.observed.extend, on_progress=lambda _: None, evaluate_clients_every=None
+                rounds=rounds,
+                main=ACCURACY,
+                record=self.observed.extend,
+                on_progress=lambda _: None,
+                evaluate_clients_every=None,
             ),
         )
 
@@ -183,7 +188,7 @@ class PlayedServer:
     def carry_out(self, command: Command) -> ComputeResult | None:
         """The result of the computing thread; None without one."""
         if isinstance(command, EvaluateCommand):
-            evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
+            evaluation = Measured(metrics={"accuracy": 0.5, "loss": 1.0}, num_examples=1)
             return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)
         if not isinstance(command, ApplyCommand):
             return None

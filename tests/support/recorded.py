@@ -33,7 +33,7 @@ def over_sockets(path: Path, *, run: dict[str, Any] | None = None, **changes: An
         clients = ClientProcess(
             server=server.address,
             client_ids=range(settings.clients),
-            prepare=lambda welcome: training_context_of(welcome, settings),
+            prepare=lambda welcome: training_context_of(welcome, settings).workload,
             heartbeat_s=settings.server.heartbeat_s,
             linger_s=settings.server.linger_s,
         )

@@ -20,18 +20,19 @@ from unstale.policies import create
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.settings.learning import SelectorSettings, TriggerSettings
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Computed, Job, Result
 from unstale.simulator.parts import Clients, Parts, Times
 from unstale.simulator.simulation import Simulation
 from unstale.toxics.delay import Distribution, Exponential
 from unstale.toxics.device import Device, Devices
 from unstale.toxics.link import Applied
 from unstale.toxics.scenario import Conditions
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import Kind, LocalUpdate
+from unstale.training.measured import Measured
+from unstale.training.workload import NotTrained
 from unstale_proto.messages import EncodingPlan
 
-Train = Callable[[int, int, Tensor, float], LocalUpdate]
+Train = Callable[[int, int, Tensor, float], LocalUpdate | NotTrained]
 Latency = Callable[[int, int], float]
 
 
@@ -52,6 +53,13 @@ def still(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpda
     return update_of(1e-30)  # negligible
 
 
+def computed(results: Sequence[Result]) -> list[Computed]:
+    """The results of jobs that all have an update."""
+    made = [result for result in results if isinstance(result, Computed)]
+    assert len(made) == len(results)
+    return made
+
+
 class OneNumber(Backend):
     """A model of one parameter without cost. train: maps a base model to the result of its task.
 
@@ -67,17 +75,17 @@ class OneNumber(Backend):
         self.batches: list[int] = []
 
     @override
-    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
+    def compute(self, jobs: Sequence[Job]) -> list[Result]:
         self.batches.append(len(jobs))
         return [self._one(job) for job in jobs]
 
-    def _one(self, job: Job) -> Computed:
+    def _one(self, job: Job) -> Result:
         evaluation = None
         if job.evaluate:
             self.asked.append((job.client_id, float(job.base.model_d[0])))
-            evaluation = Evaluation(accuracy=job.client_id / 10, loss=1.0, class_accuracy=(), examples=1)
+            evaluation = Measured(metrics={"accuracy": job.client_id / 10, "loss": 1.0}, num_examples=1)
         local = self._train(job.client_id, job.number, job.base.model_d, job.learning_rate)
-        return Computed(local=local, evaluation=evaluation)
+        return local if isinstance(local, NotTrained) else Computed(local=local, evaluation=evaluation)
 
     @override
     def keep(self, client_id: int, number: int) -> None:
@@ -188,8 +196,8 @@ def one_number(
                 evaluate_every=evaluate_clients_every,
             ),
             times=Times(heartbeat_s=heartbeat_s, lease_s=min(lease_s, 1e6), task_timeout_s=task_timeout_s),
-            evaluate=lambda version: Evaluation(
-                accuracy=0.5, loss=float(version.model_d[0]), class_accuracy=(0.5, None), examples=2
+            evaluate=lambda version: Measured(
+                metrics={"accuracy": 0.5, "loss": float(version.model_d[0])}, class_accuracy=(0.5, None), num_examples=2
             ),
             save=lambda version, number: None,
             admission=admission or Admission(NormBounds(norm_max, clients=clients)),

@@ -27,7 +27,7 @@ from unstale.server.commands import (
     Saved,
 )
 from unstale.server.compute import Save, frames_of
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 NUMBERS = 3  # of a model: its version, and two halves of the chain; of a payload: see `client.vector`
 LEARNING_RATE = 0.1
@@ -53,9 +53,9 @@ def model(number: int, chain: int) -> bytes:
     return np.array([number, chain & 0xFFFF, chain >> 16], dtype="<f4").tobytes()
 
 
-def evaluation(_: Version) -> Evaluation:
+def evaluation(_: Version) -> Measured:
     """The evaluation of every version."""
-    return Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(0.5,), examples=2)
+    return Measured(metrics={"accuracy": 0.5, "loss": 1.0}, class_accuracy=(0.5,), num_examples=2)
 
 
 class PlayedLearner:

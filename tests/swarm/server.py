@@ -16,6 +16,7 @@ from swarm.network import FAR, End, Frames, Link, Network
 from swarm.options import Options
 from swarm.world import World
 from unstale.config import build
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.partial_files import PartialFiles
 from unstale.journal.recovery import Recovery
@@ -135,7 +136,11 @@ class Server:
     ) -> ServerProtocol:
         settings, journal = options.coordinator, self.journal
         stats = ServerStats(
-            rounds=settings.rounds, record=lambda _: None, on_progress=lambda _: None, evaluate_clients_every=None
+            rounds=settings.rounds,
+            main=ACCURACY,
+            record=lambda _: None,
+            on_progress=lambda _: None,
+            evaluate_clients_every=None,
         )
         run_id = self._ledger.run_id
         if journal is not None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.running import small
+from support.virtual import computed
 from unstale.config import build
 from unstale.config.workspace import training_context
 from unstale.errors import UserError
@@ -20,7 +21,6 @@ from unstale.simulator.backends.backend import Backend, Job, Loop
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.attack import LISTED_MAX, Attack, attackers
 from unstale.training.local import LocalUpdate
-from unstale.training.registry import create as create_training
 
 NAMES = ("sign-flip", "scale", "noise", "label-flip")
 
@@ -120,7 +120,7 @@ def of_everybody(backend: Backend, base_d: torch.Tensor, clients: int) -> list[L
     jobs = [
         Job(client_id=client_id, number=0, base=base, learning_rate=0.1, evaluate=False) for client_id in range(clients)
     ]
-    return [computed.local for computed in backend.compute(jobs)]
+    return [one.local for one in computed(backend.compute(jobs))]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,7 +130,7 @@ def test_of_all_clients_the_chosen_ones_alone_send_other_updates(name: str, batc
         settings = small(clients=5, training={"name": "sgd", "steps": 2}, **attack)
         context = training_context(settings)
         base_d = context.model.parameters_d.clone()
-        backend = Vmap(context, create_training(settings.training)) if batched else Loop(context.trainer)
+        backend = Vmap(context.workload) if batched else Loop(context.workload)
         return of_everybody(backend, base_d, 5)
 
     honest, attacked = updates(), updates(attack={"name": name, "clients": 2})
@@ -147,7 +147,7 @@ def test_clients_hold_the_same_examples_with_an_attack_and_without() -> None:
         training_context(small(clients=3, attack={"name": name, "clients": 3})).trainer for name in (None, "label-flip")
     )
     for client_id in range(3):
-        assert torch.equal(honest.examples(client_id)[0], attacked.examples(client_id)[0])
+        assert torch.equal(honest.tensors(client_id)[0], attacked.tensors(client_id)[0])
 
 
 def test_an_attack_changes_the_model_of_a_run() -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from support.factories import with_dropout
-from support.parts_of_runs import gradient
+from support.parts_of_runs import client_task, gradient
 from unstale.flat import FlatModel
 from unstale.training.datasets import load
 from unstale.training.initialise import draws
@@ -46,8 +46,8 @@ def test_a_task_of_a_model_that_draws_is_the_same_bits_each_time_and_no_two_task
     base_d = model.parameters_d.clone()
     everything = torch.arange(len(digits.train.labels_N)).numpy()
     trainer = Trainer(digits, [everything[:4]], model, gradient(), seed=0)
-    first = trainer.train(0, 0, base_d, 0.1)
+    first = trainer.train(client_task(0, 0, base_d, 0.1))
     torch.rand(3)
-    assert torch.equal(trainer.train(0, 0, base_d, 0.1).vector_d, first.vector_d)
+    assert torch.equal(trainer.train(client_task(0, 0, base_d, 0.1)).vector_d, first.vector_d)
     # All four examples are in every mini-batch, so only dropout differs.
-    assert not torch.allclose(trainer.train(0, 1, base_d, 0.1).vector_d, first.vector_d)
+    assert not torch.allclose(trainer.train(client_task(0, 1, base_d, 0.1)).vector_d, first.vector_d)

@@ -6,7 +6,10 @@ from torch import nn
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.examples import TensorExamples
+from unstale.training.measured import Measured
+from unstale.training.objectives import Classification
 
 
 def workspace() -> FlatModel:
@@ -14,19 +17,19 @@ def workspace() -> FlatModel:
     return FlatModel(nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 3, bias=False)))
 
 
-@pytest.mark.parametrize("added_together", [1, 2, 3, 1000])
-def test_an_evaluation_by_hand_with_a_partial_last_batch(added_together, monkeypatch):
-    monkeypatch.setattr("unstale.training.evaluate._SUMMED", added_together)
+@pytest.mark.parametrize("pass_examples", [1, 2, 3, 1000])
+@pytest.mark.parametrize("score_passes", [1, 2])
+def test_an_evaluation_by_hand_with_a_partial_last_batch(pass_examples, score_passes, monkeypatch):
+    monkeypatch.setattr(Classification, "pass_examples", pass_examples)
+    monkeypatch.setattr(Classification, "score_passes", score_passes)
     # w = (1, -1, -50) and x = 1: logits (1, -1, -50), so class 0, and e^-51 is lost in float32.
     # Label 0 is right, loss ln(e^1 + e^-1) - 1 = ln(1 + e^-2); label 1 wrong, loss 2 + ln(1 + e^-2).
     model_d = torch.tensor([1.0, -1.0, -50.0])
     inputs, labels = torch.ones(3, 1), torch.tensor([0, 1, 0])
-    result = evaluate(workspace(), model_d, inputs, labels, 3)
-    assert result == Evaluation(
-        accuracy=2 / 3,
-        loss=pytest.approx(log(1 + exp(-2)) + 2 / 3, rel=1e-6),
-        class_accuracy=(1.0, 0.0, None),
-        examples=3,
+    result = evaluate(workspace(), model_d, TensorExamples(inputs, labels), Classification())
+    loss = pytest.approx(log(1 + exp(-2)) + 2 / 3, rel=1e-6)
+    assert result == Measured(
+        num_examples=3, metrics={"accuracy": 2 / 3, "loss": loss}, class_accuracy=(1.0, 0.0, None)
     )
 
 
@@ -35,7 +38,7 @@ def test_the_mode_is_restored_and_nothing_is_written_to(training):
     model = workspace()
     model.module.train(training)
     model_d, inputs, labels = torch.ones(3), torch.ones(2, 1), torch.tensor([0, 1])
-    evaluate(model, model_d, inputs, labels, 3)
+    evaluate(model, model_d, TensorExamples(inputs, labels), Classification())
     assert model.module.training is training
     assert model_d.tolist() == [1, 1, 1]
     assert torch.equal(model.gradient_d, torch.zeros(3))
@@ -47,8 +50,13 @@ def test_a_models_buffers_are_those_of_the_version():
     inputs, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 0])
     model_d = torch.tensor([1.0, 1.0, 0.0, 0.0])
     buffers_b = torch.tensor([2.0, 0.0, 1.0, 1.0])
-    assert evaluate(model, model_d, inputs, labels, 2).accuracy == 1
-    assert evaluate(model, model_d, inputs, labels, 2, buffers_b=buffers_b).accuracy == 1 / 2
+    assert evaluate(model, model_d, TensorExamples(inputs, labels), Classification()).metrics["accuracy"] == 1
+    assert (
+        evaluate(model, model_d, TensorExamples(inputs, labels), Classification(), buffers_b=buffers_b).metrics[
+            "accuracy"
+        ]
+        == 1 / 2
+    )
     assert torch.equal(model.buffers_b, buffers_b)
 
 
@@ -73,14 +81,14 @@ def test_the_version_is_not_copied_and_the_workspace_needs_no_memory_of_its_own(
     own_d = model.parameters_d
     model.load(torch.tensor([5.0, 6.0, 7.0]))
     model_d, inputs, labels = torch.tensor([1.0, 2.0, 3.0]), torch.ones(1, 1), torch.tensor([2])
-    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+    assert evaluate(model, model_d, TensorExamples(inputs, labels), Classification()).metrics["accuracy"] == 1
     assert module.seen_at == model_d.data_ptr()
     assert module.weight.tolist() == own_d.tolist() == [5, 6, 7]
     model.release()
-    assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
+    assert evaluate(model, model_d, TensorExamples(inputs, labels), Classification()).metrics["accuracy"] == 1
 
 
 def test_a_model_that_writes_to_its_parameters_is_refused():
     inputs, labels = torch.ones(1, 1), torch.tensor([0])
     with pytest.raises(UserError, match="the model writes to its parameters when it is evaluated, expected"):
-        evaluate(FlatModel(Witness(shift=1.0)), torch.ones(3), inputs, labels, 3)
+        evaluate(FlatModel(Witness(shift=1.0)), torch.ones(3), TensorExamples(inputs, labels), Classification())

@@ -8,8 +8,10 @@ from torch import nn
 from support.parts_of_runs import fedprox, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
 from unstale.training.models import build
+from unstale.training.objectives import Classification
 
 
 def rng():
@@ -29,7 +31,7 @@ def start() -> torch.Tensor:
 def trained(training, model, inputs_nX, labels_n, base_d=None):
     batches = training.batches(labels_n, rng())
     task = LocalTask(base_d=start() if base_d is None else base_d, learning_rate=0.5, batches=batches, seed=0)
-    return training.compute(model, inputs_nX, labels_n, task)
+    return training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
 
 
 def test_two_steps_by_hand():

@@ -15,8 +15,10 @@ from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import TrainingSettings
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
 from unstale.training.models import build
+from unstale.training.objectives import Classification
 from unstale.training.registry import TRAININGS as REGISTERED
 from unstale.training.trainings import FedProx, Gradient, Moon, Scaffold, Sgd
 
@@ -59,8 +61,10 @@ def compute(training, model, base_d, inputs_nX, labels_n, draws=None, *, learnin
     )
     if training.keeps_state:
         earlier = replace(task, batches=training.batches(labels_n, rng(9)))
-        task = replace(task, state=training.compute(model, inputs_nX, labels_n, earlier).state)
-    return training.compute(model, inputs_nX, labels_n, task)
+        task = replace(
+            task, state=training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), earlier).state
+        )
+    return training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
 
 
 def two_weights(w0: float, w1: float) -> FlatModel:
@@ -172,7 +176,7 @@ def test_the_states_that_a_client_has_kept_are_not_written_to(training):
     extra_d = torch.ones_like(base_d)
     batches = training.batches(labels_n, rng())
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0, extra_d=extra_d, state=state)
-    update = training.compute(model, inputs_nX, labels_n, task)
+    update = training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
     assert all(torch.equal(state[key], before[key]) for key in before)
     assert torch.equal(extra_d, torch.ones_like(base_d))
     made = [update.vector_d, *update.state.values()]
@@ -221,7 +225,7 @@ def test_a_model_with_buffers_is_not_trained_without_them():
     batches = gradient().batches(labels_n, rng())
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="buffers go with each version"):
-        gradient().compute(model, inputs_nX, labels_n, task)
+        gradient().compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
 
 
 class Recorder(nn.Module):

@@ -180,8 +180,8 @@ def test_a_norm_that_would_depend_on_all_batches_seen_before_is_refused(make) ->
 
 
 def test_a_factory_that_takes_something_else_is_refused(make) -> None:
-    assert refused(lambda: make(lambda: nn.Linear(4, 3))) == (
-        "model 'mine:factory' takes (), expected a function of (input_shape, classes)"
+    assert refused(lambda: make(lambda only: nn.Linear(4, 3))) == (
+        "model 'mine:factory' takes (only), expected a function of (input_shape, classes), or of nothing"
     )
 
 

@@ -9,8 +9,10 @@ from support.parts_of_runs import moon, sgd
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
 from unstale.training.models import build
+from unstale.training.objectives import Classification
 
 MU, TEMPERATURE, ETA = 3.0, 0.4, 0.01
 
@@ -35,7 +37,7 @@ def compute(training, model, inputs_nX, labels_n, base_d, state, seed=0):
         buffers_b=model.buffers_b.clone() if model.buffers_b.numel() else None,
         state=state,
     )
-    return training.compute(model, inputs_nX, labels_n, task)
+    return training.compute(model, TensorExamples(inputs_nX, labels_n), Classification(), task)
 
 
 def cosine(a_f, b_f):

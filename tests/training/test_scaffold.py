@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from support.parts_of_runs import scaffold, sgd
+from support.parts_of_runs import client_task, scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.datasets import Dataset, Split
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
+from unstale.training.objectives import Classification
 from unstale.training.trainer import Trainer
 
 ETA = 0.5
@@ -65,7 +67,7 @@ def test_two_clients_and_two_rounds_against_the_equations_in_float64():
                 extra_d=torch.from_numpy(c_6).float(),
                 state=states[i],
             )
-            update = training.compute(logreg(), inputs_n2, labels_n, task)
+            update = training.compute(logreg(), TensorExamples(inputs_n2, labels_n), Classification(), task)
             np.testing.assert_allclose(update.vector_d.numpy(), u_N6[i], atol=1e-6)
             np.testing.assert_allclose(update.extra_d.numpy(), dc_N6[i], atol=1e-6)
             states[i] = {key: change + states[i].get(key, torch.zeros(6)) for key, change in update.state.items()}
@@ -83,8 +85,8 @@ def test_without_controls_it_is_sgd_to_the_bit_and_its_control_is_the_mean_gradi
 
     batches = sgd(batch_size=1, steps=4).batches(labels_n, rng())
     task = LocalTask(base_d=base_d, learning_rate=ETA, batches=batches, seed=0, extra_d=torch.zeros(6))
-    ours = scaffold(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task)
-    theirs = sgd(batch_size=1, steps=4).compute(model, inputs_n2, labels_n, task)
+    ours = scaffold(batch_size=1, steps=4).compute(model, TensorExamples(inputs_n2, labels_n), Classification(), task)
+    theirs = sgd(batch_size=1, steps=4).compute(model, TensorExamples(inputs_n2, labels_n), Classification(), task)
     assert torch.equal(ours.vector_d, theirs.vector_d)
     torch.testing.assert_close(ours.extra_d, theirs.vector_d / (4 * ETA))
 
@@ -97,15 +99,17 @@ def test_a_client_whose_control_equals_the_servers_follows_sgd():
     batches = sgd(steps=3).batches(labels_n, rng())
     task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0, extra_d=control_d)
     kept = replace(task, state={"control_d": control_d})
-    ours = scaffold(steps=3).compute(model, inputs_n2, labels_n, kept)
-    assert torch.equal(ours.vector_d, sgd(steps=3).compute(model, inputs_n2, labels_n, task).vector_d)
+    ours = scaffold(steps=3).compute(model, TensorExamples(inputs_n2, labels_n), Classification(), kept)
+    assert torch.equal(
+        ours.vector_d, sgd(steps=3).compute(model, TensorExamples(inputs_n2, labels_n), Classification(), task).vector_d
+    )
 
 
 def test_it_does_not_train_without_the_servers_control():
     batches = scaffold(steps=1).batches(torch.tensor([0]), rng())
     task = LocalTask(base_d=torch.zeros(6), learning_rate=ETA, batches=batches, seed=0)
     with pytest.raises(AssertionError, match="control variate"):
-        scaffold(steps=1).compute(logreg(), torch.ones(1, 2), torch.tensor([0]), task)
+        scaffold(steps=1).compute(logreg(), TensorExamples(torch.ones(1, 2), torch.tensor([0])), Classification(), task)
 
 
 def a_trainer() -> Trainer:
@@ -126,7 +130,7 @@ def test_accepted_changes_add_up_to_the_servers_control(tasks):
     trainer, base_d, c_d = a_trainer(), torch.zeros(6), torch.zeros(6)
     verdicts: list[tuple[int, int, int, bool, torch.Tensor]] = []
     for number, (client_id, accepted, later) in enumerate(tasks):
-        update = trainer.train(client_id, number, base_d, ETA, extra_d=c_d)
+        update = trainer.train(client_task(client_id, number, base_d, ETA, extra_d=c_d))
         verdicts.append((number + later, client_id, number, accepted, update.extra_d))
         for _, client, task_number, counted, change_d in [due for due in verdicts if due[0] <= number + 1]:
             if counted:

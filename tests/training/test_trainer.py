@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from support.parts_of_runs import fedprox, gradient, moon, scaffold, sgd
+from support.parts_of_runs import client_task, fedprox, gradient, moon, scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
+from unstale.training.client_state import PENDING_MAX
 from unstale.training.datasets import load
 from unstale.training.evaluate import evaluate
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
-from unstale.training.trainer import PENDING_MAX, Trainer
+from unstale.training.objectives import Classification
+from unstale.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +42,11 @@ def test_an_update_is_the_same_bits_whichever_clients_were_trained_before(digits
     alone = {}
     for client_id, number in tasks:
         trainer, base_d = a_trainer(digits, training)
-        alone[client_id, number] = trainer.train(client_id, number, base_d, 0.1, extra_d=0.1 * base_d)
+        alone[client_id, number] = trainer.train(client_task(client_id, number, base_d, 0.1, extra_d=0.1 * base_d))
     for order in permutations(tasks):
         trainer, base_d = a_trainer(digits, training)
         for client_id, number in order:
-            update = trainer.train(client_id, number, base_d, 0.1, extra_d=0.1 * base_d)
+            update = trainer.train(client_task(client_id, number, base_d, 0.1, extra_d=0.1 * base_d))
             assert torch.equal(update.vector_d, alone[client_id, number].vector_d)
             assert update.loss == alone[client_id, number].loss
     assert len({update.loss for update in alone.values()}) == len(tasks)
@@ -52,12 +55,14 @@ def test_an_update_is_the_same_bits_whichever_clients_were_trained_before(digits
 def test_a_client_trains_on_its_own_share_with_its_own_stream(digits):
     trainer, base_d = a_trainer(digits, sgd(steps=2))
     own_n = shares_of(digits)[2]
-    update = trainer.train(2, 7, base_d, 0.1)
+    update = trainer.train(client_task(2, 7, base_d, 0.1))
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     labels_n = digits.train.labels_N[own_n]
     batches = sgd(steps=2).batches(labels_n, stream(0, Stream.BATCHES, 2, 7))
     task = LocalTask(base_d=base_d, learning_rate=0.1, batches=batches, seed=0)
-    expected = sgd(steps=2).compute(model, digits.train_examples(own_n), labels_n, task)
+    expected = sgd(steps=2).compute(
+        model, TensorExamples(digits.train_examples(own_n), labels_n), Classification(), task
+    )
     assert update.num_examples == len(own_n)
     assert torch.equal(update.vector_d, expected.vector_d)
 
@@ -66,16 +71,16 @@ def test_the_digits_model_learns_the_digits_when_all_data_lie_in_one_place(digit
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
     shares = [np.arange(len(digits.train.labels_N))]
     base_d = model.parameters_d.clone()
-    update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(0, 0, base_d, 0.02)
+    update = Trainer(digits, shares, model, sgd(epochs=15, momentum=0.9), seed=0).train(client_task(0, 0, base_d, 0.02))
     model_d = base_d - update.vector_d
-    result = evaluate(model, model_d, digits.test_examples(), digits.test.labels_N, digits.classes)
-    assert result.accuracy >= 0.97
+    result = evaluate(model, model_d, TensorExamples(digits.test_examples(), digits.test.labels_N), Classification())
+    assert result.metrics["accuracy"] >= 0.97
 
 
 def test_a_client_keeps_its_state_from_the_verdict_on(digits):
     trainer, base_d = a_trainer(digits, moon(steps=2))
-    first = trainer.train(1, 0, base_d, 0.1)
-    again = trainer.train(1, 0, base_d, 0.1)
+    first = trainer.train(client_task(1, 0, base_d, 0.1))
+    again = trainer.train(client_task(1, 0, base_d, 0.1))
     assert torch.equal(again.vector_d, first.vector_d)  # not yet accepted: a first participation still
     assert trainer.kept(1) == {}
     trainer.keep(1, 0)
@@ -84,14 +89,14 @@ def test_a_client_keeps_its_state_from_the_verdict_on(digits):
 
     other, _ = a_trainer(digits, sgd(steps=2))
     moved_d = base_d - 0.5 * first.vector_d
-    plain = {client: other.train(client, 1, moved_d, 0.1).vector_d for client in (1, 2)}
-    assert not torch.equal(trainer.train(1, 1, moved_d, 0.1).vector_d, plain[1])
-    assert torch.equal(trainer.train(2, 1, moved_d, 0.1).vector_d, plain[2])
+    plain = {client: other.train(client_task(client, 1, moved_d, 0.1)).vector_d for client in (1, 2)}
+    assert not torch.equal(trainer.train(client_task(1, 1, moved_d, 0.1)).vector_d, plain[1])
+    assert torch.equal(trainer.train(client_task(2, 1, moved_d, 0.1)).vector_d, plain[2])
 
 
 def test_the_state_of_a_rejected_update_is_forgotten(digits):
     trainer, base_d = a_trainer(digits, moon(steps=2))
-    trainer.train(1, 0, base_d, 0.1)
+    trainer.train(client_task(1, 0, base_d, 0.1))
     trainer.drop(1, 0)
     trainer.keep(1, 0)
     assert trainer.kept(1) == {}
@@ -99,7 +104,7 @@ def test_the_state_of_a_rejected_update_is_forgotten(digits):
 
 def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
     trainer, base_d = a_trainer(digits, scaffold(steps=2))
-    update = trainer.train(1, 0, base_d, 0.1, extra_d=torch.zeros_like(base_d))
+    update = trainer.train(client_task(1, 0, base_d, 0.1, extra_d=torch.zeros_like(base_d)))
     for number in (0, 0, 5):
         trainer.keep(1, number)
     trainer.drop(3, 0)
@@ -108,7 +113,7 @@ def test_a_verdict_counts_once_and_of_an_unknown_task_not_at_all(digits):
 
 def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
     trainer, base_d = a_trainer(digits, moon(steps=1))
-    updates = [trainer.train(1, number, base_d, 0.1) for number in range(PENDING_MAX + 1)]
+    updates = [trainer.train(client_task(1, number, base_d, 0.1)) for number in range(PENDING_MAX + 1)]
     trainer.keep(1, 0)
     assert trainer.kept(1) == {}
     trainer.keep(1, 1)
@@ -119,15 +124,17 @@ def test_of_a_client_only_a_few_open_updates_are_remembered(digits):
 def test_a_trainer_continues_bit_identically_from_the_state_of_another(digits, training):
     trainer, base_d = a_trainer(digits, training)
     for client_id in (4, 0):
-        trainer.train(client_id, 0, base_d, 0.1, extra_d=0.1 * base_d)
+        trainer.train(client_task(client_id, 0, base_d, 0.1, extra_d=0.1 * base_d))
         trainer.keep(client_id, 0)
     other, _ = a_trainer(digits, training)
-    other.train(4, 9, base_d, 0.1, extra_d=base_d)
+    other.train(client_task(4, 9, base_d, 0.1, extra_d=base_d))
     other.drop(4, 9)
     for client_id in (4, 0):
         other.restore(client_id, trainer.kept(client_id), {})
     for client_id in (0, 4):
-        ours, theirs = (one.train(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d) for one in (trainer, other))
+        ours, theirs = (
+            one.train(client_task(client_id, 1, base_d + 0.01, 0.1, extra_d=0.2 * base_d)) for one in (trainer, other)
+        )
         assert torch.equal(ours.vector_d, theirs.vector_d)
 
 
@@ -137,8 +144,8 @@ def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repe
     one = np.array([0])  # so that no batch differs
     trainer = Trainer(digits, [one, one], model, gradient(), seed=0)
     tasks = [(0, 0), (0, 1), (1, 0)]
-    first = [trainer.train(*task, base_d, 0.1).loss for task in tasks]
-    again = [trainer.train(*task, base_d, 0.1).loss for task in reversed(tasks)]
+    first = [trainer.train(client_task(*task, base_d, 0.1)).loss for task in tasks]
+    again = [trainer.train(client_task(*task, base_d, 0.1)).loss for task in reversed(tasks)]
     assert first == again[::-1]
     assert len(set(first)) == len(tasks)
 
@@ -146,18 +153,20 @@ def test_dropout_differs_from_task_to_task_and_from_client_to_client_and_is_repe
 def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
     own_m = np.array([3, 5, 8, 13])
     trainer, base_d = a_trainer(digits, sgd(steps=1), test_partitions=[np.array([], dtype=np.int64), own_m])
-    before = trainer.train(1, 0, base_d, 0.1).vector_d
-    found = trainer.evaluate_own(1, base_d)
+    before = trainer.train(client_task(1, 0, base_d, 0.1)).vector_d
+    found = trainer.evaluate(1, base_d)
     model = FlatModel(models.build("digits_cnn", digits.input_shape, digits.classes, seed=0))
-    assert found == evaluate(model, base_d, digits.test_examples(own_m), digits.test.labels_N[own_m], digits.classes)
-    assert found.examples == 4
-    assert trainer.evaluate_own(0, base_d) is None
-    assert torch.equal(trainer.train(1, 0, base_d, 0.1).vector_d, before)
+    assert found == evaluate(
+        model, base_d, TensorExamples(digits.test_examples(own_m), digits.test.labels_N[own_m]), Classification()
+    )
+    assert found.num_examples == 4
+    assert trainer.evaluate(0, base_d) is None
+    assert torch.equal(trainer.train(client_task(1, 0, base_d, 0.1)).vector_d, before)
 
 
 def test_without_own_test_sets_no_client_evaluates(digits):
     trainer, base_d = a_trainer(digits, sgd(steps=1))
-    assert trainer.evaluate_own(1, base_d) is None
+    assert trainer.evaluate(1, base_d) is None
 
 
 @pytest.mark.parametrize(
@@ -169,4 +178,4 @@ def test_how_many_steps_a_task_takes_is_known_before_it_is_done(digits, training
     model = FlatModel(models.build("logreg", digits.input_shape, digits.classes, seed=0))
     trainer = Trainer(digits, [np.arange(10)], model, training, seed=0)
     assert trainer.steps_of(0) == steps
-    assert trainer.train(0, 0, model.parameters_d.clone(), 0.1).steps == steps
+    assert trainer.train(client_task(0, 0, model.parameters_d.clone(), 0.1)).steps == steps

@@ -1,17 +1,18 @@
 """Training where data changes: on the examples of the base version of the task."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.parts_of_runs import sgd
+from support.parts_of_runs import client_task, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
 from unstale.training.datasets import Dataset, load, varied
+from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
+from unstale.training.objectives import Classification
 from unstale.training.partition import VariantStream
 from unstale.training.trainer import Trainer
 
@@ -40,7 +41,7 @@ def held_at(client_id: int, version: int) -> torch.Tensor:
 def test_the_examples_of_a_version_depend_on_no_earlier_version(asked):
     trainer = a_trainer()
     for client_id, version in asked:
-        inputs_nX, labels_n = trainer.examples(client_id, version)
+        inputs_nX, labels_n = trainer.tensors(client_id, version)
         assert torch.equal(inputs_nX, held_at(client_id, version))
         assert torch.equal(labels_n, DATA.train.labels_N[SHARES[client_id]])
 
@@ -49,8 +50,8 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
     trainer = a_trainer()
     base_d = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0)).parameters_d.clone()
     labels_n = DATA.train.labels_N[SHARES[3]]
-    trainer.train(3, 6, base_d, 0.1, version=80)
-    made = {version: trainer.train(3, 7, base_d, 0.1, version=version).vector_d for version in (90, 20)}
+    trainer.train(client_task(3, 6, base_d, 0.1, version=80))
+    made = {version: trainer.train(client_task(3, 7, base_d, 0.1, version=version)).vector_d for version in (90, 20)}
     for version, vector_d in made.items():
         task = LocalTask(
             base_d=base_d,
@@ -59,7 +60,7 @@ def test_an_update_is_computed_on_the_data_of_its_base_version():
             seed=None,
         )
         model = FlatModel(models.build("logreg", DATA.input_shape, DATA.classes, seed=0))
-        expected = sgd(steps=2).compute(model, held_at(3, version), labels_n, task)
+        expected = sgd(steps=2).compute(model, TensorExamples(held_at(3, version), labels_n), Classification(), task)
         assert torch.equal(vector_d, expected.vector_d)
     assert not torch.equal(made[90], made[20])
 
@@ -80,7 +81,7 @@ def test_only_changed_examples_are_gathered(monkeypatch):
     watched("later_examples")
     trainer = a_trainer()
     for version in (0, 1, 1, 4, 2, 1000):
-        trainer.examples(2, version)
+        trainer.tensors(2, version)
     # floor(2.5 t): 0, 2, 2, 10, 5, and all of them.
     held = len(SHARES[2])
     assert gathered == [
@@ -90,8 +91,3 @@ def test_only_changed_examples_are_gathered(monkeypatch):
         ("train_examples", 5),
         ("later_examples", held - 5),
     ]
-
-
-def test_a_missing_version_is_an_assertion():
-    with pytest.raises(AssertionError, match="depends on the version"):
-        a_trainer().examples(0)

@@ -23,6 +23,7 @@ from unstale.policies import create
 from unstale.privacy.audit import audit
 from unstale.server.commands import Applied, ApplyCommand, ComputeResult
 from unstale.server.compute import Compute
+from unstale.training.objectives import Classification
 
 ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 
@@ -109,9 +110,11 @@ def test_an_audit_refuses_a_cluster():
     ids=["model", "settings"],
 )
 def test_settings_that_prevent_inversion_are_refused_before_connecting(own, sentence):
-    data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
+    data: Any = type("Data", (), {"input_shape": SHAPE, "outputs": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
-    workspace = Workspace(dataset=data, client_data=data, model=model, device=torch.device("cpu"))
+    workspace = Workspace(
+        data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
+    )
     chosen = Settings(compensator={**ON_RAY, "settings": own})
     with pytest.raises(UserError, match=sentence):
         compensator(chosen, workspace, connect=lambda settings, dataset: pytest.fail("it has connected"))

@@ -98,7 +98,7 @@ def _across(along_d: Tensor, rng: Generator) -> Tensor:
 
 def _own(run: Played, update: StaleUpdate) -> Reconstruction:
     """The client's examples, with near-certain labels."""
-    inputs_nX, labels_n = run.context.trainer.examples(update.client_id)
+    inputs_nX, labels_n = run.context.trainer.tensors(update.client_id)
     sure = 100.0  # e^-100 is negligible beside 1
     labels_nC = sure * one_hot(labels_n, run.context.dataset.classes).float()
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)

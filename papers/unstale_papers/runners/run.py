@@ -27,7 +27,8 @@ from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.measured import Measured
 from unstale_papers.record import Record
 
 COUNTED = 0.1
@@ -73,7 +74,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
     """The data set of some settings; the last one is cached for the next job of this process."""
-    return read_dataset(Settings(data=data).data)
+    return read_dataset(Settings(data=data).data).labelled()
 
 
 class _Curves(Watcher):
@@ -131,12 +132,12 @@ class _Curves(Watcher):
         self._on_progress(result.version / self._rounds)
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         values = {
             "version_E": version,
             "time_E": at_s,
-            "accuracy_E": evaluation.accuracy,
-            "loss_E": _rounded(evaluation.loss),
+            "accuracy_E": evaluation.metrics["accuracy"],
+            "loss_E": _rounded(evaluation.metrics["loss"]),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
         for name, value in values.items():
@@ -154,11 +155,10 @@ class _Curves(Watcher):
             * evaluate(
                 context.model,
                 sent.model_d,
-                dataset.train_examples(part_n).to(context.device),
-                dataset.train.labels_N[part_n].to(context.device),
-                dataset.classes,
+                dataset.examples("train", part_n.numpy(), context.device),
+                context.objective,
                 buffers_b=sent.buffers_b,
-            ).loss
+            ).metrics["loss"]
             for part_n in torch.split(torch.arange(len(dataset.train.labels_N)), _EXAMPLES_AT_A_TIME)
         ]
         return fsum(losses) / len(dataset.train.labels_N)
@@ -173,5 +173,5 @@ def _client_accuracies(context: TrainingContext, clients: int, sent: Version) ->
     """Accuracy of each client on its own test examples; empty where the test set does not name owners."""
     if context.trainer.test_partitions is None:
         return []
-    measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
-    return [None if one is None else one.accuracy for one in measured]
+    measured = (context.trainer.evaluate(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
+    return [None if one is None else one.metrics["accuracy"] for one in measured]

@@ -20,6 +20,7 @@ from unstale.config.workspace import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
+from unstale.training.workload import ClientTask
 from unstale_papers.record import Record
 from unstale_papers.runners.run import dataset_of
 from unstale_papers.runners.stale_updates import moved_by
@@ -49,7 +50,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     def worth(those: Collection[int]) -> float:
         nonlocal measured
         moved_d = model_d - torch.stack([last[i] for i in sorted(those)]).mean(0) if those else model_d
-        accuracy = evaluate(Version(model_d=moved_d, buffers_b=context.model.buffers_b)).accuracy
+        accuracy = evaluate(Version(model_d=moved_d, buffers_b=context.model.buffers_b)).metrics["accuracy"]
         measured += 1
         on_progress(0.5 + 0.5 * measured / 2**count)
         return accuracy
@@ -100,9 +101,15 @@ def _averaged(
         for client in range(settings.clients):
             if client != SILENT or version < settings.rounds - silent:
                 rate = rate_of(version)
-                local = context.trainer.train(
-                    client, version, model_d, rate, buffers_b=context.model.buffers_b, version=version
+                task = ClientTask(
+                    client_id=client,
+                    number=version,
+                    version=version,
+                    base_d=model_d,
+                    learning_rate=rate,
+                    buffers_b=context.model.buffers_b,
                 )
+                local = context.workload.train(task)
                 last[client] = moved_by(local)
         model_d = model_d - torch.stack([last[client] for client in sorted(last)]).mean(0)
         on_progress(0.5 * (version + 1) / settings.rounds)

@@ -25,9 +25,10 @@ from unstale.learner.versions import Version
 from unstale.settings.learning import CompensatorSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
 from unstale.training.trainer import Trainer
+from unstale.training.workload import ClientTask
 from unstale_papers.runners.run import dataset_of
 
 
@@ -47,7 +48,16 @@ class Played:
         """
         trainer = self.context.trainer if of is None else of
         base, rate = self.versions[version], build.learning_rate(self.settings.training, self.settings.rounds)(version)
-        local = trainer.train(client_id, task, base.model_d, rate, buffers_b=base.buffers_b, version=version)
+        local = trainer.train(
+            ClientTask(
+                client_id=client_id,
+                number=task,
+                version=version,
+                base_d=base.model_d,
+                learning_rate=rate,
+                buffers_b=base.buffers_b,
+            )
+        )
         return StaleUpdate(
             client_id=client_id,
             task_id=task * self.settings.clients + client_id + 1,
@@ -75,7 +85,7 @@ class Played:
 
     def held(self, client_id: int) -> int:
         """Number n of the client's examples."""
-        return len(self.context.trainer.examples(client_id)[1])
+        return len(self.context.trainer.examples(client_id))
 
     def inverting(self) -> GradientInversion:
         """The compensator that the settings name, in its first state. Raises UserError for one that does not invert."""
@@ -133,5 +143,5 @@ class _Keeper(Watcher):
         self.keep(result.version, result.sent)
 
     @override
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         pass

@@ -46,7 +46,7 @@ def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     from unstale.config.data import ClientData, read_dataset  # imports torch
     from unstale.training.partition import label_counts, summary
 
-    data = read_dataset(settings.data)
+    data = read_dataset(settings.data).labelled()
     client_data = ClientData.of(settings, data)
     parameters, shares = dict(client_data.partition), client_data.train()
     labels_n = data.train.labels_N.numpy()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from unstale.metrics.progress import Outcome, Progress
+from unstale.metrics.spread import Spread, means
 from unstale.report.content import count
 
 log = logging.getLogger("unstale")
@@ -49,12 +50,11 @@ def _plain(value: Any) -> Any:
 def progress(now: Progress, *, as_json: bool) -> None:
     """Print the progress of a run."""
     if as_json:
-        json_line("progress", asdict(now))
+        json_line("progress", {**asdict(now), **accuracy_and_loss(now.metrics)})
         return
     clients = ", ".join(f"{number} {state}" for state, number in now.clients.items() if number)
     line(
-        f"version {now.version:>5}/{now.rounds}  accuracy {figure(now.accuracy, '.4f')}  "
-        f"loss {figure(now.loss, '.4f')}  staleness {figure(now.staleness_mean, '.2f')}  "
+        f"version {now.version:>5}/{now.rounds}  {_measured(now)}  staleness {figure(now.staleness_mean, '.2f')}  "
         f"{now.updates_per_s:,.0f} updates/s  clients: {clients}"
     )
 
@@ -87,15 +87,35 @@ class ProgressPrinter:
 def outcome(end: Outcome, *, as_json: bool, clock: str = "") -> None:
     """Print the result of a run. clock: follows the seconds."""
     if as_json:
-        json_line("finished", asdict(end))
+        json_line("finished", {**asdict(end), **accuracy_and_loss(end.metrics, "test_")})
         return
     overflow = f"{end.overflows} steps left the range of float32 and were skipped\n" if end.overflows else ""
     updates = ", ".join(f"{number} {name}" for name, number in end.updates.items())
     line(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
-        f"test accuracy {figure(end.test_accuracy, '.4f')}, mean staleness {figure(end.staleness_mean, '.2f')}, "
+        f"{_result(end)}, mean staleness {figure(end.staleness_mean, '.2f')}, "
         f"updates: {updates}\n{overflow}{_fairness(end)}model digest {end.model_digest}"
     )
+
+
+def _measured(now: Progress) -> str:
+    """Return the metrics on the test set, or the means over the clients where there is none."""
+    if now.metrics:
+        return named(now.metrics, "  ")
+    of, found = _of_clients(now)
+    return f"{of} {named(means(found), '  ')}" if found else "not measured"
+
+
+def _result(end: Outcome) -> str:
+    """Return the main metric, or the first one that there is, on the test set or over the clients."""
+    if end.metrics:
+        return f"test {named(dict([*end.metrics.items()][:1]))}"
+    of, found = _of_clients(end)
+    return f"{of} {named(dict([*means(found).items()][:1]))}" if found else "test accuracy -"
+
+
+def _of_clients(run: Progress | Outcome) -> tuple[str, Mapping[str, Spread]]:
+    return ("clients", run.client_metrics) if run.client_metrics else ("training", run.training_metrics)
 
 
 def _fairness(end: Outcome) -> str:
@@ -122,6 +142,16 @@ def injected(numbers: Mapping[str, Any]) -> str:
         f"{numbers['in_flight_messages']} ({numbers['in_flight_bytes'] / 1e6:.1f} MB) on {numbers['connections']} "
         f"connections; affected: {faults or 'none'}{lost}"
     )
+
+
+def named(metrics: Mapping[str, float], between: str = ", ") -> str:
+    """Return metrics as text: `accuracy 0.9712, loss 0.1034`."""
+    return between.join(f"{name} {figure(value, '.4f')}" for name, value in metrics.items())
+
+
+def accuracy_and_loss(metrics: Mapping[str, float], prefix: str = "") -> dict[str, float | None]:
+    """Return the keys of a JSON line that every run has had since version 0.1; null for a metric that there is not."""
+    return {f"{prefix}{name}": metrics.get(name) for name in ("accuracy", "loss")}
 
 
 def figure(value: float | None, form: str) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import cycle
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +11,7 @@ import typer
 
 from unstale.cli.options import assigned
 from unstale.cli.parameters import AsJson, RunDirectory
-from unstale.cli.printing import figure, json_line, line
+from unstale.cli.printing import accuracy_and_loss, figure, json_line, line
 from unstale.config import Given
 from unstale.errors import UserError
 from unstale.report.content import count
@@ -82,15 +84,17 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
     widths = [max(WIDTH, len(name) + 2) for name in names]
     if not as_json:
         line(_about(comparison, *names))
-        line(f"{'':>9}" + "".join(f"{measure:>{sum(widths)}}" for measure in ("accuracy", "loss")))
-        line(_row("version", 2 * names, widths))
     points = []
     for point in comparison.points():
         points.append(point)
         if as_json:
-            json_line("compared", asdict(point))
+            facts = accuracy_and_loss(point.metrics) | accuracy_and_loss(point.other_metrics, "other_")
+            json_line("compared", {**asdict(point), **facts})
         else:
-            numbers = (point.accuracy, point.other_accuracy, point.loss, point.other_loss)
+            if len(points) == 1:
+                line(f"{'':>9}" + "".join(f"{name:>{sum(widths)}}" for name in point.metrics))
+                line(_row("version", len(point.metrics) * names, widths))
+            numbers = [each.get(name, nan) for name in point.metrics for each in (point.metrics, point.other_metrics)]
             line(_row(str(point.version), [figure(number, ".4f") for number in numbers], widths))
     if plot is not None:
         _draw(points, names, plot)
@@ -99,7 +103,7 @@ def _compare(comparison: "Comparison", names: tuple[str, str], plot: Path | None
 
 
 def _row(version: str, cells: Sequence[str], widths: list[int]) -> str:
-    return f"{version:>9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, 2 * widths, strict=True))
+    return f"{version:>9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, cycle(widths), strict=False))
 
 
 def _about(comparison: "Comparison", recorded: str, other: str) -> str:
@@ -140,7 +144,7 @@ def _print_end(recomputed: "Replay", *, as_json: bool) -> None:
 
 
 def _draw(points: "Sequence[Point]", names: tuple[str, str], file: Path) -> None:
-    """Draw accuracy and loss over versions into a PNG file. names: of both policies. Raises UserError."""
+    """Draw each metric over versions into a PNG file. names: of both policies. Raises UserError."""
     import numpy as np
 
     from unstale.report import drawing, files  # imports matplotlib
@@ -150,11 +154,13 @@ def _draw(points: "Sequence[Point]", names: tuple[str, str], file: Path) -> None
     labels = (f"{recorded}, recorded", f"{other}, same updates")
     title = f"The same updates with two policies\nThe clients trained on the models of {recorded}"
     versions = np.array([point.version for point in points], float)
-    with files.figure(file, (11.0, 4.6), title) as figure:
-        left, right = figure.subplots(1, 2, sharex=True)
-        for axes, measure, axis in ((left, "accuracy", "test accuracy"), (right, "loss", "test loss, nats")):
-            fields = (measure, f"other_{measure}")
-            curves = [single(versions, np.array([getattr(point, field) for point in points])) for field in fields]
-            drawing.lines(axes, labels, curves, axis)
+    metrics = list(points[0].metrics) if points else ["accuracy", "loss"]
+    is_classification = "accuracy" in metrics
+    with files.figure(file, (5.5 * len(metrics), 4.6), title) as figure:
+        for axes, name in zip(figure.subplots(1, len(metrics), sharex=True, squeeze=False)[0], metrics, strict=True):
+            both = [[each.get(name, nan) for each in (point.metrics, point.other_metrics)] for point in points]
+            curves = [single(versions, values) for values in np.array(both, float).reshape(-1, 2).T]
+            drawing.lines(axes, labels, curves, f"test {name}{', nats' * (is_classification and name == 'loss')}")
             axes.legend()
-        left.set_ylim(0, 1.02)
+            if name == "accuracy":
+                axes.set_ylim(0, 1.02)

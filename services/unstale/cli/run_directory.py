@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstale.cli.parameters import AsJson, RunDirectory
-from unstale.cli.printing import figure, json_line, line
+from unstale.cli.printing import accuracy_and_loss, figure, json_line, line, named
 from unstale.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
         recorded.check()
         round_ = explain_round(recorded, version)
     if as_json:
-        json_line("explained", asdict(round_))
+        json_line("explained", {**asdict(round_), **accuracy_and_loss(round_.metrics)})
         return
     line(f"version {round_.version} of {round_.last_version} in {run}")
     line(round_.why)
@@ -58,14 +58,17 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
             f"{member.num_examples:>10}{figure(member.norm, '.4g'):>10}{figure(member.bound, '.4g'):>10}"
             f"{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
         )
+    for member in round_.members:
+        if member.metrics:
+            line(f"client {member.client_id} reports {named(member.metrics)}")
     _print_compensation(round_)
     rejected = ", ".join(f"{number} {reason}" for reason, number in sorted(round_.rejected.items()))
     line(f"rejected since the previous round closed: {rejected or 'nothing'}")
     if round_.overflowed:
         line("the step left the range of float32 and was skipped: the model is that of the previous version")
     line(f"next learning rate {round_.learning_rate:g}, rate factor {figure(round_.rate_factor, 'g')}")
-    if round_.accuracy is not None:
-        line(f"test accuracy {figure(round_.accuracy, '.4f')}, loss {figure(round_.loss, '.4f')}")
+    if round_.metrics:
+        line(f"test {named(round_.metrics)}")
     line(f"digest {round_.digest}")
 
 

@@ -17,7 +17,6 @@ from unstale.client.server_timeout import ServerTimeout
 from unstale.client.session import ClientSession, State
 from unstale.client.stats import ClientStats
 from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
-from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.journal.partial_files import PartialFiles
 from unstale.metrics import catalogue, process
@@ -28,6 +27,7 @@ from unstale.net.clock import now_s
 from unstale.net.handshakes import Handshakes
 from unstale.net.keys import Identity
 from unstale.net.wakeable_queue import Ping, WakeableQueue
+from unstale.training.workload import Workload
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
@@ -80,7 +80,7 @@ class ClientProcess:
 
     server: str
     client_ids: range
-    prepare: Callable[[Welcome], TrainingContext]  # as in `Worker`
+    prepare: Callable[[Welcome], Workload]  # as in `Worker`
     heartbeat_s: float  # of the connections; the welcome holds that of the clients
     linger_s: float  # time for unsent messages when the process ends
     patience_s: float | None = None  # silence of the server after which the process ends; None for never
@@ -363,8 +363,9 @@ class ClientProcess:
         if not client.session.wants(run_id, job.task.task_id):
             self._discard(finished)  # another run has begun
         elif isinstance(finished, Failed):
-            log.warning("client %d: %s", job.client_id, finished.message)
-            self._execute(client, client.session.failed(run_id, job.task.task_id, finished.message))
+            level = logging.INFO if finished.is_declined else logging.WARNING
+            log.log(level, "client %d: %s", job.client_id, finished.message)
+            self._execute(client, client.session.failed(run_id, job.task.task_id, finished.message, finished.reason))
         else:
             pending = finished.pending
             self._execute(client, client.session.trained(run_id, pending.update, pending.parcel))

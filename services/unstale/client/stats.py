@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from unstale.client.worker import Ready, Result
+from unstale.client.worker import Failed, Ready, Result
 from unstale.metrics import observe
 from unstale.metrics.observe import Observation
 from unstale_proto.messages import Ack, Message, Update, Welcome
@@ -43,7 +43,8 @@ class ClientStats:
         if isinstance(result, Ready):
             self.record(observe.trained(result.computed_s))
         else:
-            self.record([observe.task_without_update("failed")])
+            declined = isinstance(result, Failed) and result.is_declined
+            self.record([observe.task_without_update("declined" if declined else "failed")])
 
     def superseded(self) -> None:
         """Record an update that is not sent, because a newer task or another run came first."""

@@ -2,25 +2,25 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
 from torch import Tensor
 
-from unstale import translate
+from unstale import flat, translate
 from unstale.client import residuals
 from unstale.client.actions import PendingUpdate, Settle
 from unstale.client.outbox import Outbox
 from unstale.client.residuals import Residuals
-from unstale.config.workspace import TrainingContext
+from unstale.flat import FlatModel
 from unstale.learner.device import compute_here
 from unstale.net.clock import now_s
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
-from unstale.training.trainer import Trainer
+from unstale.training.measured import Measured
+from unstale.training.workload import ClientTask, Declined, NotTrained, Workload
 from unstale_proto import encodings, limits, transfer
-from unstale_proto.errors import RemoteContractError
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Task, Welcome
 
 
@@ -56,7 +56,7 @@ class Trained:
 
     job: Job
     local: LocalUpdate
-    evaluation: Evaluation | None  # of the task's model on the client's own test examples, if requested
+    evaluation: Measured | None  # of the task's model on the client's own test examples, if requested
     duration_s: float = 0.0  # simulated time of the task on the client's device
 
 
@@ -72,11 +72,17 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A task without an update. message: the cause, for people. duration_s: as in `Trained`."""
+    """A task without an update. message: the cause, for people. reason: on the wire. duration_s: as in `Trained`."""
 
     job: Job
     message: str
+    reason: Reason = Reason.NON_FINITE
     duration_s: float = 0.0
+
+    @property
+    def is_declined(self) -> bool:
+        """Whether the client skips this round."""
+        return self.reason is Reason.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class Worker:
     """Works on submitted jobs until `close`.
 
     Args:
-        prepare: makes the training context of a welcome; raises UserError.
+        prepare: makes the workload of a welcome; raises UserError.
         post: takes results, in the worker's thread.
         durations: makes the simulated durations of a welcome's run, called after `prepare`; None for no delay.
         outbox: stores updates and states, for this thread alone while it runs; None for memory alone.
@@ -104,7 +110,7 @@ class Worker:
 
     def __init__(
         self,
-        prepare: Callable[[Welcome], TrainingContext],
+        prepare: Callable[[Welcome], Workload],
         post: Callable[[Result], None],
         durations: Callable[[Welcome], Durations] | None = None,
         outbox: Outbox | None = None,
@@ -118,7 +124,7 @@ class Worker:
         self._post = post
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
-        self._context: TrainingContext | None = None
+        self._workload: Workload | None = None
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
 
     def start(self) -> None:
@@ -157,28 +163,33 @@ class Worker:
 
     def _work(self, job: Job) -> Trained | Failed:
         client_id, task = job.client_id, job.task
-        context = self._context_for(job.welcome)
-        trainer = context.trainer
+        workload = self._workload_for(job.welcome)
         duration_s = 0.0
         if self._duration_s is not None:
-            duration_s = self._duration_s(client_id, task.number, trainer.steps_of(client_id))
+            duration_s = self._duration_s(client_id, task.number, workload.steps_of(client_id))
         try:
             model = encodings.of_task(job.welcome, task).decode(job.model.frames)
-            base_d, buffers_b, extra_d = context.received(model, extra=bool(job.welcome.extra))
+            base_d, buffers_b, extra_d = _received(workload.model, model, extra=bool(job.welcome.extra))
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
-        evaluation = trainer.evaluate_own(client_id, base_d, buffers_b) if task.evaluate else None
-        local = trainer.train(
-            client_id,
-            task.number,
-            base_d,
-            task.learning_rate,
-            buffers_b=buffers_b,
-            extra_d=extra_d,
-            version=task.version,
+        evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
+        local = workload.outcome(
+            ClientTask(
+                client_id=client_id,
+                number=task.number,
+                version=task.version,
+                base_d=base_d,
+                learning_rate=task.learning_rate,
+                buffers_b=buffers_b,
+                extra_d=extra_d,
+                settings=job.welcome.settings or {},
+            )
         )
+        if isinstance(local, NotTrained):
+            reason = Reason.UNAVAILABLE if isinstance(local, Declined) else Reason.NON_FINITE
+            return Failed(job=job, message=str(local)[: limits.TEXT_MAX], reason=reason, duration_s=duration_s)
         if not isfinite(local.loss):
-            trainer.drop(client_id, task.number)
+            workload.drop(client_id, task.number)
             return Failed(
                 job=job,
                 message=f"training diverged: mean loss {local.loss} from version {task.version}",
@@ -206,46 +217,58 @@ class Worker:
 
     def _settle(self, settlement: Settlement) -> None:
         key = settlement.client_id, settlement.run_id, settlement.number
-        is_current = self._context is not None and settlement.run_id == self._run_id
+        is_current = self._workload is not None and settlement.run_id == self._run_id
         state = self._settled_state(settlement) if is_current else None
         if self._outbox is None:
             return
         if state is not None:
             self._outbox.keep(*key, state)
         elif not is_current and settlement.accepted and self._outbox.has_state(*key):
-            self._early.append(settlement)  # until there is a trainer that can take the state
+            self._early.append(settlement)  # until there is a workload that can take the state
         else:
             self._outbox.drop(*key)
 
     def _settled_state(self, settlement: Settlement) -> Mapping[str, Tensor] | None:
         """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
-        assert self._context is not None
+        assert self._workload is not None
         client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
-        trainer = self._context.trainer
+        workload = self._workload
         changed = self._residuals.settle(client_id, number, accepted=accepted)
         if not accepted:
-            trainer.drop(client_id, number)
-        elif trainer.keep(client_id, number) or changed:
-            return {**trainer.kept(client_id), **self._residuals.kept(client_id)}
+            workload.drop(client_id, number)
+        elif workload.keep(client_id, number) or changed:
+            return {**workload.kept(client_id), **self._residuals.kept(client_id)}
         return None
 
-    def _context_for(self, welcome: Welcome) -> TrainingContext:
-        if self._context is None or welcome.run_id != self._run_id:
-            self._context, self._run_id = self._prepare(welcome), welcome.run_id
+    def _workload_for(self, welcome: Welcome) -> Workload:
+        if self._workload is None or welcome.run_id != self._run_id:
+            self._workload, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
             self._residuals.clear()
-            self._restore(self._context.trainer)
-        return self._context
+            self._restore(self._workload)
+        return self._workload
 
-    def _restore(self, trainer: Trainer) -> None:
-        """Restore stored states, then apply the settlements that came before there was a trainer."""
+    def _restore(self, workload: Workload) -> None:
+        """Restore stored states, then apply the settlements that came before there was a workload."""
         if self._outbox is None:
             return
         for client_id, state_now, pending in self._outbox.restore(self._run_id):
-            of_trainer = {number: residuals.without(state) for number, state in pending.items()}
-            trainer.restore(client_id, residuals.without(state_now), of_trainer)
+            of_workload = {number: residuals.without(state) for number, state in pending.items()}
+            workload.restore(client_id, residuals.without(state_now), of_workload)
             self._residuals.restore(client_id, state_now, pending)
         early, self._early = self._early, []
         for settlement in early:
             if settlement.run_id == self._run_id:
                 self._settle(settlement)
+
+
+def _received(
+    model: FlatModel, frames: Iterable[memoryview], *, extra: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The vectors in the payload of a task, on the model's device: model [d], buffers [b] or None, extra [d] or None.
+
+    frames: float32; the caller has checked that their sizes add up.
+    """
+    d, b = model.dimension, model.buffers_b.numel()
+    payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), model.buffers_b.device)
+    return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None

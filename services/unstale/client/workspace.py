@@ -11,13 +11,20 @@ from unstale.config.scenario import conditions
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, attack_of, training_context
 from unstale.errors import UserError, unknown_name
-from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings, VariantSettings
+from unstale.settings.learning import (
+    DataSettings,
+    ModelSettings,
+    ObjectiveSettings,
+    PartitionSettings,
+    TrainingSettings,
+    VariantSettings,
+)
 from unstale.settings.part import takes
 from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import DataPlan, PartPlan, TensorSpec, Welcome
+from unstale_proto.messages import DataPlan, ObjectivePlan, PartPlan, TensorSpec, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -31,7 +38,7 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     UserError for a model or data set that differs from the server's.
     """
     settings = _settings_of(welcome, own)
-    code = (own.model.name, own.data.name, own.data.variant.name)
+    code = (own.model.name, own.data.name, own.data.variant.name, own.objective.name)
     made = training_context(settings, code=[name for name in code if name is not None])
     module = made.model.module
     tensors = [
@@ -44,7 +51,7 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             "the server's; use the same data set and the same version of unstale on both sides"
         )
     labels = None if welcome.data_plan is None else welcome.data_plan.labels
-    if labels is not None and labels != made.dataset.labels_digest:
+    if labels is not None and labels != made.data.labels_digest:
         variant = settings.data.variant.name
         other = "" if variant is None else f", or {variant!r} of data.variant,"
         raise UserError(
@@ -95,6 +102,7 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
             "model": _section("model", ModelSettings, {"name": welcome.model, **model_plan}),
             "data": _section("data", DataSettings, dict(own.data) | data),
             "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
+            "objective": _objective(welcome.objective),
             "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
         }
     )
@@ -116,6 +124,12 @@ def _part(path: str, section: type[S], parts: Mapping[str, type[Any]], plan: Par
         raise unknown_name(path, plan.name, parts)
     taken = {key: value for key, value in plan.settings.items() if takes(parts[plan.name], key)}
     return _section(path, section, {"name": plan.name, **taken})
+
+
+def _objective(plan: ObjectivePlan | None) -> ObjectiveSettings:
+    if plan is None:
+        return ObjectiveSettings()
+    return _section("objective", ObjectiveSettings, {"name": plan.name, "settings": dict(plan.settings)})
 
 
 def _variant(plan: DataPlan, own: Settings) -> VariantSettings:

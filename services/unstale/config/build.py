@@ -1,5 +1,6 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import compensation
-from unstale.config.data import sources
+from unstale.config.data import ClientData, sources
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
@@ -30,7 +31,8 @@ from unstale.settings.learning import OptimiserSettings, TrainingSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
 from unstale.training.datasets import check as check_source
-from unstale.training.evaluate import Evaluation, evaluate
+from unstale.training.evaluate import evaluate
+from unstale.training.measured import Measured
 from unstale.training.model_file import check_writable, save
 from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
@@ -201,6 +203,13 @@ def learning_rate(training: TrainingSettings, rounds: int) -> Callable[[int], fl
     return create_schedule(training.schedule, learning_rate=training.learning_rate, rounds=rounds).rate
 
 
+def examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
+    """Number of training examples of each client, for the admission of updates."""
+    if settings.server.num_examples_max != "partition":
+        return lambda _: 0  # nobody asks
+    return array("q", map(len, client_data.train())).__getitem__
+
+
 def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.device) -> Staging:
     """Memory for as many updates as can wait at a time, and for one that is being checked.
 
@@ -212,21 +221,20 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
     return Staging(row_numbers, rows_per_block, blocks_max=rows // rows_per_block + 2, pin=where.type == "cuda")
 
 
-def evaluation(workspace: Workspace) -> Callable[[Version], Evaluation]:
+def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites.
 
     If clients are groups of the data, the test examples are those of the groups that are clients.
     """
-    model, data, client_data = workspace.model, workspace.dataset, workspace.client_data
+    model, data, client_data, objective = workspace.model, workspace.data, workspace.client_data, workspace.objective
     own_M = None
     if client_data.partition.by_group and (own := client_data.test(client_data.train())) is not None:
-        own_M = torch.from_numpy(np.sort(np.concatenate(own)))
+        own_M = np.sort(np.concatenate(own))
         own_M = own_M if len(own_M) else None  # the clients have none: all examples
-    inputs_MX = data.test_examples(own_M).to(workspace.device)
-    labels_M = (data.test.labels_N if own_M is None else data.test.labels_N[own_M]).to(workspace.device)
+    examples = data.examples("test", own_M, workspace.device)
 
-    def measure(version: Version) -> Evaluation:
-        return evaluate(model, version.model_d, inputs_MX, labels_M, data.classes, buffers_b=version.buffers_b)
+    def measure(version: Version) -> Measured:
+        return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
 
     return measure
 

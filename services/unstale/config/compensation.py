@@ -12,6 +12,7 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import Workspace
 from unstale.errors import UserError
 from unstale.training.datasets import Dataset
+from unstale.training.objectives import Classification
 from unstale.training.registry import create as create_training
 from unstale.training.trainings import FedProx, Sgd
 
@@ -60,14 +61,18 @@ def compensator(
         UserError: The compensator cannot be made.
     """
     check(settings)
-    data = workspace.dataset
-    network = Network(workspace.model.module, data.input_shape, data.classes)
+    network = Network(workspace.model.module, workspace.data.input_shape, workspace.data.outputs)
     make = partial(_made, settings, workspace.device, network=network, clock=clock, fresh_update=fresh_update)
     made = make()
     if made is not None and made.inverts:
         network.check_invertible(settings.model.name)
+        if not isinstance(workspace.objective, Classification):
+            raise UserError(
+                f"objective.name is {settings.objective.name!r} with compensator.name {settings.compensator.name!r}, "
+                "which inverts updates of a classification; leave one of them out"
+            )
     if connect is not None and settings.compensator.ray is not None:
-        made = make(executor=connect(settings, data))
+        made = make(executor=connect(settings, workspace.dataset))
     return made
 
 

@@ -2,23 +2,30 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import DataSettings
-from unstale.training.datasets import Dataset, Source, Split, part, read, varied, with_validation
+from unstale.training.datasets import Data, Dataset, Source, part, read, varied, with_validation
+from unstale.training.datasets.data import Part
 from unstale.training.partition import Examples, Indices, Partition, VariantStream, check, create, split, split_test_set
 
 
-def read_dataset(chosen: DataSettings, *, code: Collection[str] | None = None) -> Dataset:
+def read_dataset(chosen: DataSettings, *, code: Collection[str] | None = None) -> Data:
     """Read the data set from this machine, or the share of it that is used; with `data.variant`, both data sets.
 
     code: names `package.module:factory` that may be imported; None for any.
     """
-    first, *second = [part(read(source), share=chosen.share) for source in sources(chosen, code)]
+    made, *others = [read(source) for source in sources(chosen, code)]
+    if chosen.share == 1 and chosen.validation is None and not others:
+        return made
+    first, *second = [part(data.labelled(), share=chosen.share) for data in (made, *others)]
     if not second:
         return first if chosen.validation is None else with_validation(first, chosen.validation)
     if chosen.validation is not None:
@@ -62,7 +69,7 @@ def sources(data: DataSettings, code: Collection[str] | None = None) -> list[Sou
     return [first, source(variant.name, variant.path, section="data.variant")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientData:
     """Divides a data set among the clients of a run.
 
@@ -70,31 +77,39 @@ class ClientData:
     processes of a run agree on it without a message.
     """
 
-    dataset: Dataset
+    data: Data
     partition: Partition
     clients: int
     seed: int
 
     @classmethod
-    def of(cls, settings: Settings, data: Dataset) -> Self:
+    def of(cls, settings: Settings, data: Data) -> Self:
         """The division that the settings describe."""
-        return cls(dataset=data, partition=create(settings.partition), clients=settings.clients, seed=settings.seed)
+        return cls(data=data, partition=create(settings.partition), clients=settings.clients, seed=settings.seed)
 
     @property
     def has_own_tests(self) -> bool:
         """Whether each client has test examples of its own: not if they belong to groups unknown to the test set."""
-        return self.dataset.test.groups_N is not None or not self.partition.by_group
+        return self.data.has("test") and (self.data.groups("test") is not None or not self.partition.by_group)
 
     def check(self) -> None:
         """Raise UserError if the data set cannot be divided."""
-        examples = _examples(self.dataset.train)
+        if self.data.in_order:
+            self.train()
+            return
+        examples = self._examples("train")
         check(self.partition, examples.labels_n, self.clients, examples.groups_n)
-        if self.dataset.later is not None:
-            self.changes(self.train())
+        self.changes(self.train())
 
     def train(self) -> list[Indices]:
         """Indices of the training examples of each client."""
-        examples = _examples(self.dataset.train)
+        return list(self._train)
+
+    @cached_property
+    def _train(self) -> Sequence[Indices]:
+        if self.data.in_order:
+            return [self._whole("train")]
+        examples = self._examples("train")
         rng = stream(self.seed, Stream.PARTITION)
         return split(self.partition, examples.labels_n, self.clients, rng, examples.groups_n)
 
@@ -102,18 +117,26 @@ class ClientData:
         """Indices of the test examples of each client; None without `has_own_tests`. train: of `train`."""
         if not self.has_own_tests:
             return None
+        if self.data.in_order:
+            return [self._whole("test")]
         rng = stream(self.seed, Stream.OWN_TEST_SETS)
-        examples = _examples(self.dataset.train), _examples(self.dataset.test)
-        return split_test_set(self.partition, train, *examples, rng)
+        return split_test_set(self.partition, train, self._examples("train"), self._examples("test"), rng)
 
     def changes(self, train: Sequence[Indices]) -> VariantStream | None:
         """The examples of each client at each version; None for data that does not change. train: of `train`."""
-        later = self.dataset.later
-        if later is None:
+        if not isinstance(self.data, Dataset) or self.data.later is None:
             return None
-        labels = self.dataset.train.labels_N.numpy(), later.labels_L.numpy()
-        return VariantStream(train, *labels, rate=later.rate, seed=self.seed)
+        labels = self.data.labels("train"), self.data.later.labels_L.numpy()
+        return VariantStream(train, *labels, rate=self.data.later.rate, seed=self.seed)
 
+    def _examples(self, part: Part) -> Examples:
+        return Examples(self.data.labels(part), self.data.groups(part))
 
-def _examples(split: Split) -> Examples:
-    return Examples(split.labels_N.numpy(), None if split.groups_N is None else split.groups_N.numpy())
+    def _whole(self, part: Part) -> Indices:
+        """All examples of a part, for the only client."""
+        if self.clients > 1:
+            raise UserError(
+                f"data set {self.data.name!r} is iterable, so that one client has all of it, but there are "
+                f"{self.clients} clients; expected a data set with __getitem__ and __len__, or clients 1"
+            )
+        return np.arange(len(self.data.labels(part)))

@@ -13,8 +13,8 @@ from unstale.settings.part import description
 from unstale.settings.values import NOUNS, range_of
 
 PREFIX = "UNSTALE_"
-OPEN_SECTIONS = ("policy.settings", "compensator.settings")
-"""Keys whose value is a mapping; the part that takes it checks its keys."""
+OPEN_SECTIONS = ("policy.settings", "compensator.settings", "objective.settings", "client_settings")
+"""Keys whose value is a mapping with any keys, which are checked later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ class _Clients:
         from unstale.training.partition import label_counts
 
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
-        data = read_dataset(settings.data)
+        data = read_dataset(settings.data).labelled()
         return Held(label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes))
 
 

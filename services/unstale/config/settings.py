@@ -17,6 +17,7 @@ from unstale.settings.learning import (
     CompensatorSettings,
     DataSettings,
     ModelSettings,
+    ObjectiveSettings,
     PartitionSettings,
     PolicySettings,
     SelectorSettings,
@@ -31,6 +32,7 @@ from unstale.settings.values import (
     HttpAddress,
     Seconds,
     Section,
+    SettingsOfClients,
     Text,
     check_link,
     is_loopback,
@@ -195,6 +197,9 @@ class Settings(Section):
         ge=1,
         le=10**9,
     )
+    client_settings: SettingsOfClients = setting(
+        {}, "Settings for the training of clients, which the server sends to them: up to 32 names of numbers and texts."
+    )
     save_model: Text | None = setting(None, "File for the last version of the model (safetensors); null for none.")
     device: Text = setting("auto", "Device: auto, cpu, cuda, cuda:0, ... or mps.")
     threads: int = setting(
@@ -208,6 +213,7 @@ class Settings(Section):
     data: DataSettings = DataSettings()
     partition: PartitionSettings = PartitionSettings()
     training: TrainingSettings = TrainingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
     policy: PolicySettings = PolicySettings()
     compensator: CompensatorSettings = CompensatorSettings()
     trigger: TriggerSettings = TriggerSettings()

@@ -1,12 +1,12 @@
 """The data set, the model and the device of a run on one machine, and the training of its clients there."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from unstale import flat
 from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -15,41 +15,47 @@ from unstale.learner.device import choose
 from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
 from unstale.training.attack import Attack, attackers
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Data, Dataset
 from unstale.training.models import build, features
+from unstale.training.nests import Nest
+from unstale.training.objectives import Classification, Objective
+from unstale.training.objectives import create as create_objective
 from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
+from unstale.training.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
     """The data set of a run, its division among the clients, and one instance of the model."""
 
-    dataset: Dataset
+    data: Data
     client_data: ClientData
+    objective: Objective
     model: FlatModel  # at first in its initial state, which the seed determines
     device: torch.device
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data as labelled tensors. Raises UserError for other data."""
+        return self.data.labelled()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingContext(Workspace):
     """A workspace in which any client of the run can be trained."""
 
-    trainer: Trainer
+    workload: Workload
 
-    def received(self, frames: Iterable[memoryview], *, extra: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The vectors in the payload of a task, on this device: model [d], buffers [b] or None, extra [d] or None.
-
-        frames: float32; the caller has checked that their sizes add up.
-        """
-        d, b = self.model.dimension, self.model.buffers_b.numel()
-        payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), self.device)
-        return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
+    @property
+    def trainer(self) -> Trainer:
+        """The workload, for computations that need more than its interface. Raises UserError for another one."""
+        if isinstance(self.workload, Trainer):
+            return self.workload
+        raise UserError(f"the workload is {type(self.workload).__name__}, expected the built-in training of a data set")
 
 
-def make_workspace(
-    settings: Settings, *, code: Collection[str] | None = None, data: Dataset | None = None
-) -> Workspace:
+def make_workspace(settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None) -> Workspace:
     """Read the data set and build the model; PyTorch computes with `threads` threads from here on.
 
     Args:
@@ -64,45 +70,77 @@ def make_workspace(
     device = choose(settings.device)
     if data is None:
         data = read_dataset(settings.data, code=code)
-    chosen = settings.model
-    module = build(
+    objective = create_objective(settings.objective, code=code)
+    module = _model(settings, data, objective, code)
+    if settings.training.name == "moon":
+        if not isinstance(objective, Classification):
+            raise UserError(
+                f"objective.name is {settings.objective.name!r} with training.name 'moon', which contrasts features of "
+                "a classification; choose another training, such as fedprox"
+            )
+        features(module)  # raises for a model without features to contrast
+    return Workspace(
+        data=data,
+        client_data=ClientData.of(settings, data),
+        objective=objective,
+        model=FlatModel(module, device),
+        device=device,
+    )
+
+
+def _model(settings: Settings, data: Data, objective: Objective, code: Collection[str] | None) -> nn.Module:
+    """The model in its initial state. Raises UserError for one that does not fit the data and the objective."""
+    chosen, trial = settings.model, None
+    if not (isinstance(data, Dataset) and isinstance(objective, Classification)):
+        inputs, targets = data.first("train", 2)
+        trial = inputs, partial(_check_outputs, objective, chosen.name, targets)
+    return build(
         chosen.name,
         data.input_shape,
-        data.classes,
+        data.outputs,
         settings.seed,
         norm=chosen.norm,
         projection_head=chosen.projection_head,
         allow_factory=code is None or chosen.name in code,
+        trial=trial,
     )
-    if settings.training.name == "moon":
-        features(module)  # raises for a model without features to contrast
-    client_data = ClientData.of(settings, data)
-    return Workspace(dataset=data, client_data=client_data, model=FlatModel(module, device), device=device)
+
+
+def _check_outputs(objective: Objective, name: str, targets: Nest, outputs: Nest) -> None:
+    """Raise UserError where an objective has no loss of outputs for targets."""
+    loss = objective.loss(outputs, targets)
+    if loss.ndim or not loss.is_floating_point():
+        raise UserError(
+            f"the objective gives a loss of shape {list(loss.shape)} for the outputs of model {name!r}, expected a "
+            "number; take the mean over the batch"
+        )
 
 
 def training_context(
-    settings: Settings, *, code: Collection[str] | None = None, data: Dataset | None = None
+    settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None
 ) -> TrainingContext:
     """Make a workspace with a trainer; the arguments are those of `make_workspace`. Raises UserError."""
     workspace = make_workspace(settings, code=code, data=data)
     client_data = workspace.client_data
     train = client_data.train()
     trainer = Trainer(
-        workspace.dataset,
+        workspace.data,
         train,
         workspace.model,
         create_training(settings.training),
         settings.seed,
+        objective=workspace.objective,
         test_partitions=client_data.test(train),
         changes=client_data.changes(train),
         attack=attack_of(settings.attack, settings.clients, settings.seed),
     )
     return TrainingContext(
-        dataset=workspace.dataset,
+        data=workspace.data,
         client_data=client_data,
+        objective=workspace.objective,
         model=workspace.model,
         device=workspace.device,
-        trainer=trainer,
+        workload=trainer,
     )
 
 

@@ -26,7 +26,7 @@ from unstale.journal.rows import (
 from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, sqlite_errors
-from unstale.journal.tables import META
+from unstale.journal.tables import META, TOTALS
 
 WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
 WAL_BYTES_MAX = 64 * 1024**2  # a long read may let the log grow beyond this; it is truncated then
@@ -45,7 +45,6 @@ Record = TypeVar("Record")
 
 BOOT = "boot"  # id of the boot of the machine that last wrote to the database
 MARKS = "marks"  # of the files of the directory, before and after the last server started
-TOTALS = "totals"  # of the tables, as the last server left them, after its marks
 SYNCED = "synced"  # seq up to which all events were known to be durable
 
 
@@ -82,6 +81,8 @@ class Database:
             # Number of events at the end that are known to be lost.
             self.missing = self._missing_at_end(takes_loss=takes_loss or self.machine_restarted)
             if self._format != FORMAT and not read_only:
+                for damage in self._changed_totals():
+                    raise self._connection.damaged(damage)
                 formats.convert(self._connection, self._format)
                 self._format = FORMAT
             stack.pop_all()
@@ -308,12 +309,9 @@ class Database:
     def audit(self) -> Audit:
         """Verify the checksum of every row, and compare rows with one another."""
         audit = audits.audit(self._connection, self._codecs)
-        if audit.damages or self._format != FORMAT:
+        if audit.damages:
             return audit
-        marks, _, totals = (self.meta(TOTALS) or "").partition("\n")
-        if not totals or marks != self.meta(MARKS):
-            return audit
-        return replace(audit, damages=tuple(audits.differences(totals, self._totals())))
+        return replace(audit, damages=self._changed_totals())
 
     def check(self) -> None:
         """Raise DamagedError where `audit` finds damage."""
@@ -329,6 +327,13 @@ class Database:
         """Store the numbers of rows for the next `audit`. Valid until a server starts."""
         self.set_meta({TOTALS: f"{self.meta(MARKS)}\n{self._totals()}"})
 
+    def _changed_totals(self) -> tuple[str, ...]:
+        """Changes since the last server ended, as far as rows and checksums add up to other totals."""
+        marks, _, totals = (self.meta(TOTALS) or "").partition("\n")
+        if not totals or marks != self.meta(MARKS):
+            return ()
+        return tuple(audits.differences(totals, self._totals()))
+
     def _totals(self) -> str:
         return audits.totals(self._connection, [codec.table for codec in self._codecs])
 
@@ -337,7 +342,7 @@ class Database:
     @property
     def _codecs(self) -> list[Codec[Any]]:
         """Of all tables but `meta`."""
-        return [row_codec.updates(self._format) if codec is row_codec.UPDATES else codec for codec in row_codec.CODECS]
+        return [row_codec.in_format(codec, self._format) for codec in row_codec.CODECS]
 
     def _prepare(self, read_only: bool) -> int:
         """Create the tables in a new database, and check its pages; returns its format."""
@@ -396,10 +401,11 @@ class Database:
         assert updated == len(row.members), f"round {row.version} has members that are not pending"
 
     def _updates(self, condition: str, *values: int) -> Iterator[UpdateRow]:
-        return self._records(row_codec.updates(self._format), condition, *values)
+        return self._records(row_codec.UPDATES, condition, *values)
 
     def _records(self, codec: Codec[Record], condition: str, *values: int) -> Iterator[Record]:
         """Rows of a table as records. Raises DamagedError for a damaged row."""
+        codec = row_codec.in_format(codec, self._format)
         for row in self._connection.select(codec.table, condition, *values):
             try:
                 yield codec.decode(row)

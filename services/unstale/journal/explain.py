@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.config import build
+from unstale.config.metrics import main_metric
 from unstale.config.settings import ScenarioSettings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
@@ -18,6 +19,7 @@ from unstale.journal.replay import RecordedRun
 from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 from unstale.learner.bounds import NormBounds
+from unstale.metrics.named import in_order
 from unstale.settings.learning import SelectorSettings
 
 _SAME_S = 1e-6  # rounding error of times
@@ -41,6 +43,7 @@ class MemberExplained:
     # on the norm, by recorded norms and the first `server.norm_max`; None without one, and for the bound of the first
     # updates, which needs the initial model
     bound: float | None
+    metrics: Mapping[str, float]  # that the client reports of its training, by name
     compensation: Compensated | None  # replacement of the update before the step; None without a compensator
 
 
@@ -63,8 +66,7 @@ class RoundExplained:
     errors: tuple[MeasuredError, ...]  # of earlier estimates, measured by these updates
     members: tuple[MemberExplained, ...]
     rejected: Mapping[str, int]  # number of rejected updates since the round before was closed, by reason
-    accuracy: float | None  # of the version, None without an evaluation
-    loss: float | None
+    metrics: Mapping[str, float]  # of the version, the main one first; empty without an evaluation
 
 
 _OF_THE_ROW = (
@@ -91,8 +93,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         errors=() if row.compensation is None else row.compensation.errors,
         members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
-        accuracy=None if evaluation is None else evaluation.accuracy,
-        loss=None if evaluation is None else evaluation.loss,
+        metrics={} if evaluation is None else in_order(evaluation.metrics, main_metric(run.settings)),
     )
 
 
@@ -140,6 +141,7 @@ def _members(row: RoundRow, updates: Sequence[UpdateRow], bounds: Mapping[int, f
             into_round_s=update.at_s - (row.closed_s - row.wait_s),
             norm=None if update.norms is None else update.norms.update,
             bound=bounds.get(update.seq),
+            metrics=update.staged.metrics,
             compensation=None if row.compensation is None else row.compensation.updates[index],
         )
         for index, (update, member) in enumerate(zip(updates, row.members, strict=True))

@@ -1,9 +1,22 @@
 """Creates `run.db`, checks its format, and converts older formats to the newest."""
 
+from collections.abc import Iterator
+
 from unstale.errors import UserError
 from unstale.journal import row_codec
-from unstale.journal.schema import APPLICATION, FORMAT, OLDEST_FORMAT, SCHEMA, UPDATES, VIEWS
+from unstale.journal.schema import (
+    APPLICATION,
+    EVALUATIONS,
+    FORMAT,
+    OLDEST_FORMAT,
+    OWN_EVALUATIONS,
+    ROUNDS,
+    SCHEMA,
+    UPDATES,
+    VIEWS,
+)
 from unstale.journal.sqlite import Connection
+from unstale.journal.tables import TOTALS, Table, Values
 
 _BEGIN_CONVERSION = f"""
 BEGIN IMMEDIATE;
@@ -12,6 +25,12 @@ DROP VIEW clients;
 DROP INDEX updates_by_round;
 DROP INDEX updates_by_segment;
 ALTER TABLE updates RENAME TO old_updates;
+ALTER TABLE rounds RENAME TO old_rounds;
+ALTER TABLE evaluations RENAME TO old_evaluations;
+ALTER TABLE own_evaluations RENAME TO old_own_evaluations;
+{ROUNDS}
+{EVALUATIONS}
+{OWN_EVALUATIONS}
 {UPDATES}
 {VIEWS}
 """
@@ -55,10 +74,20 @@ def _create(connection: Connection) -> None:
 
 def convert(connection: Connection, old_format: int) -> None:
     """Convert a database to the newest format, in one transaction. Raises UserError; DamagedError for a wrong row."""
-    old_table = row_codec.updates(old_format).table
     with connection.transaction(sync=True, script=_BEGIN_CONVERSION):
-        rows = connection.rows(old_table.select.replace("FROM updates", "FROM old_updates"))
-        verified = connection.verified(old_table, rows)
+        verified = _old_rows(connection, row_codec.updates(old_format).table)
         connection.insert(row_codec.UPDATES.table, (row_codec.newest(values, old_format) for values in verified))
-        connection.execute("DROP TABLE old_updates")
+        for codec in (row_codec.ROUNDS, row_codec.EVALUATIONS, row_codec.OWN_EVALUATIONS):
+            old_codec = row_codec.in_format(codec, old_format)
+            records = map(old_codec.decode, _old_rows(connection, old_codec.table))
+            connection.insert(codec.table, map(codec.encode, records))
+        for name in ("updates", "rounds", "evaluations", "own_evaluations"):
+            connection.execute(f"DROP TABLE old_{name}")
+        connection.execute("DELETE FROM meta WHERE key = ?", (TOTALS,))  # of the old tables
         connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _old_rows(connection: Connection, table: Table) -> Iterator[Values]:
+    """The rows of a renamed table, with checksums verified."""
+    rows = connection.rows(table.select.replace(f"FROM {table.name}", f"FROM old_{table.name}"))
+    return connection.verified(table, rows)

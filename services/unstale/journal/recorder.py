@@ -23,7 +23,7 @@ from unstale.journal.rows import (
 from unstale.learner.learner import RoundResult
 from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation
 
 _OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.TaskExpired)
@@ -92,7 +92,7 @@ class Recorder:
         own = incoming.evaluation
         if accepted and own is not None:
             journal.batch.own_evaluations.append(
-                OwnEvaluationRow(seq, event.client_id, event.base_version, own.accuracy, own.loss, own.examples)
+                OwnEvaluationRow(seq, event.client_id, event.base_version, own.by_name, own.examples)
             )
         self._record_actions(journal, result, event.at_s)
         return result
@@ -139,7 +139,7 @@ class Recorder:
         )
         return self._record(journal, event)
 
-    def evaluated(self, version: int, at_s: float, evaluation: Evaluation, *, evaluate_s: float) -> None:
+    def evaluated(self, version: int, at_s: float, evaluation: Measured, *, evaluate_s: float) -> None:
         """Record the evaluation of a version."""
         if self._journal is not None:
             self._journal.batch.evaluations.append(evaluation_row(version, at_s, evaluation, evaluate_s))
@@ -177,11 +177,9 @@ class Recorder:
                 journal.settle()  # the learner may read rows from disk, and frees their memory
 
 
-def evaluation_row(version: int, at_s: float, evaluation: Evaluation, evaluate_s: float) -> EvaluationRow:
+def evaluation_row(version: int, at_s: float, evaluation: Measured, evaluate_s: float) -> EvaluationRow:
     """The record of an evaluation."""
-    return EvaluationRow(
-        version, at_s, evaluation.accuracy, evaluation.loss, tuple(evaluation.class_accuracy), evaluate_s
-    )
+    return EvaluationRow(version, at_s, evaluation.metrics, evaluation.class_accuracy, evaluate_s)
 
 
 def task_row(action: actions.SendTask, at_s: float) -> TaskRow:

@@ -20,7 +20,7 @@ from unstale.journal.rows import EventRow, RoundRow
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 log = logging.getLogger("unstale.journal")
 
@@ -46,7 +46,7 @@ class Recovery:
         coordinator: Coordinator,
         learner: Learner,
         staging: Staging,
-        evaluate: Callable[[Version], Evaluation],
+        evaluate: Callable[[Version], Measured],
     ) -> None:
         """evaluate: for evaluations that were lost in a crash."""
         self._journal = journal

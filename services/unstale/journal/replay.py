@@ -16,6 +16,7 @@ from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
+from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
@@ -27,6 +28,7 @@ from unstale.journal.segments import Segments
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
+from unstale.metrics.named import in_order
 from unstale.policies.registry import find
 
 MACHINE_KEYS = frozenset(
@@ -69,13 +71,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Accuracy in [0, 1] and loss (nats), recorded and of the other policy. Fields are keys of `replay --json`."""
+    """Metrics by name, the main one first, recorded and of the other policy. Fields are keys of `replay --json`."""
 
     version: int
-    accuracy: float
-    loss: float
-    other_accuracy: float
-    other_loss: float
+    metrics: Mapping[str, float]
+    other_metrics: Mapping[str, float]
 
 
 def is_policy_key(key: str) -> bool:
@@ -208,6 +208,7 @@ class Comparison:
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_apply(run.settings, other)
+        self.main_metric = main_metric(run.settings)
         self.needs_base_models = build.policy_in_small(other).needs_base_models
         self.replay = replay = Replay(run, settings, keep_versions=self.needs_base_models)  # with the run's own policy
         self._learner = _OtherLearner(replay, other)
@@ -230,10 +231,8 @@ class Comparison:
             other = self._evaluate(self._learner.sent)
             yield Point(
                 version=version,
-                accuracy=row.accuracy,
-                loss=row.loss,
-                other_accuracy=other.accuracy,
-                other_loss=other.loss,
+                metrics=in_order(row.metrics, self.main_metric),
+                other_metrics=in_order(other.metrics, self.main_metric),
             )
 
 

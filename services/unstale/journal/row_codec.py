@@ -6,7 +6,7 @@ integers and negative zero.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from operator import attrgetter
@@ -25,7 +25,7 @@ from unstale.journal.rows import (
     TaskRow,
     UpdateRow,
 )
-from unstale.journal.schema import ADDED_COLUMNS, FORMAT
+from unstale.journal.schema import ADDED_COLUMNS, FORMAT, METRICS_FORMAT
 from unstale.journal.tables import Table, Values, signed
 from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
@@ -97,7 +97,30 @@ def _decode_compensation(text: str | None) -> CompensationRow | None:
     )
 
 
+def _encode_metrics(metrics: Mapping[str, float]) -> str:
+    """JSON, which SQLite reads too: null for what is not a number, 9e999 for infinity."""
+    return f"{{{','.join(f'{_JSON.encode(name)}:{_number(value)}' for name, value in metrics.items())}}}"
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "null"
+    return repr(float(value)).replace("inf", "9e999")
+
+
+def _decode_metrics(text: str | None) -> Mapping[str, float]:
+    if text is None:
+        return {}
+    return {name: math.nan if value is None else float(value) for name, value in json.loads(text).items()}
+
+
+def _encode_any_metrics(metrics: Mapping[str, float]) -> str | None:
+    return _encode_metrics(metrics) if metrics else None
+
+
 _PLAIN = _Kind(_same, _same)
+_METRICS = _Kind(_encode_metrics, _decode_metrics)
+_ANY_METRICS = _Kind(_encode_any_metrics, _decode_metrics)
 _REAL = _Kind(_real, _same)
 _ANY = _Kind(_any, _float)
 
@@ -115,6 +138,8 @@ def _codec(name: str, record: Callable[..., Record], columns: Sequence[str], **k
     return Codec(Table(name, columns), encode, decode)
 
 
+_CLASS_ACCURACY = _Kind(json.dumps, lambda text: tuple(json.loads(text)))
+
 EVENTS = _codec("events", EventRow, EventRow._fields, at_s=_REAL, fields=_Kind(_JSON.encode, json.loads))
 TASKS = _codec("tasks", TaskRow, TaskRow._fields, at_s=_REAL)
 ROUNDS = _codec(
@@ -125,18 +150,18 @@ ROUNDS = _codec(
     rate_factor=_ANY,
     overflowed=_Kind(int, bool),
     compensation=_Kind(_encode_compensation, _decode_compensation),
+    metrics=_ANY_METRICS,
 )
 EVALUATIONS = _codec(
     "evaluations",
     EvaluationRow,
     EvaluationRow._fields,
     at_s=_REAL,
-    accuracy=_ANY,
-    loss=_ANY,
-    class_accuracy=_Kind(json.dumps, lambda text: tuple(json.loads(text))),
+    metrics=_METRICS,
+    class_accuracy=_CLASS_ACCURACY,
     evaluate_s=_REAL,
 )
-OWN_EVALUATIONS = _codec("own_evaluations", OwnEvaluationRow, OwnEvaluationRow._fields, accuracy=_REAL, loss=_ANY)
+OWN_EVALUATIONS = _codec("own_evaluations", OwnEvaluationRow, OwnEvaluationRow._fields, metrics=_METRICS)
 CHECKPOINTS = _codec("checkpoints", CheckpointRow, CheckpointRow._fields, at_s=_REAL)
 
 
@@ -171,11 +196,11 @@ class State(NamedTuple):
 
 
 _KEYS, _STATE = State._fields[:2], State._fields[2:]
-_STAGED = [field.name for field in fields(StagedUpdate)]
+_STAGED = [field.name for field in fields(StagedUpdate) if field.name != "metrics"]
 _FLOATS = {field.name for field in fields(StagedUpdate) if field.type is not int}
 _NORMS = ("norm", "norm_buffers", "norm_extra")
 _FACTS = (
-    *("seq", "at_s", *_STAGED[:3], "outcome", "reason", *_STAGED[3:], *_NORMS),
+    *("seq", "at_s", *_STAGED[:3], "outcome", "reason", *_STAGED[3:], *_NORMS, "metrics"),
     *("handle", "offset", "size_bytes", "checksum"),
 )
 _STAGED_END = 7 + len(_STAGED[3:])
@@ -192,18 +217,19 @@ def _encode_update(row: UpdateRow) -> Values:
         location = (offset, size_bytes, signed(checksum), segment)
     in_no_round = (None, None, None, None)
     facts = (row.seq, _real(row.at_s), *staged[:3], row.outcome, row.reason, *staged[3:], *norms)
-    return (*facts, row.handle, *location, *in_no_round)
+    metrics = _encode_any_metrics(row.staged.metrics)
+    return (*facts, metrics, row.handle, *location, *in_no_round)
 
 
 def _decode_update(values: Values) -> UpdateRow:
     """Without a place where the segment is deleted."""
     staged = dict(zip(_STAGED, (*values[2:5], *values[7:_STAGED_END]), strict=True))
     seq, at_s, outcome, reason = *values[:2], *values[5:7]
-    norm, norm_buffers, norm_extra, handle, offset, size_bytes, checksum, segment, *_ = values[_STAGED_END:]
+    norm, norm_buffers, norm_extra, metrics, handle, offset, size_bytes, checksum, segment, *_ = values[_STAGED_END:]
     return UpdateRow(
         seq,
         at_s,
-        StagedUpdate(**staged),
+        StagedUpdate(**staged, metrics=_decode_metrics(metrics)),
         outcome,
         reason,
         None if norm is None else Norms(norm, norm_buffers, norm_extra),
@@ -249,3 +275,49 @@ UPDATES, STATES = updates(FORMAT), states(FORMAT)
 
 CODECS: tuple[Codec[Any], ...] = (EVENTS, TASKS, UPDATES, ROUNDS, EVALUATIONS, OWN_EVALUATIONS, CHECKPOINTS)
 """Of all tables but `meta`; the tables have the names of the fields of `Batch`."""
+
+
+# --- former formats ---
+
+
+def _former_evaluation(version: int, at_s: float, accuracy: float, loss: float, *others: Any) -> EvaluationRow:
+    return EvaluationRow(version, at_s, {"accuracy": accuracy, "loss": loss}, *others)
+
+
+def _former_own_evaluation(*values: Any) -> OwnEvaluationRow:
+    seq, client_id, version, accuracy, loss, examples = values
+    return OwnEvaluationRow(seq, client_id, version, {"accuracy": accuracy, "loss": loss}, examples)
+
+
+_BEFORE_METRICS: dict[Codec[Any], Codec[Any]] = {
+    ROUNDS: _codec(
+        "rounds",
+        RoundRow,
+        RoundRow._fields[:-2],
+        rate_factor=_ANY,
+        overflowed=_Kind(int, bool),
+        compensation=_Kind(_encode_compensation, _decode_compensation),
+    ),
+    EVALUATIONS: _codec(
+        "evaluations",
+        _former_evaluation,
+        ("version", "at_s", "accuracy", "loss", "class_accuracy", "evaluate_s"),
+        accuracy=_ANY,
+        loss=_ANY,
+        class_accuracy=_CLASS_ACCURACY,
+    ),
+    OWN_EVALUATIONS: _codec(
+        "own_evaluations",
+        _former_own_evaluation,
+        ("seq", "client_id", "version", "accuracy", "loss", "examples"),
+        loss=_ANY,
+    ),
+}
+
+
+@cache
+def in_format(codec: Codec[Record], version: int) -> Codec[Record]:
+    """The codec of a table in a format of the database, only for reading unless it is the newest."""
+    if codec is UPDATES:
+        return updates(version)  # type: ignore[return-value]
+    return codec if version >= METRICS_FORMAT else _BEFORE_METRICS.get(codec, codec)

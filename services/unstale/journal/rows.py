@@ -5,11 +5,14 @@ A frozen dataclass takes several times as long to create. `at_s`: seconds on the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
+
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 class Location(NamedTuple):
@@ -84,28 +87,27 @@ class RoundRow(NamedTuple):
     overflowed: bool  # the step exceeded float32 and was not applied
     digest: str  # SHA-256 of the version, hex
     compensation: CompensationRow | None = None  # None without a compensator
+    metrics: Mapping[str, float] = NO_METRICS  # that policy and compensator report of themselves, by name
     members: tuple[MemberRow, ...] = ()  # in order of arrival
 
 
 class EvaluationRow(NamedTuple):
-    """Evaluation of a version. accuracy: in [0, 1]. loss: nats. class_accuracy: None for a class without examples."""
+    """Evaluation of a version. class_accuracy: None for a class without examples."""
 
     version: int
     at_s: float
-    accuracy: float
-    loss: float
+    metrics: Mapping[str, float]  # by name
     class_accuracy: tuple[float | None, ...]
     evaluate_s: float
 
 
 class OwnEvaluationRow(NamedTuple):
-    """Evaluation by a client on its own test examples. seq: of the accepted update it came with. loss: nats."""
+    """Evaluation by a client on its own test examples. seq: of the accepted update it came with."""
 
     seq: int
     client_id: int
     version: int
-    accuracy: float
-    loss: float
+    metrics: Mapping[str, float]  # by name
     examples: int
 
 

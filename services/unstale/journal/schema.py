@@ -1,11 +1,13 @@
 """Tables and views of `run.db`, for `sqlite3` too. docs/run-directory.md describes them."""
 
-FORMAT = 4
+FORMAT = 5
 OLDEST_FORMAT = 3
-ADDED_COLUMNS = {4: ("norm", "norm_buffers", "norm_extra", "state_checksum")}
+ADDED_COLUMNS = {4: ("norm", "norm_buffers", "norm_extra", "state_checksum"), 5: ("metrics",)}
 """Columns of updates by the format that added them. A database of a former format is read without them, and a server
 converts it: they are null for its updates.
 """
+METRICS_FORMAT = 5
+"""The format that added metrics by name to rounds and evaluations; before, evaluations had two columns of their own."""
 
 APPLICATION = 0x756E7374  # "unst", identifies our databases
 
@@ -25,6 +27,7 @@ CREATE TABLE updates (
   norm ANY,  -- Euclidean norms of the vectors of the update; null where it has none
   norm_buffers ANY,
   norm_extra ANY,
+  metrics TEXT,  -- JSON, of the training, by name; null for none
   handle INTEGER UNIQUE,
   offset INTEGER,  -- in the segment, bytes
   size_bytes INTEGER,
@@ -41,6 +44,49 @@ CREATE TABLE updates (
 ) STRICT;
 CREATE INDEX updates_by_round ON updates (round) WHERE handle IS NOT NULL;
 CREATE INDEX updates_by_segment ON updates (segment) WHERE segment IS NOT NULL;
+"""
+
+ROUNDS = """
+CREATE TABLE rounds (
+  version INTEGER PRIMARY KEY,
+  closed_s REAL NOT NULL,
+  applied_s REAL NOT NULL,
+  wait_s REAL NOT NULL,
+  compensate_s REAL NOT NULL,
+  aggregate_s REAL NOT NULL,
+  learning_rate REAL NOT NULL,
+  rate_factor ANY,
+  overflowed INTEGER NOT NULL,
+  digest TEXT NOT NULL,
+  compensation TEXT,  -- JSON; null without a compensator
+  metrics TEXT,  -- JSON, of policy and compensator, by name; null for none
+  row_checksum INTEGER NOT NULL
+) STRICT;
+"""
+
+_ACCURACY_AND_LOSS = """
+  accuracy ANY AS (CASE WHEN json_valid(metrics) THEN json_extract(metrics, '$.accuracy') END),
+  loss ANY AS (CASE WHEN json_valid(metrics) THEN json_extract(metrics, '$.loss') END)
+"""  # for queries
+
+EVALUATIONS = f"""
+CREATE TABLE evaluations (
+  version INTEGER PRIMARY KEY,
+  at_s REAL NOT NULL,
+  metrics TEXT NOT NULL,  -- JSON, by name; null for what is not a number
+  class_accuracy TEXT NOT NULL,  -- JSON, by class
+  evaluate_s REAL NOT NULL,
+  row_checksum INTEGER NOT NULL,{_ACCURACY_AND_LOSS}) STRICT;
+"""
+
+OWN_EVALUATIONS = f"""
+CREATE TABLE own_evaluations (
+  seq INTEGER PRIMARY KEY,  -- of the update that it came with
+  client_id INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  metrics TEXT NOT NULL,  -- JSON, by name
+  examples INTEGER NOT NULL,
+  row_checksum INTEGER NOT NULL,{_ACCURACY_AND_LOSS}) STRICT;
 """
 
 VIEWS = """
@@ -88,41 +134,9 @@ CREATE TABLE tasks (
   row_checksum INTEGER NOT NULL
 ) STRICT;
 
-CREATE TABLE rounds (
-  version INTEGER PRIMARY KEY,
-  closed_s REAL NOT NULL,
-  applied_s REAL NOT NULL,
-  wait_s REAL NOT NULL,
-  compensate_s REAL NOT NULL,
-  aggregate_s REAL NOT NULL,
-  learning_rate REAL NOT NULL,
-  rate_factor ANY,
-  overflowed INTEGER NOT NULL,
-  digest TEXT NOT NULL,
-  compensation TEXT,  -- JSON; null without a compensator
-  row_checksum INTEGER NOT NULL
-) STRICT;
-
-CREATE TABLE evaluations (
-  version INTEGER PRIMARY KEY,
-  at_s REAL NOT NULL,
-  accuracy ANY,
-  loss ANY,  -- null for what is not a number
-  class_accuracy TEXT NOT NULL,  -- JSON, by class
-  evaluate_s REAL NOT NULL,
-  row_checksum INTEGER NOT NULL
-) STRICT;
-
-CREATE TABLE own_evaluations (
-  seq INTEGER PRIMARY KEY,  -- of the update that it came with
-  client_id INTEGER NOT NULL,
-  version INTEGER NOT NULL,
-  accuracy REAL NOT NULL,
-  loss ANY NOT NULL,
-  examples INTEGER NOT NULL,
-  row_checksum INTEGER NOT NULL
-) STRICT;
-
+{ROUNDS}
+{EVALUATIONS}
+{OWN_EVALUATIONS}
 CREATE TABLE checkpoints (
   version INTEGER PRIMARY KEY,
   seq INTEGER NOT NULL,

@@ -105,3 +105,4 @@ def signed(checksum: int) -> int:
 
 
 META = Table("meta", ("key", "value"))
+TOTALS = "totals"  # key of the other tables' totals, as the last server left them, after its marks

@@ -8,8 +8,8 @@ comes behind (PROTOCOL.md 9).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -35,6 +35,7 @@ class StagedUpdate:
     batch_examples: int  # m_i, behind the update, >= 1
     loss: float  # mean training loss, nats
     local_rate: float  # eta_l that the client used, > 0
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the training, by name
 
     def in_round(self, staleness: int) -> "RoundUpdate":
         """The same, with what only the coordinator knows."""

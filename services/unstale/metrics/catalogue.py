@@ -2,7 +2,7 @@
 documents and tests are held against it.
 
 Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
-client id, task id or version is one.
+client id, task id or version is one; the names of metrics that users report are bounded in number.
 """
 
 from dataclasses import dataclass
@@ -154,6 +154,14 @@ CLIENT_TEST_ACCURACY = CATALOGUE.gauge(
     "and best tenth of the clients.",
     "statistic",
 )
+METRIC = CATALOGUE.gauge(
+    "unstale_metric",
+    "Metrics by name and split: central (test set of the server), clients (mean over the clients' last own "
+    "evaluations), training (mean over the updates of the last round), means weighted by examples. Accuracy and loss "
+    "on the test set and accuracy on the clients' have metrics of their own.",
+    "name",
+    "split",
+)
 CLIENTS = CATALOGUE.gauge(
     "unstale_clients",
     "Clients by state: absent (never joined), waiting (no task), working, contributed (its update waits for the "
@@ -214,8 +222,8 @@ CLIENT_WELCOMES = CLIENT_CATALOGUE.counter(
 )
 CLIENT_TASKS = CLIENT_CATALOGUE.counter(
     "unstale_client_tasks_total",
-    "Tasks by outcome: trained, failed (without a valid update), superseded (a newer task or another run arrived "
-    "during the training).",
+    "Tasks by outcome: trained, declined (the client skips the round), failed (without a valid update), superseded (a "
+    "newer task or another run arrived during the training).",
     "outcome",
 )
 CLIENT_TRAINING = CLIENT_CATALOGUE.histogram(

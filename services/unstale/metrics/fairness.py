@@ -1,16 +1,21 @@
-"""How evenly a model serves the clients: its accuracy on each client's own test examples. Pure.
+"""How well a model serves the clients: its metrics on each client's own test examples. Pure.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, nan
 from statistics import fmean, pstdev, stdev
 
+from unstale.metrics.spread import Report
+
+ACCURACY = "accuracy"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """Over the clients that have answered. Accuracies are shares in [0, 1]; a std of one client is nan."""
+    """Accuracy over the clients that have answered. Accuracies are shares in [0, 1]; a std of one client is nan."""
 
     clients: int
     oldest_version: int  # of the models that they measured, each client one
@@ -32,7 +37,7 @@ class OwnEvaluations:
 
     def __init__(self, every: int | None) -> None:
         self._every = every
-        self._answers: dict[int, tuple[int, float]] = {}
+        self._answers: dict[int, tuple[int, Report]] = {}
 
     def is_wanted(self, client_id: int, version: int) -> bool:
         """Whether a task of this version asks: its client has not answered since the last multiple of `every`."""
@@ -41,18 +46,24 @@ class OwnEvaluations:
         answer = self._answers.get(client_id)
         return answer is None or answer[0] // self._every < version // self._every
 
-    def answered(self, client_id: int, version: int, accuracy: float) -> None:
+    def answered(self, client_id: int, version: int, metrics: Mapping[str, float], examples: int = 1) -> None:
         """A client measured a version. What was not asked for is passed over."""
         if self.is_wanted(client_id, version):
-            self._answers[client_id] = version, accuracy
+            self._answers[client_id] = version, Report(client_id, examples, metrics)
+
+    @property
+    def reports(self) -> list[Report]:
+        """The last answer of each client."""
+        return [report for _, report in self._answers.values()]
 
     @property
     def fairness(self) -> Fairness | None:
-        """Over the last answer of each client; None while there is none."""
-        if not self._answers:
+        """Over the last answer of each client; None while there is none with an accuracy."""
+        answers = [(version, report) for version, report in self._answers.values() if ACCURACY in report.metrics]
+        if not answers:
             return None
-        accuracies = sorted(accuracy for _, accuracy in self._answers.values())
-        versions = [version for version, _ in self._answers.values()]
+        accuracies = sorted(report.metrics[ACCURACY] for _, report in answers)
+        versions = [version for version, _ in answers]
         tenth = ceil(len(accuracies) / 10)
         worst, best = accuracies[:tenth], accuracies[-tenth:]
         return Fairness(

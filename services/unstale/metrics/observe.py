@@ -36,7 +36,7 @@ handshake_refused = _count_by_label(catalogue.HANDSHAKES_REFUSED)  # reason
 connection_cut = _count_by_label(catalogue.CONNECTIONS_CUT)  # reason
 update_sent = partial(Observation, catalogue.CLIENT_UPDATES_SENT, 1)
 welcomed = partial(Observation, catalogue.CLIENT_WELCOMES, 1)
-task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `failed` or `superseded`
+task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `declined`, `failed` or `superseded`
 
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
@@ -45,7 +45,7 @@ def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterabl
         Observation(catalogue.RUN_INFO, 1, labels),
         Observation(catalogue.RUN_ROUNDS, rounds),
         Observation(catalogue.MODEL_VERSION, version),
-        *measured(nan, nan, ()),  # until something is; 0 would be a result
+        *measured({"accuracy": nan, "loss": nan}, ()),  # until something is; 0 would be a result
     )
 
 
@@ -130,21 +130,28 @@ def phase(name: str, seconds: float) -> Observation:
     return Observation(catalogue.ROUND_PHASE_DURATION, seconds, (name,))
 
 
-def evaluated(
-    accuracy: float, loss: float, class_accuracy: Sequence[float | None], *, evaluate_s: float
-) -> Iterable[Observation]:
-    """A version was measured. class_accuracy: by class; None where the test set has none of it."""
-    yield phase("evaluate", evaluate_s)
-    yield from measured(accuracy, loss, class_accuracy)
+def measured(metrics: Mapping[str, float], class_accuracy: Sequence[float | None]) -> Iterable[Observation]:
+    """The newest evaluation, of this process or of one before it: the metrics that have names of their own.
 
-
-def measured(accuracy: float, loss: float, class_accuracy: Sequence[float | None]) -> Iterable[Observation]:
-    """What the newest evaluation says, of this process or of one before it."""
-    yield Observation(catalogue.TEST_ACCURACY, accuracy)
-    yield Observation(catalogue.TEST_LOSS, loss)
+    class_accuracy: by class; None where the test set has none of it.
+    """
+    for name, metric in _OF_THE_TEST_SET.items():
+        if name in metrics:
+            yield Observation(metric, metrics[name])
     for label, share in enumerate(class_accuracy):
         if share is not None:
             yield Observation(catalogue.TEST_CLASS_ACCURACY, share, (str(label),))
+
+
+def named(split: str, metrics: Mapping[str, float]) -> Iterable[Observation]:
+    """Metrics by name. split: central, clients or training. Those with names of their own are left out."""
+    for name, value in metrics.items():
+        if (split, name) not in _ELSEWHERE:
+            yield Observation(catalogue.METRIC, value, (name, split))
+
+
+_OF_THE_TEST_SET = {"accuracy": catalogue.TEST_ACCURACY, "loss": catalogue.TEST_LOSS}
+_ELSEWHERE = {("central", "accuracy"), ("central", "loss"), ("clients", "accuracy")}
 
 
 def own_evaluations(fairness: Fairness) -> Iterable[Observation]:

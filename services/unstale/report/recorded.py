@@ -20,7 +20,7 @@ from unstale.journal.rundir import LOCK
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import Fairness, OwnEvaluations
 
-_STAGED = tuple(field.name for field in fields(StagedUpdate))
+_STAGED = tuple(field.name for field in fields(StagedUpdate) if field.name != "metrics")
 
 
 class State(StrEnum):
@@ -103,7 +103,10 @@ def read(path: Path, name: str) -> Run:
             ),
             evaluations=_frame(
                 "version elapsed_s accuracy_ratio loss_nats evaluate_s",
-                ((row.version, row.at_s - started_s, row.accuracy, row.loss, row.evaluate_s) for row in evaluations),
+                (
+                    (row.version, row.at_s - started_s, *_accuracy_and_loss(row.metrics), row.evaluate_s)
+                    for row in evaluations
+                ),
             ),
             class_accuracy=pd.DataFrame(
                 [row.class_accuracy for row in evaluations],
@@ -217,12 +220,16 @@ def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
     }
 
 
+def _accuracy_and_loss(metrics: Mapping[str, float]) -> tuple[float, float]:
+    return metrics.get("accuracy", nan), metrics.get("loss", nan)
+
+
 def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFrame, Fairness | None]:
     """Return the measurements that the server asked for, and the fairness over clients."""
     answers = OwnEvaluations(every)
     rows = []
     for row in database.own_evaluations():
         if answers.is_wanted(row.client_id, row.version):
-            answers.answered(row.client_id, row.version, row.accuracy)
-            rows.append((row.client_id, row.version, row.accuracy, row.loss, row.examples))
+            answers.answered(row.client_id, row.version, row.metrics, row.examples)
+            rows.append((row.client_id, row.version, *_accuracy_and_loss(row.metrics), row.examples))
     return _frame("client_id version accuracy_ratio loss_nats num_examples", rows), answers.fairness

@@ -9,7 +9,7 @@ from torch import Tensor
 from unstale.journal.disk import NoRoomError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Evaluated:
     """A version was evaluated."""
 
     version: int
-    evaluation: Evaluation
+    evaluation: Measured
     evaluate_s: float
 
 

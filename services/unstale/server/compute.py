@@ -17,7 +17,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.net.clock import now_s
 from unstale.server import commands
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
 
@@ -30,7 +30,7 @@ class Compute:
     """Owns the learner from `start` to `close`."""
 
     learner: Learner
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     post: Callable[[commands.ComputeResult], None]  # takes results, from the compute thread
     save: Save | None = None  # writes a checkpoint; None where the run is not stored, and then versions need no digest
     keep: Callable[[int, Made], None] | None = None  # stores results of the compensator for a version, for replay

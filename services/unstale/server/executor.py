@@ -233,6 +233,7 @@ class ActionExecutor:
         self._wait_s = self.clock() - self._coordinator.round_started_s
         taken = self.staging.take([contribution.handle for contribution in action.contributions])
         updates = translate.to_round(action.contributions, taken.updates)
+        self.stats.round_closed(updates)
         self.submit(commands.ApplyCommand(round=taken, updates=updates))
 
     def _evaluate(self, action: actions.Evaluate) -> None:

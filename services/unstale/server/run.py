@@ -1,7 +1,6 @@
 """The parts of a run, new or as its last server left them."""
 
 import logging
-from array import array
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import torch
 
 from unstale.config import build
 from unstale.config.compensation import compensator
-from unstale.config.data import ClientData
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -35,7 +33,7 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 from unstale.workers.inversion_executor import connect
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
@@ -51,7 +49,7 @@ class Run:
     coordinator: Coordinator
     learner: Learner
     staging: Staging
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     journal: Journal | None
     recovered: Recovered | None
     clock: RunClock
@@ -104,10 +102,13 @@ def prepare(settings: Settings) -> Run:
     save_model = build.saver(settings.save_model, settings.model.name, model)
     model.release()
     admits = admission.configured(
-        settings, learner, _examples_of(settings, workspace.client_data), late=coordinator_settings.stale_rounds_max
+        settings,
+        learner,
+        build.examples_of(settings, workspace.client_data),
+        late=coordinator_settings.stale_rounds_max,
     )
     evaluate = build.evaluation(workspace)
-    labels = workspace.dataset.labels_digest
+    labels = workspace.data.labels_digest
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
     with ExitStack() as stack:
         journal = open_journal(settings)
@@ -141,13 +142,6 @@ def prepare(settings: Settings) -> Run:
         dimension=model.dimension,
         save_model=save_model,
     )
-
-
-def _examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
-    """How many training examples each client holds."""
-    if settings.server.num_examples_max != "partition":
-        return lambda _: 0  # nobody asks
-    return array("q", map(len, client_data.train())).__getitem__
 
 
 def _resume_admission(admits: Admission, recovered: Recovered, journal: Journal, version: int) -> None:

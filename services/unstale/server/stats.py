@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -13,26 +13,33 @@ from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
 from unstale.learner.row_checks import Norms
+from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
+from unstale.metrics.spread import Report, Spread, means, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
+from unstale.training.measured import MainMetric
 from unstale_proto.errors import Reason
 
 log = logging.getLogger("unstale.server")
+
+METRIC_SERIES_MAX = 128  # exported metrics by name and split: a correct run has at most 32 names in each of four splits
 
 
 class RunStats:
     """Counts of a run, on a server and in a simulation. Protocol thread only."""
 
     def __init__(
-        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None
+        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None, main: MainMetric
     ) -> None:
         self.own_evaluations = OwnEvaluations(evaluate_clients_every)
-        self.tally = Tally(rounds)
+        self.main = main
+        self.tally = Tally(rounds, main)
+        self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
         self._clients_at: dict[int, dict[str, int]] = {}  # at the start of each unfinished evaluation, by version
 
@@ -46,9 +53,24 @@ class RunStats:
         """Count the verdict on an update."""
         if verdict.outcome is actions.Outcome.ACCEPTED:
             self.tally.accepted()
-            if incoming.evaluation is not None:
-                base_version, accuracy = incoming.event.base_version, incoming.evaluation.accuracy
-                self.own_evaluations.answered(verdict.client_id, base_version, accuracy)
+            own = incoming.evaluation
+            if own is not None:
+                version = incoming.event.base_version
+                self.own_evaluations.answered(verdict.client_id, version, own.by_name, own.examples)
+
+    def round_closed(self, updates: Sequence[StagedUpdate]) -> None:
+        """Note the updates of a round that is being applied."""
+        self._round = updates
+
+    @property
+    def client_metrics(self) -> dict[str, Spread]:
+        """Metrics of the clients' last evaluations on their own test examples."""
+        return spreads(self.own_evaluations.reports, self.main)
+
+    @property
+    def training_metrics(self) -> dict[str, Spread]:
+        """Metrics of the training of the last round's updates."""
+        return spreads(training_reports(self._round), self.main)
 
     def applied(self, applied: Applied, wait_s: float) -> None:  # noqa: ARG002
         """Count an applied round. wait_s: duration of the open round."""
@@ -66,13 +88,38 @@ class RunStats:
         """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
         clients = self._clients_at.pop(version)
-        self._on_progress(self.tally.evaluated(version, evaluation.accuracy, evaluation.loss, clients, at_s))
+        self._on_progress(
+            self.tally.evaluated(
+                version,
+                evaluation.metrics,
+                clients,
+                at_s,
+                client_metrics=self.client_metrics,
+                training_metrics=self.training_metrics,
+            )
+        )
 
     def ended(
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
-        return self.tally.ended(finish.reason, version, updates, digest, at_s, self.own_evaluations.fairness)
+        return self.tally.ended(
+            finish.reason,
+            version,
+            updates,
+            digest,
+            at_s,
+            self.own_evaluations.fairness,
+            client_metrics=self.client_metrics,
+            training_metrics=self.training_metrics,
+        )
+
+
+def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
+    """The metrics of the training of updates, of which the loss is one."""
+    return [
+        Report(update.client_id, update.num_examples, {**update.metrics, "loss": update.loss}) for update in updates
+    ]
 
 
 class ServerStats(RunStats):
@@ -85,15 +132,18 @@ class ServerStats(RunStats):
         record: Callable[[Iterable[Observation]], None],
         on_progress: Callable[[Progress], None],
         evaluate_clients_every: int | None,
+        main: MainMetric,
         status: Status | None = None,
     ) -> None:
-        super().__init__(rounds, on_progress, evaluate_clients_every)
+        super().__init__(rounds, on_progress, evaluate_clients_every, main)
         self._record = record
         self._status = status or Status(clock=float)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
         self._observed: list[Observation] = []  # of updates and models, until `flush`
         self._norms: list[Norms] = []  # of updates, until `flush`
         self._bounds: Norms | None = None  # at the last of these updates
+        self._series: set[tuple[str, ...]] = set()  # names and splits of metrics that are exported
+        self._warned = False  # that there are too many of these
 
     def restore(self, database: Database) -> None:
         """Count the rounds and evaluations of earlier servers of this run."""
@@ -113,13 +163,17 @@ class ServerStats(RunStats):
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
-            version, accuracy, loss, at_s = measured.version, measured.accuracy, measured.loss, measured.at_s
-            self.tally.evaluated(version, accuracy, loss, {}, at_s)
+            version, at_s = measured.version, measured.at_s
+            accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
+            self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
-            self._record(observe.measured(accuracy, loss, measured.class_accuracy))
+            self._record(observe.measured(measured.metrics, measured.class_accuracy))
+            self._record_named("central", measured.metrics)
         for own in database.own_evaluations():
-            self.own_evaluations.answered(own.client_id, own.version, own.accuracy)
-        self._record_fairness()
+            self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
+        self.round_closed([update.staged for update in database.updates_of(database.last_version())])
+        self._record_own_evaluations()
+        self._record_named("training", means(self.training_metrics))
 
     def refused(self, reason: Reason) -> None:
         """Count a message that was answered with an error or dropped."""
@@ -151,7 +205,7 @@ class ServerStats(RunStats):
         if verdict.outcome is actions.Outcome.REJECTED:
             self._status.rejected(verdict.reason or "")
         elif verdict.outcome is actions.Outcome.ACCEPTED and incoming.evaluation is not None:
-            self._record_fairness()
+            self._record_own_evaluations()
         self._observed += observe.verdict(verdict.outcome, verdict.reason, incoming.payload_bytes)
 
     @override
@@ -182,14 +236,17 @@ class ServerStats(RunStats):
                 overflowed=result.overflowed,
             )
         )
+        self._record_named("training", means(self.training_metrics))
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        self._record(observe.evaluated(result.accuracy, result.loss, result.class_accuracy, evaluate_s=evaluate_s))
-        self._status.evaluated(evaluated.version, result.accuracy, result.loss, evaluate_s=evaluate_s, at_s=at_s)
+        accuracy, loss = result.metrics["accuracy"], result.metrics["loss"]
+        self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
+        self._record_named("central", result.metrics)
+        self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
@@ -216,7 +273,26 @@ class ServerStats(RunStats):
         iterations = sum(update.iterations or 0 for update in result.updates)
         self._record(observe.compensated(methods, iterations, result.fallbacks, errors))
 
-    def _record_fairness(self) -> None:
+    def _record_own_evaluations(self) -> None:
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))
+        self._record_named("clients", means(self.client_metrics))
+
+    def _record_named(self, split: str, metrics: Mapping[str, float]) -> None:
+        """Record metrics by name: clients choose the names, so their number is bounded."""
+        observed = [one for one in observe.named(split, metrics) if self._is_known(one.labels)]
+        if observed:
+            self._record(observed)
+
+    def _is_known(self, labels: tuple[str, ...]) -> bool:
+        if labels in self._series:
+            return True
+        if len(self._series) < METRIC_SERIES_MAX:
+            self._series.add(labels)
+            return True
+        if not self._warned:
+            why = "more than %d metrics by name: /metrics shows no further ones, such as %r"
+            log.warning(why, METRIC_SERIES_MAX, labels[0])
+            self._warned = True
+        return False

@@ -10,6 +10,7 @@ from torch import Tensor
 from unstale import flat
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.settings.learning import ObjectiveSettings
 from unstale.settings.values import Section
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
@@ -17,6 +18,7 @@ from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
     DataPlan,
     ModelPlan,
+    ObjectivePlan,
     PartitionPlan,
     PartPlan,
     TensorSpec,
@@ -65,9 +67,11 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
         data_plan=DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
+        objective=_objective(settings.objective),
         buffers=buffers or None,
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
+        settings=settings.client_settings or None,
     )
     try:
         codec.encode(made)
@@ -78,6 +82,13 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
 
 def _specs(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32") for name, tensor in tensors)
+
+
+def _objective(chosen: ObjectiveSettings) -> ObjectivePlan | None:
+    """None for the default, which a client that knows no objectives has."""
+    if chosen == ObjectiveSettings():
+        return None
+    return ObjectivePlan(name=chosen.name, **chosen.settings)
 
 
 def _plan(plan: type[P], section: Section, part: BaseModel) -> P:

@@ -129,6 +129,17 @@ class PartitionSettings(Section):
     )
 
 
+class ObjectiveSettings(Section):
+    name: Name = setting(
+        "classification",
+        "Loss of the training and metrics of evaluations: classification, binary, regression, segmentation, "
+        "language-model or package.module:name.",
+    )
+    settings: dict[str, Any] = setting(
+        {}, "Settings of the objective, such as ignore_index for segmentation and language-model."
+    )
+
+
 class ScheduleSettings(Section):
     name: Literal["constant", "inverse", "step", "exponential", "cosine"] = setting(
         "constant", "Schedule of training.learning_rate over rounds."

@@ -1,7 +1,9 @@
 """Building blocks of the configuration: limits, types, addresses, fields and sections."""
 
+import re
 from collections.abc import Sequence
 from ipaddress import ip_address
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -15,6 +17,10 @@ SEED_MAX = 2**63 - 1  # the wire contract's limit
 THREADS_MAX = 1024  # above the cores of any machine
 NAME_MAX = 128  # the wire contract's limit
 TEXT_MAX = 4096  # characters of a path or an address
+CLIENT_SETTINGS_MAX = 32  # here and below: the wire contract's limits
+CLIENT_SETTING_NAME = re.compile(r"[A-Za-z0-9_./-]{1,64}")
+CLIENT_SETTING_TEXT_MAX = 200  # characters
+CLIENT_SETTING_INTEGER_MAX = 2**63 - 1
 
 Name = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
@@ -65,6 +71,34 @@ def _checked_http_address(address: str) -> str:
 
 Address = Annotated[Text, AfterValidator(_checked_address)]
 HttpAddress = Annotated[Text, AfterValidator(_checked_http_address)]
+
+
+def _checked_client_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    problem = None
+    if len(settings) > CLIENT_SETTINGS_MAX:
+        problem = f" has {len(settings)} names, expected at most {CLIENT_SETTINGS_MAX}"
+    for name, value in settings.items():
+        if not CLIENT_SETTING_NAME.fullmatch(name):
+            problem = f" has the name {name!r:.80}, expected 1 to 64 characters of A-Za-z0-9_./-"
+        elif not _is_client_setting(value):
+            problem = (
+                f".{name} is {value!r:.80}, expected a finite number, an integer of 64 bits, or a text of at most "
+                f"{CLIENT_SETTING_TEXT_MAX} characters"
+            )
+    if problem is not None:
+        raise PydanticCustomError("sentence", "client_settings{problem}", {"problem": problem})
+    return settings
+
+
+def _is_client_setting(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= CLIENT_SETTING_TEXT_MAX
+    if isinstance(value, float):
+        return isfinite(value)
+    return type(value) is int and abs(value) <= CLIENT_SETTING_INTEGER_MAX
+
+
+SettingsOfClients = Annotated[dict[str, Any], AfterValidator(_checked_client_settings)]
 
 
 def is_loopback(address: str) -> bool:

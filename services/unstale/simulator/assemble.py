@@ -8,6 +8,7 @@ from pathlib import Path
 from unstale.config import build
 from unstale.config.build import CompensatorOf
 from unstale.config.compensation import compensator
+from unstale.config.metrics import main_metric
 from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
@@ -68,17 +69,18 @@ def simulation(
         compensator_of,
         workspace=context,
         coordinator=coordination,
-        fresh_update=OracleUpdates(backend, settings.clients).of,
+        fresh_update=OracleUpdates(backend, settings.clients, settings.client_settings).of,
         keep_versions=True,
     ).learner
     coordinator = Coordinator(coordination)
     recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator)
     clients = Clients(
         backend=backend,
-        steps_of=context.trainer.steps_of,
+        steps_of=context.workload.steps_of,
         conditions=under,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
         evaluate_every=settings.evaluate_clients_every,
+        settings=settings.client_settings,
     )
     return Simulation(
         _parts(settings, context, coordinator, learner, clients),
@@ -106,8 +108,9 @@ def _parts(
         ),
         evaluate=build.evaluation(context),
         save=build.saver(settings.save_model, settings.model.name, context.model),
-        admission=admission.configured(settings, learner, context.trainer.examples_of, late=late),
+        admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
+        main=main_metric(settings),
     )
 
 

@@ -57,7 +57,7 @@ class ClientExamples:
     """The examples of each client at each version."""
 
     def __init__(self, client_data: ClientData) -> None:
-        dataset = client_data.dataset
+        dataset = client_data.data.labelled()
         self.pixels = Pixels(dataset)
         self._dataset = dataset
         self._seed = client_data.seed

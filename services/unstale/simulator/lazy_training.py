@@ -1,11 +1,12 @@
 """Trains simulated clients when their updates arrive, together with the next ones where the backend gains by it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Any
 
 from unstale.coordinator.machine import DEADLINE, Coordinator
 from unstale.learner.versions import Version
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Job, Result
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.event_queue import EventQueue
 from unstale_proto.limits import FLOAT_BYTES
@@ -24,23 +25,29 @@ class LazyTraining:
     """
 
     def __init__(
-        self, backend: Backend, encoded: Encoded, coordinator: Coordinator, event_queue: EventQueue, rounds: int
+        self,
+        backend: Backend,
+        encoded: Encoded,
+        coordinator: Coordinator,
+        event_queue: EventQueue,
+        settings: Mapping[str, Any],
     ) -> None:
-        """encoded: gives base versions. rounds: of the run. coordinator: gives open tasks. event_queue: gives the next
-        ones.
+        """encoded: gives base versions. coordinator: gives open tasks. event_queue: gives the next ones. settings: that
+        the server sends to clients.
         """
         self._backend = backend
         self._encoded = encoded
         self._coordinator = coordinator
         self._event_queue = event_queue
-        self._rounds = rounds
-        self._made: dict[tuple[int, int], tuple[Task, Computed]] = {}  # by client and task id
+        self._rounds = coordinator.settings.rounds
+        self._settings = settings
+        self._made: dict[tuple[int, int], tuple[Task, Result]] = {}  # by client and task id
         self._damaged: dict[tuple[int, int], Version] = {}
         fit = _AHEAD_BYTES_MAX // (FLOAT_BYTES * encoded.row_numbers)
         at_a_time = backend.at_a_time
         self._most = 1 if at_a_time == 1 else max(at_a_time, min(_TURNS_AHEAD * at_a_time, fit))
 
-    def of(self, client_id: int, task: Task) -> Computed:
+    def of(self, client_id: int, task: Task) -> Result:
         """The result of an open task; kept until `forget`."""
         key = client_id, task.task_id
         if key not in self._made:
@@ -99,6 +106,7 @@ class LazyTraining:
                 learning_rate=task.learning_rate,
                 evaluate=bool(task.evaluate),
                 version=task.version,
+                settings=self._settings,
             )
             for client_id, task in tasks
         ]

@@ -126,10 +126,10 @@ class Network:
         self._refuse(client, error)
         client.is_known = False
 
-    def on_task_failed(self, client_id: int, task: Task) -> None:
-        """A client could not make an update of its task, and no longer holds it."""
+    def on_task_given_back(self, client_id: int, task: Task, reason: Reason) -> None:
+        """A client has no update of its task, and no longer holds it."""
         client = self.clients[client_id]
-        verdict = Ack(task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=Reason.NON_FINITE)
+        verdict = Ack(task_id=task.task_id, outcome="rejected", first_outcome="rejected", reason=reason)
         self._follow(client, client.session.received(verdict, (), self._event_queue.now_s))
 
     # --- the server's side of a connection ---

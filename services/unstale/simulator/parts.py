@@ -1,8 +1,10 @@
 """Parts of a simulation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
@@ -11,7 +13,7 @@ from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.backends.backend import Backend
 from unstale.toxics.scenario import Conditions
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import MainMetric, Measured
 from unstale_proto.messages import EncodingPlan
 
 
@@ -25,6 +27,7 @@ class Clients:
         conditions: Devices and toxics of the scenario.
         encoding: Of payloads; None for float32.
         evaluate_every: Rounds between evaluations by the clients; None for none.
+        settings: That the server sends to clients.
     """
 
     backend: Backend
@@ -32,6 +35,7 @@ class Clients:
     conditions: Conditions
     encoding: EncodingPlan | None = None
     evaluate_every: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class Parts:
         save: Writes the last version, given its number.
         admission: Validates updates; None for no bound.
         client_limits: Quarantine.
+        main: The metric that is shown first.
     """
 
     coordinator: Coordinator
@@ -70,7 +75,8 @@ class Parts:
     staging: Staging
     clients: Clients
     times: Times
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     save: Callable[[Version, int], None]
     admission: Admission | None = None
     client_limits: ClientLimits = field(default_factory=ClientLimits)
+    main: MainMetric = ACCURACY

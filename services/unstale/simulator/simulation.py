@@ -5,6 +5,7 @@ nothing, and the order of computation is the order of arrival, as on a server.
 """
 
 import gc
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
@@ -17,6 +18,7 @@ from unstale.learner.bounds import NormBounds
 from unstale.learner.row_checks import Layout
 from unstale.learner.updates import StagedUpdate
 from unstale.learner.versions import Version
+from unstale.log_rate_limit import about_peer
 from unstale.metrics.progress import Outcome, Progress
 from unstale.server.admission import Admission
 from unstale.server.commands import Applied
@@ -34,7 +36,11 @@ from unstale.simulator.simulated_client import Relay, Traffic
 from unstale.simulator.synchronous_compute import SynchronousCompute, Watcher
 from unstale.simulator.undisturbed_clients import UndisturbedClients
 from unstale.toxics.in_flight import InFlightMessage
-from unstale_proto.messages import Message, Task
+from unstale.training.workload import Declined, NotTrained
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Error, Message, Task
+
+log = logging.getLogger("unstale.simulator")
 
 _NOT_STAGED = -1
 _OBJECTS_BEFORE_COLLECTION = 50_000
@@ -84,7 +90,7 @@ class Simulation:
             recorder=recorder,
             watcher=watcher,
         )
-        self._stats = RunStats(settings.rounds, on_progress, parts.clients.evaluate_every)
+        self._stats = RunStats(settings.rounds, on_progress, parts.clients.evaluate_every, parts.main)
         sent, dimension = learner.sent, learner.policy.dimension
         admission = parts.admission or Admission(NormBounds(None, clients=settings.clients))
         self._decoder = UpdateDecoder(
@@ -106,7 +112,7 @@ class Simulation:
             client_limits=parts.client_limits,
             task_timeout_s=parts.times.task_timeout_s,
         )
-        self._training = LazyTraining(self._backend, self._encoded, coordinator, queue, settings.rounds)
+        self._training = LazyTraining(self._backend, self._encoded, coordinator, queue, parts.clients.settings)
         self._undisturbed = UndisturbedClients(queue, self, parts.client_limits)
         self._network = Network(
             conditions.toxics,
@@ -249,9 +255,15 @@ class Simulation:
             self._receive(self._unseen(client_id, task))
             return
         computed = self._training.of(client_id, task)
+        if isinstance(computed, NotTrained):
+            declined = isinstance(computed, Declined)
+            level = logging.DEBUG if declined else logging.WARNING
+            log.log(level, "client %d: %s", client_id, computed, extra=about_peer(client_id))
+            self._give_back(client_id, task, Reason.UNAVAILABLE if declined else Reason.NON_FINITE)
+            return
         local = computed.local
         if not isfinite(local.loss):
-            self._fail(client_id, task)
+            self._give_back(client_id, task, Reason.NON_FINITE)
             return
         encoding = self._encoded.updates
         update = translate.to_update(task, local, computed.evaluation, encoding=encoding)
@@ -291,14 +303,16 @@ class Simulation:
             # Before the round that this update closed is applied.
             self.executor.send_after_commit(self.quarantine, client_id)
 
-    def _fail(self, client_id: int, task: Task) -> None:
-        """Training diverged, and the client gives the task back."""
+    def _give_back(self, client_id: int, task: Task, reason: Reason) -> None:
+        """A client has no update of its task, and gives it back."""
         self._training.forget(client_id, task.task_id)
         if client_id in self._network.clients:
-            self._network.on_task_failed(client_id, task)
+            self._network.on_task_given_back(client_id, task, reason)
         else:
             self.settle(client_id, task.number, accepted=False)
-        self.executor.handle(events.TaskFailed(client_id=client_id, task_id=task.task_id, at_s=self._queue.now_s))
+        event = translate.to_event(Error(reason=reason, task_id=task.task_id), client_id, self._queue.now_s)
+        assert event is not None, "an error with a task gives it back"
+        self.executor.handle(event)
 
     def quarantine(self, client_id: int) -> None:
         """Exclude a client for a while whose messages were refused too often in a row."""

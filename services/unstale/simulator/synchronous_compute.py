@@ -11,7 +11,7 @@ from unstale.learner.versions import Version
 from unstale.server.commands import Applied, ApplyCommand, Command, EvaluateCommand, Evaluated, ForgetCommand
 from unstale.simulator.encoded import Encoded
 from unstale.simulator.recording import SimulationRecorder
-from unstale.training.evaluate import Evaluation
+from unstale.training.measured import Measured
 
 
 class Watcher(Protocol):
@@ -20,7 +20,7 @@ class Watcher(Protocol):
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
         """A round was applied. updates: of the round, in order of arrival."""
 
-    def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
+    def evaluated(self, version: int, evaluation: Measured, at_s: float) -> None:
         """A version was evaluated. at_s: virtual time."""
 
 
@@ -30,7 +30,7 @@ class SynchronousCompute:
 
     learner: Learner
     encoded: Encoded  # keeps the versions that clients receive
-    evaluate: Callable[[Version], Evaluation]
+    evaluate: Callable[[Version], Measured]
     clock: Callable[[], float]  # virtual time
     recorder: SimulationRecorder | None
     watcher: Watcher | None

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from unstale.seeds import Generator, Stream, stream
+from unstale.training.datasets import Data
+from unstale.training.examples import Examples, TensorExamples
 from unstale.training.local import LocalUpdate
 
 LABEL_FLIP = "label-flip"
@@ -45,6 +47,14 @@ class Attack:
         """The labels [n] that a client trains with: class y as `classes - 1 - y` where it flips labels."""
         flips = self.name == LABEL_FLIP and client_id in self.clients
         return classes - 1 - labels_n if flips else labels_n
+
+    def examples(self, client_id: int, examples: Examples, data: Data) -> Examples:
+        """The examples that a client trains with. Raises UserError for flipped labels of data without labels."""
+        if self.name != LABEL_FLIP:
+            return examples
+        classes = data.labelled().classes
+        assert isinstance(examples, TensorExamples), "a labelled data set has tensors"
+        return TensorExamples(examples.inputs, self.labels(client_id, examples.targets, classes))
 
     def update(self, client_id: int, number: int, made: LocalUpdate) -> LocalUpdate:
         """The update that a client sends, with other vectors than `made` where this client attacks by its updates.

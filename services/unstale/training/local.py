@@ -6,13 +6,16 @@ Legend: d parameters, n examples of the client, b numbers of the model's float b
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from unstale.flat import FlatModel
 from unstale.seeds import Generator
+from unstale.training.examples import Examples
+from unstale.training.objectives import Objective
 
 Kind = Literal["gradient", "delta"]
 
@@ -27,7 +30,6 @@ class LocalTask:
     seed: int | None  # in [0, 2^63), of PyTorch's own draws, such as dropout; None for a model without draws
     buffers_b: Tensor | None = None  # [b], of the base model; None for a model without buffers
     extra_d: Tensor | None = None  # [d], sent by the policy (SCAFFOLD's c), or None
-    version: int | None = None  # of the base model; only needed where data changes
     # that the client keeps, by name, each [d] or [b]; empty at first
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -36,19 +38,28 @@ class LocalTask:
 class LocalUpdate:
     """The result of one task. Tensors are float32 and share no memory with the workspace or the task."""
 
-    # [d]. `gradient`: of the mean cross-entropy of one mini-batch at the base model; `delta`: base - trained, in
-    # parameter units
+    # [d]. `gradient`: of the loss of one mini-batch at the base model; `delta`: base - trained, in parameter units
     vector_d: Tensor
     kind: Kind
     num_examples: int  # n_i, of the client
     batch_examples: int  # m_i, size of the mini-batch of a `gradient`, else n_i
     steps: int  # of the optimiser, 1 for a `gradient`
-    loss: float  # mean over the steps of the mini-batch cross-entropy before the step, without terms of the training
+    loss: float  # mean over the steps of the mini-batch loss before the step, without terms of the training
     learning_rate: float  # eta_l
     buffers_b: Tensor | None = None  # [b] after training; None for a model without buffers
     extra_d: Tensor | None = None  # [d], sent with the update (SCAFFOLD's dc_i), or None
     # tensors that the client keeps after this update is accepted, by name; empty for most trainings
     state: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further results, by name
+
+
+class Countable(Protocol):
+    """Examples, as far as mini-batches depend on them. device: of indices."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __len__(self) -> int: ...
 
 
 class LocalTraining(BaseModel, ABC):
@@ -63,14 +74,21 @@ class LocalTraining(BaseModel, ABC):
     state_adds: ClassVar[bool] = False  # this `state` is added to the kept one instead of replacing it
 
     @abstractmethod
-    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        """The mini-batches of a task in order: indices [b] on the device of `labels_n`.
+    def batches(self, examples: Countable, rng: Generator) -> list[Tensor]:
+        """The mini-batches of a task in order: indices [b] on the device of the examples.
 
-        labels_n: [n] int64, of all the client's examples. rng: of `Stream.BATCHES` for this task.
+        examples: all of the client. rng: of `Stream.BATCHES` for this task.
         """
 
     @abstractmethod
-    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
+    def batches_in_order(self, examples: int, number: int) -> list[Tensor]:
+        """The mini-batches of a task for examples that are read in order: they follow those of the task before.
+
+        examples: n. number: of the client's task, from 0.
+        """
+
+    @abstractmethod
+    def compute(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LocalUpdate:
         """Train from `task.base_d` on the client's examples, n >= 1, on the device of `model`, which is overwritten."""
 
     def steps_of(self, examples: int) -> int:  # noqa: ARG002

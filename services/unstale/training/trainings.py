@@ -12,21 +12,24 @@ from typing import ClassVar, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import softplus
 from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Generator
+from unstale.training.examples import Examples
 from unstale.training.initialise import seeded
-from unstale.training.local import Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
+from unstale.training.local import Countable, Kind, LocalTask, LocalTraining, LocalUpdate, load_base, own_buffers
 from unstale.training.models import features
+from unstale.training.nests import Nest, forward
+from unstale.training.objectives import Objective
 
 GradientHook = Callable[[Tensor, Tensor], object]
 """(gradient_d, parameters_d) -> changes gradient_d in place."""
 
-LossFunction = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(number of the step, inputs_bX, labels_b) -> the loss that is reported and the one whose gradient is taken."""
+LossFunction = Callable[[int, Nest, Nest], tuple[Tensor, Tensor]]
+"""(number of the step, inputs, targets) -> the loss that is reported and the one whose gradient is taken."""
 
 CONTROL = "control_d"
 TRAINED = "trained_d"
@@ -36,7 +39,7 @@ _FROZEN_BATCH = 512  # examples in one pass through a frozen model; limits the m
 
 
 class Gradient(LocalTraining):
-    """Sends g_i, the gradient of the mean cross-entropy on one mini-batch at w_b.
+    """Sends g_i, the gradient of the loss on one mini-batch at w_b.
 
         m_i = min(batch_size, n_i), drawn without replacement, independently for each task
 
@@ -49,28 +52,39 @@ class Gradient(LocalTraining):
     batch_size: int
 
     @override
-    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
-        examples = len(labels_n)
-        drawn_m = rng.choice(examples, size=min(self.batch_size, examples), replace=False)
-        return [torch.from_numpy(drawn_m).to(labels_n.device)]
+    def batches(self, examples: Countable, rng: Generator) -> list[Tensor]:
+        count = len(examples)
+        drawn_m = rng.choice(count, size=min(self.batch_size, count), replace=False)
+        return [torch.from_numpy(drawn_m).to(examples.device)]
 
     @override
-    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
+    def batches_in_order(self, examples: int, number: int) -> list[Tensor]:
+        return _in_order(examples, number, min(self.batch_size, examples), 1)
+
+    @override
+    def compute(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LocalUpdate:
         (batch_m,) = task.batches
         load_base(model, task)
         with seeded(task.seed, model.parameters_d.device):
-            loss = cross_entropy(model.module(inputs_nX.index_select(0, batch_m)), labels_n.index_select(0, batch_m))
+            inputs, targets = examples.batch(batch_m)
+            loss = objective.loss(forward(model.module, inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return LocalUpdate(
             vector_d=model.gradient_d.clone(),
             kind=self.kind,
-            num_examples=len(labels_n),
+            num_examples=len(examples),
             batch_examples=len(batch_m),
             steps=1,
             loss=loss.item(),
             learning_rate=task.learning_rate,
             buffers_b=own_buffers(model),
         )
+
+
+def _in_order(examples: int, number: int, batch_size: int, steps: int) -> list[Tensor]:
+    """The mini-batches of a task of so many steps, which continues behind the last example of the task before."""
+    start = number * steps * batch_size
+    return [*torch.split(torch.arange(start, start + steps * batch_size) % examples, batch_size)]
 
 
 class StepTraining(LocalTraining):
@@ -102,18 +116,24 @@ class StepTraining(LocalTraining):
         return self.steps or (self.epochs or 0) * ceil(examples / self.batch_size)
 
     @override
-    def batches(self, labels_n: Tensor, rng: Generator) -> list[Tensor]:
+    def batches(self, examples: Countable, rng: Generator) -> list[Tensor]:
         batches: list[Tensor] = []
-        steps = self.steps_of(len(labels_n))
+        steps = self.steps_of(len(examples))
         while len(batches) < steps:
-            order_n = torch.from_numpy(rng.permutation(len(labels_n))).to(labels_n.device)  # one transfer per epoch
+            order_n = torch.from_numpy(rng.permutation(len(examples))).to(examples.device)  # one transfer per epoch
             batches.extend(torch.split(order_n, self.batch_size))
         return batches[:steps]
 
     @override
-    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
+    def batches_in_order(self, examples: int, number: int) -> list[Tensor]:
+        if self.steps is None:
+            return [*torch.split(torch.arange(examples), self.batch_size)] * (self.epochs or 0)
+        return _in_order(examples, number, min(self.batch_size, examples), self.steps)
+
+    @override
+    def compute(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LocalUpdate:
         gradient_hook = self.gradient_hook(model, task)
-        loss_of = self.loss_fn(model, inputs_nX, task)
+        loss_of = self.loss_fn(model, examples, objective, task)
         momentum = getattr(self, "momentum", 0.0)  # not every training takes one
         load_base(model, task)
         velocity_d = torch.zeros_like(model.parameters_d) if momentum else None
@@ -121,7 +141,7 @@ class StepTraining(LocalTraining):
         with seeded(task.seed, model.parameters_d.device):
             for number, batch_b in enumerate(task.batches):
                 model.gradient_d.zero_()
-                loss, minimised = loss_of(number, inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b))
+                loss, minimised = loss_of(number, *examples.batch(batch_b))
                 minimised.backward()  # type: ignore[no-untyped-call]
                 reported.append(loss.detach())
                 step_d = model.gradient_d
@@ -135,8 +155,8 @@ class StepTraining(LocalTraining):
         return LocalUpdate(
             vector_d=task.base_d.to(model.parameters_d.device) - model.parameters_d,
             kind=self.kind,
-            num_examples=len(labels_n),
-            batch_examples=len(labels_n),
+            num_examples=len(examples),
+            batch_examples=len(examples),
             steps=len(task.batches),
             loss=sum(torch.stack(reported).tolist()) / len(task.batches),
             learning_rate=task.learning_rate,
@@ -147,14 +167,20 @@ class StepTraining(LocalTraining):
         """Changes the gradient of each step; None for no change."""
         return None
 
-    def loss_fn(self, model: FlatModel, inputs_nX: Tensor, task: LocalTask) -> LossFunction:  # noqa: ARG002
-        """The loss of each step: the mean cross-entropy. May overwrite the workspace."""
+    def loss_fn(
+        self,
+        model: FlatModel,
+        examples: Examples,  # noqa: ARG002
+        objective: Objective,
+        task: LocalTask,  # noqa: ARG002
+    ) -> LossFunction:
+        """The loss of each step: that of the objective. May overwrite the workspace."""
 
-        def entropy(_: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
-            loss = cross_entropy(model.module(inputs_bX), labels_b)
+        def loss_of(_: int, inputs: Nest, targets: Nest) -> tuple[Tensor, Tensor]:
+            loss = objective.loss(forward(model.module, inputs), targets)
             return loss, loss
 
-        return entropy
+        return loss_of
 
 
 class Sgd(StepTraining):
@@ -216,8 +242,8 @@ class Scaffold(StepTraining):
         return lambda gradient_d, _: gradient_d.add_(shift_d)
 
     @override
-    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
-        update = super().compute(model, inputs_nX, labels_n, task)
+    def compute(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LocalUpdate:
+        update = super().compute(model, examples, objective, task)
         change_d = update.vector_d.div(update.steps * update.learning_rate).sub_(_server_control(model, task))
         return replace(update, extra_d=change_d, state={CONTROL: change_d})
 
@@ -248,30 +274,30 @@ class Moon(Sgd):
     temperature: float
 
     @override
-    def compute(self, model: FlatModel, inputs_nX: Tensor, labels_n: Tensor, task: LocalTask) -> LocalUpdate:
-        update = super().compute(model, inputs_nX, labels_n, task)
+    def compute(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LocalUpdate:
+        update = super().compute(model, examples, objective, task)
         kept = {TRAINED: model.parameters_d.clone()}
         if (buffers_b := own_buffers(model)) is not None:
             kept[TRAINED_BUFFERS] = buffers_b
         return replace(update, state=kept)
 
     @override
-    def loss_fn(self, model: FlatModel, inputs_nX: Tensor, task: LocalTask) -> LossFunction:
+    def loss_fn(self, model: FlatModel, examples: Examples, objective: Objective, task: LocalTask) -> LossFunction:
         if self.mu == 0 or TRAINED not in task.state:
-            return super().loss_fn(model, inputs_nX, task)
+            return super().loss_fn(model, examples, objective, task)
         seen_m, places = torch.unique(torch.cat(list(task.batches)), return_inverse=True)
         places_of = torch.split(places, [len(batch_b) for batch_b in task.batches])
-        inputs_mX = inputs_nX.index_select(0, seen_m)
+        inputs_mX, _ = examples.batch(seen_m)
         model.load(task.state[TRAINED], task.state.get(TRAINED_BUFFERS))
         away_mf = _directions(model, inputs_mX)
         model.load(task.base_d, task.buffers_b)
         # l_con = log(1 + e^x) with x = (cos(z, z_prev) - cos(z, z_glob)) / T = cos(z, away): one product a step.
         away_mf.sub_(_directions(model, inputs_mX)).div_(self.temperature)
-        forward = features(model.module)
+        forward_with_z = features(model.module)
 
         def losses(number: int, inputs_bX: Tensor, labels_b: Tensor) -> tuple[Tensor, Tensor]:
-            logits_bC, z_bf = forward(inputs_bX)
-            loss = cross_entropy(logits_bC, labels_b)
+            logits_bC, z_bf = forward_with_z(inputs_bX)
+            loss = objective.loss(logits_bC, labels_b)
             away_bf = away_mf.index_select(0, places_of[number])
             return loss, loss + self.mu * softplus(_along(z_bf.flatten(1), away_bf)).mean()
 
@@ -282,10 +308,10 @@ class Moon(Sgd):
 def _directions(model: FlatModel, inputs_mX: Tensor) -> Tensor:
     """z / |z| [m, f] of each example under the model in the workspace, 0 where z is 0."""
     model.module.eval()
-    forward = features(model.module)
+    forward_with_z = features(model.module)
     directions = []
     for inputs_bX in torch.split(inputs_mX, _FROZEN_BATCH):
-        z_bf = forward(inputs_bX)[1].flatten(1)
+        z_bf = forward_with_z(inputs_bX)[1].flatten(1)
         length_b1 = torch.linalg.vector_norm(z_bf, dim=1, keepdim=True)
         directions.append(torch.where(length_b1 > _ZERO, z_bf / length_b1, 0.0))
     return torch.cat(directions)

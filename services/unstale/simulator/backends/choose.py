@@ -10,7 +10,9 @@ from unstale.errors import UserError
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
-from unstale.training.registry import create as create_training
+from unstale.training.nests import forward
+from unstale.training.trainer import Trainer
+from unstale.training.workload import Workload
 
 _FLOPS_OF_A_TASK_MIN = 1e6
 """Below it a task takes 0.2 ms, and the transfer to another process costs as much as it saves."""
@@ -37,9 +39,8 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
         UserError: The backend cannot compute this run.
     """
     name = settings.simulation.backend
-    training = create_training(settings.training)
     if name == "vmap":
-        return Vmap(context, training)
+        return Vmap(context.workload)
     processes = settings.simulation.processes or max(1, _cores() // settings.threads)
     if name == "processes" and context.device.type != "cpu":
         raise UserError(
@@ -47,35 +48,38 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
             "set device to cpu, or simulation.backend to loop"
         )
     if name == "processes":
-        backend = Processes(context, training, settings, processes)
+        backend = Processes(context.workload, settings, processes)
         backend.wait()  # chosen by name: all processes work from the first job on
         return backend
-    if name == "auto" and processes > 1 and _is_worth_it(settings, context, round_size):
-        return Processes(context, training, settings, processes)
-    return Loop(context.trainer)
+    if name == "auto" and processes > 1 and _is_worth_it(settings, context.workload, round_size):
+        return Processes(context.workload, settings, processes)
+    return Loop(context.workload)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _is_worth_it(settings: Settings, context: TrainingContext, round_size: int) -> bool:
-    if context.device.type != "cpu" or os.name != "posix":
+def _is_worth_it(settings: Settings, workload: Workload, round_size: int) -> bool:
+    if workload.model.buffers_b.device.type != "cpu" or os.name != "posix":
         return False
-    steps = sum(map(context.trainer.steps_of, range(settings.clients))) / settings.clients
-    step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(context)
+    if not isinstance(workload, Trainer):
+        return False  # the duration of a step is not known
+    steps = sum(map(workload.steps_of, range(settings.clients))) / settings.clients
+    step_flops = _BACKWARD * settings.training.batch_size * _flops_of_an_example(workload)
     tasks = settings.rounds * round_size
     run_s = tasks * steps * (_SECONDS_OF_A_STEP + step_flops / _FLOPS_A_SECOND)
     return steps * step_flops >= _FLOPS_OF_A_TASK_MIN and run_s >= _SECONDS_OF_A_RUN_MIN
 
 
-def _flops_of_an_example(context: TrainingContext) -> int:
+def _flops_of_an_example(trainer: Trainer) -> int:
     """Floating-point operations of a forward pass of one example."""
     from torch.utils.flop_counter import FlopCounterMode  # imports Triton, 0.1 s
 
-    module, was_training = context.model.module, context.model.module.training
+    module, was_training = trainer.model.module, trainer.model.module.training
     module.eval()  # so that no buffer changes and nothing is drawn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(context.dataset.train_examples(torch.tensor([0])))
+        inputs, _ = trainer.examples(0).batch(torch.tensor([0], device=trainer.examples(0).device))
+        forward(module, inputs)
     module.train(was_training)
     return int(counter.get_total_flops())

@@ -2,32 +2,30 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
-from unstale.simulator.backends.backend import Computed, Job, one_by_one
+from unstale.simulator.backends.backend import Computed, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
-from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
-from unstale.training.registry import create as create_training
-from unstale.training.trainer import Trainer
+from unstale.training.measured import Measured
+from unstale.training.workload import Declined, NotTrained, TrainingFailed, Workload
 from unstale.workers.program import Compute, Progress
 
 
 def begin(settings: dict[str, Any]) -> Compute:
     """The function that computes requests. settings: `settings` of the run, and the descriptor `rows`."""
     run_settings = Settings.model_validate(settings["settings"])
-    context = training_context(run_settings)
-    buffers = context.model.buffers_b.numel()
-    extra = create_training(run_settings.training).needs_extra
-    rows = SharedRows(settings["rows"], context.model.dimension, buffers, extra=extra)
+    workload = training_context(run_settings).workload
+    model = workload.model
+    rows = SharedRows(settings["rows"], model.dimension, model.buffers_b.numel(), extra=workload.needs_extra)
     os.close(settings["rows"])
 
     def compute(request: bytes, _: Progress) -> bytes:
-        return json.dumps(_reply(json.loads(request), context.trainer, rows)).encode()
+        return json.dumps(_reply(json.loads(request), workload, rows, run_settings.client_settings)).encode()
 
     return compute
 
@@ -40,10 +38,13 @@ def request_of(jobs: Sequence[Job], verdicts: Sequence[tuple[int, int, bool]], r
     return json.dumps({"verdicts": verdicts, "jobs": fields}).encode()
 
 
-def results_of(reply: bytes, rows: SharedRows) -> list[Computed]:
+def results_of(reply: bytes, rows: SharedRows) -> list[Result]:
     """The results of a request. Copies the vectors, because the next request overwrites the rows."""
-    results = []
+    results: list[Result] = []
     for row, fields in enumerate(json.loads(reply)):
+        if "not_trained" in fields:
+            results.append((Declined if fields["declined"] else TrainingFailed)(fields["not_trained"]))
+            continue
         vector_d, buffers_b, extra_d = rows.parts(row)
         evaluation = fields.pop("evaluation")
         if evaluation is not None:
@@ -54,14 +55,16 @@ def results_of(reply: bytes, rows: SharedRows) -> list[Computed]:
             extra_d=None if extra_d is None else extra_d.clone(),
             **fields,
         )
-        results.append(Computed(local=local, evaluation=None if evaluation is None else Evaluation(**evaluation)))
+        results.append(Computed(local=local, evaluation=None if evaluation is None else Measured(**evaluation)))
     return results
 
 
-def _reply(request: dict[str, Any], trainer: Trainer, rows: SharedRows) -> list[dict[str, Any]]:
+def _reply(
+    request: dict[str, Any], workload: Workload, rows: SharedRows, settings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Compute a request. The results replace the bases in the rows."""
     for client_id, number, kept in request["verdicts"]:
-        (trainer.keep if kept else trainer.drop)(client_id, number)
+        (workload.keep if kept else workload.drop)(client_id, number)
     jobs = [
         Job(
             client_id=client_id,
@@ -70,14 +73,18 @@ def _reply(request: dict[str, Any], trainer: Trainer, rows: SharedRows) -> list[
             learning_rate=learning_rate,
             evaluate=evaluate,
             version=version,
+            settings=settings,
         )
         for row, (client_id, number, version, learning_rate, evaluate) in enumerate(request["jobs"])
     ]
-    reply = []
-    for row, computed in enumerate(one_by_one(trainer, jobs)):
+    reply: list[dict[str, Any]] = []
+    for row, computed in enumerate(one_by_one(workload, jobs)):
+        if isinstance(computed, NotTrained):
+            reply.append({"not_trained": str(computed), "declined": isinstance(computed, Declined)})
+            continue
         local, evaluation = computed.local, computed.evaluation
         rows.write(row, local.vector_d, local.buffers_b, local.extra_d)
-        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate")
+        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate", "metrics")
         reply.append(
             {name: getattr(local, name) for name in fields}
             | {"evaluation": None if evaluation is None else asdict(evaluation)}

@@ -9,12 +9,11 @@ from typing import Any
 from typing_extensions import override
 
 from unstale.config.settings import Settings
-from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError, WorkerLostError
 from unstale.simulator.backends import client_worker
-from unstale.simulator.backends.backend import Backend, Computed, Job, one_by_one
+from unstale.simulator.backends.backend import Backend, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
-from unstale.training.local import LocalTraining
+from unstale.training.workload import Workload
 from unstale.workers import pool
 
 
@@ -28,24 +27,24 @@ class Processes(Backend):
     Each process holds the data set. Workers end with this process, however it ends, and with `close`.
     """
 
-    def __init__(self, context: TrainingContext, training: LocalTraining, settings: Settings, processes: int) -> None:
-        """context, training: of the run's settings, on the CPU. processes: P, with this one, >= 1."""
+    def __init__(self, workload: Workload, settings: Settings, processes: int) -> None:
+        """workload: of the settings, on the CPU. processes: P, with this one, >= 1."""
         self.at_a_time = processes
-        self._trainer = context.trainer
-        self._keeps_state = training.keeps_state
-        shape = context.model.dimension, context.model.buffers_b.numel(), training.needs_extra
+        self._workload = workload
+        model = workload.model
+        shape = model.dimension, model.buffers_b.numel(), workload.needs_extra
         self._workers = [_Worker(settings, *shape) for _ in range(processes - 1)]
         self._end_workers = weakref.finalize(self, _close, [worker.pool for worker in self._workers])
 
     @override
-    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
-        results: list[Computed] = []
+    def compute(self, jobs: Sequence[Job]) -> list[Result]:
+        results: list[Result] = []
         for start in range(0, len(jobs), ROWS):
             results += self._compute(jobs[start : start + ROWS])
         return results
 
-    def _compute(self, jobs: Sequence[Job]) -> list[Computed]:
-        if self._keeps_state:
+    def _compute(self, jobs: Sequence[Job]) -> list[Result]:
+        if self._workload.keeps_state:
             self.wait()
         ready = [worker for worker in self._workers if worker.is_ready]
         own, *others = self._assigned(jobs, 1 + len(ready))
@@ -54,7 +53,7 @@ class Processes(Backend):
             for worker, indexes in zip(ready, others, strict=True)
             if indexes
         ]
-        results = dict(zip(own, one_by_one(self._trainer, [jobs[index] for index in own]), strict=True))
+        results = dict(zip(own, one_by_one(self._workload, [jobs[index] for index in own]), strict=True))
         for worker, indexes, future in pending:
             results.update(zip(indexes, worker.results(future), strict=True))
         return [results[index] for index in range(len(jobs))]
@@ -77,23 +76,23 @@ class Processes(Backend):
         self._end_workers()
 
     def _settle(self, client_id: int, number: int, *, kept: bool) -> None:
-        if not self._keeps_state:
+        if not self._workload.keeps_state:
             return
         process = client_id % self.at_a_time
         if process:
             self._workers[process - 1].verdicts.append((client_id, number, kept))
         else:
-            (self._trainer.keep if kept else self._trainer.drop)(client_id, number)
+            (self._workload.keep if kept else self._workload.drop)(client_id, number)
 
     def _assigned(self, jobs: Sequence[Job], count: int) -> list[list[int]]:
         """Indexes of the jobs that each of so many processes computes, this one first."""
-        steps = [self._trainer.steps_of(job.client_id) for job in jobs]
+        steps = [self._workload.steps_of(job.client_id) for job in jobs]
         fair = -(-sum(steps) // count)
         indexes: list[list[int]] = [[] for _ in range(count)]
         load = [0] * count
         for index, job in enumerate(jobs):
             process = job.client_id % count
-            if not self._keeps_state and load[process] + steps[index] > fair:
+            if not self._workload.keeps_state and load[process] + steps[index] > fair:
                 process = load.index(min(load))
             indexes[process].append(index)
             load[process] += steps[index]
@@ -129,7 +128,7 @@ class _Worker:
         verdicts, self.verdicts = self.verdicts, []
         return self.pool.submit(client_worker.request_of(jobs, verdicts, self._rows))
 
-    def results(self, future: "Future[bytes]") -> list[Computed]:
+    def results(self, future: "Future[bytes]") -> list[Result]:
         return client_worker.results_of(self._result(future), self._rows)
 
     def _result(self, future: "Future[Any]") -> Any:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.flat import FlatModel
-from unstale.simulator.backends.backend import Backend, Computed, Job
+from unstale.simulator.backends.backend import Backend, Computed, Job, Result
+from unstale.training.datasets import Dataset
 from unstale.training.initialise import draws
-from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
+from unstale.training.local import LocalTask, LocalUpdate
+from unstale.training.objectives import Objective
+from unstale.training.trainer import Trainer
 from unstale.training.trainings import Gradient, Sgd
+from unstale.training.workload import ClientTask, Workload
 
 _BATCH_CLIENTS_MAX = 64
 """Most clients of a batch, because each needs memory for its parameters and activations."""
@@ -32,39 +34,42 @@ class Vmap(Backend):
 
     at_a_time = _BATCH_CLIENTS_MAX // 8  # `LazyTraining` collects up to eight times as many jobs: a full batch
 
-    def __init__(self, context: TrainingContext, training: LocalTraining) -> None:
-        """Raises UserError for a training or model that the backend cannot compute."""
+    def __init__(self, workload: Workload) -> None:
+        """Raises UserError for a workload, training or model that the backend cannot compute."""
+        if not isinstance(workload, Trainer):
+            raise _unsupported(f"the built-in training of a data set, got {type(workload).__name__}")
+        if not isinstance(workload.data, Dataset):
+            raise _unsupported("a data set of labelled tensors")
+        training, model = workload.training, workload.model
         if type(training) not in (Gradient, Sgd):
             raise _unsupported(f"training.name gradient or sgd, got {training.name!r}")
-        if context.model.buffers_b.numel():
+        if model.buffers_b.numel():
             raise _unsupported("a model without buffers, such as BatchNorm's averages")
-        if draws(context.model.module):
+        if draws(model.module):
             raise _unsupported("a model of known layers without random numbers, such as dropout's")
-        self._trainer = context.trainer
+        self._trainer = workload
         self._training = training
-        self._model = context.model
-        self._gradients = _gradients(context.model)
+        self._model = model
+        self._gradients = _gradients(model, workload.objective)
 
     @override
-    def compute(self, jobs: Sequence[Job]) -> list[Computed]:
+    def compute(self, jobs: Sequence[Job]) -> list[Result]:
         trainer = self._trainer
-        tasks = [
-            trainer.task(job.client_id, job.number, job.base.model_d, job.learning_rate, version=job.version)
-            for job in jobs
-        ]
+        tasks = [job.task for job in jobs]
+        local_tasks = [trainer.local_task(task) for task in tasks]
         groups: dict[tuple[int, ...], list[int]] = {}  # indexes of tasks, by the sizes of their mini-batches
-        for index, task in enumerate(tasks):
-            groups.setdefault(tuple(map(len, task.batches)), []).append(index)
+        for index, local_task in enumerate(local_tasks):
+            groups.setdefault(tuple(map(len, local_task.batches)), []).append(index)
         updates: dict[int, LocalUpdate] = {}
         for group in groups.values():
             for start in range(0, len(group), _BATCH_CLIENTS_MAX):
                 batch = group[start : start + _BATCH_CLIENTS_MAX]
-                clients = [jobs[index].client_id for index in batch]
-                updates.update(zip(batch, self._train(clients, [tasks[index] for index in batch]), strict=True))
+                trained = self._train([tasks[index] for index in batch], [local_tasks[index] for index in batch])
+                updates.update(zip(batch, trained, strict=True))
         return [
             Computed(
                 local=trainer.sent(job.client_id, job.number, updates[index]),
-                evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
+                evaluation=trainer.evaluate(job.client_id, job.base.model_d) if job.evaluate else None,
             )
             for index, job in enumerate(jobs)
         ]
@@ -77,13 +82,11 @@ class Vmap(Backend):
     def drop(self, client_id: int, number: int) -> None:
         """Does nothing: these trainings have no state."""
 
-    def _train(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
-        """Compute the updates of tasks whose mini-batches have equal sizes."""
+    def _train(self, client_tasks: Sequence[ClientTask], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
+        """Compute the updates of tasks whose mini-batches have equal sizes. client_tasks: of the same clients."""
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
-        examples = [
-            self._trainer.examples(client_id, task.version) for client_id, task in zip(clients, tasks, strict=True)
-        ]
+        examples = [self._trainer.tensors(task.client_id, task.version) for task in client_tasks]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
         parameters_Kd = base_Kd.clone()
@@ -123,7 +126,7 @@ class Vmap(Backend):
         ]
 
 
-def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
+def _gradients(model: FlatModel, objective: Objective):  # type: ignore[no-untyped-def]
     """A function of (parameters_Kd, inputs_KbX, labels_Kb) that gives gradients [K, d] and mean losses [K]."""
     named = list(model.module.named_parameters())
     sizes = [parameter.numel() for _, parameter in named]
@@ -131,7 +134,7 @@ def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
     def loss(parameters_d: Tensor, inputs_bX: Tensor, labels_b: Tensor) -> Tensor:
         parts = zip(named, torch.split(parameters_d, sizes), strict=True)
         parameters = {name: part.view(like.shape) for (name, like), part in parts}
-        return cross_entropy(functional_call(model.module, parameters, inputs_bX), labels_b)
+        return objective.loss(functional_call(model.module, parameters, inputs_bX), labels_b)
 
     return vmap(grad_and_value(loss))
 

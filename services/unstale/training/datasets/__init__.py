@@ -10,6 +10,7 @@ from typing import Any
 
 from unstale.errors import UserError, unknown_name
 from unstale.training.datasets import celeba, factory, images, npz, published
+from unstale.training.datasets.data import Data
 from unstale.training.datasets.dataset import (
     Constants,
     Dataset,
@@ -19,6 +20,7 @@ from unstale.training.datasets.dataset import (
     part,
     with_validation,
 )
+from unstale.training.datasets.own import OwnData
 from unstale.training.datasets.source import CACHE, NORMALISE, Source
 from unstale.training.datasets.source import is_there as in_cache
 from unstale.training.datasets.variant import varied
@@ -27,8 +29,10 @@ __all__ = [
     "CACHE",
     "DATASETS",
     "SUMMARIES",
+    "Data",
     "Dataset",
     "Normalisation",
+    "OwnData",
     "Source",
     "Split",
     "check",
@@ -98,10 +102,10 @@ SUMMARIES = {name: kind.summary for name, kind in _KINDS.items()}
 
 def load(name: str, path: Path | str | None = None, **options: Any) -> Dataset:
     """Load the data set of a name, one of DATASETS or `package.module:factory`. options: others of `Source`."""
-    return read(Source(name=name, path=None if path is None else Path(path), **options))
+    return read(Source(name=name, path=None if path is None else Path(path), **options)).labelled()
 
 
-def read(source: Source) -> Dataset:
+def read(source: Source) -> Data:
     """Read the data set of a source.
 
     Uses the network only with `download`, for files that are not in the cache. Raises UserError for a source that

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from unstale.errors import UserError
+from unstale.training.datasets.data import Data, Part
+from unstale.training.examples import TensorExamples
 
 Indices = Tensor | NDArray[np.int64]
 Constants = tuple[tuple[float, ...], tuple[float, ...]]
@@ -95,7 +98,7 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
+class Dataset(Data):
     """A data set. Raises UserError if its parts do not fit together."""
 
     name: str
@@ -128,11 +131,18 @@ class Dataset:
             )
 
     @property
+    @override
     def input_shape(self) -> tuple[int, ...]:
         """X, the shape of one example."""
         return tuple(self.train.stored_NX.shape[1:])
 
     @property
+    @override
+    def outputs(self) -> int:
+        return self.classes
+
+    @property
+    @override
     def labels_digest(self) -> str:
         """SHA-256, in hex, of the training labels and groups, and of the later labels and their rate.
 
@@ -146,6 +156,33 @@ class Dataset:
         if self.later is not None:
             digest.update(np.float64(self.later.rate).astype("<f8").tobytes())
         return digest.hexdigest()
+
+    @override
+    def has(self, part: Part) -> bool:
+        return True
+
+    @override
+    def labels(self, part: Part) -> NDArray[np.int64]:
+        return self._split(part).labels_N.numpy()
+
+    @override
+    def groups(self, part: Part) -> NDArray[np.int64] | None:
+        groups_N = self._split(part).groups_N
+        return None if groups_N is None else groups_N.numpy()
+
+    @override
+    def examples(self, part: Part, indices_n: NDArray[np.int64] | None, device: torch.device) -> TensorExamples:
+        split = self._split(part)
+        labels_n = split.labels_N if indices_n is None else split.labels_N.index_select(0, torch.as_tensor(indices_n))
+        inputs_nX = self.train_examples(indices_n) if part == "train" else self.test_examples(indices_n)
+        return TensorExamples(inputs_nX.to(device), labels_n.to(device))
+
+    @override
+    def labelled(self) -> "Dataset":
+        return self
+
+    def _split(self, part: Part) -> Split:
+        return self.train if part == "train" else self.test
 
     def train_examples(self, indices_n: Indices | None = None) -> Tensor:
         """These training examples (None: all) as model inputs: float32 [n, ...], on the CPU."""

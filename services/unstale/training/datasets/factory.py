@@ -5,8 +5,12 @@ from collections.abc import Collection
 from inspect import Parameter
 from typing import Any
 
+from torch.utils.data import Dataset as TorchDataset
+
 from unstale.errors import UserError
+from unstale.training.datasets.data import Data
 from unstale.training.datasets.dataset import Dataset
+from unstale.training.datasets.own import OwnData
 from unstale.training.datasets.source import Source
 from unstale.training.import_factory import import_factory
 
@@ -18,11 +22,13 @@ def is_factory(name: str) -> bool:
     return ":" in name
 
 
-def read(source: Source) -> Dataset:
+def read(source: Source) -> Data:
     """Call the factory that `source.name` names.
 
     It receives those of the keywords cache (a Path), download (a bool), path (a Path or None), normalise (a str) and
-    column (a str or None) that it takes, and normalises by itself. Exceptions of its code are not caught.
+    column (a str or None) that it takes, and normalises by itself. It returns a `Dataset` (labelled tensors), or a data
+    set of PyTorch with any inputs and targets for training, or a pair of them for training and test: see `OwnData`.
+    Exceptions of its code are not caught.
     """
     factory = import_factory("data set", source.name)
     arguments = {
@@ -33,13 +39,22 @@ def read(source: Source) -> Dataset:
         "column": source.column,
     }
     arguments = _taken(source.name, arguments, inspect.signature(factory).parameters.values())
-    dataset = factory(**arguments)
-    if not isinstance(dataset, Dataset):
-        raise UserError(
-            f"data set {source.name!r} is made as a {type(dataset).__name__}, expected an "
-            "unstale.training.datasets.Dataset"
-        )
-    return dataset
+    made = factory(**arguments)
+    if isinstance(made, Dataset):
+        return made
+    parts = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if all(isinstance(part, TorchDataset) or part is None for part in parts) and parts[0] is not None:
+        return OwnData(source.name, *parts)
+    raise UserError(
+        f"data set {source.name!r} is made as {_described(made)}, expected an unstale.training.datasets.Dataset, or a "
+        "torch.utils.data.Dataset, or a pair of those for training and test"
+    )
+
+
+def _described(made: object) -> str:
+    if isinstance(made, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in made)}"
+    return f"a {type(made).__name__}"
 
 
 def _taken(name: str, arguments: dict[str, Any], parameters: Collection[Parameter]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from unstale.errors import UserError, unknown_name
 from unstale.training.initialise import seeded
 from unstale.training.models import external, networks
 from unstale.training.models.networks import Maker, Shape
+from unstale.training.nests import Nest
 
-__all__ = ["MODELS", "Shape", "build", "features", "find"]
+__all__ = ["MODELS", "Shape", "Trial", "build", "features", "find"]
 
 MODELS: dict[str, tuple[Maker, Shape | None]] = {
     "celeba_cnn": (networks.celeba_cnn, (3, 84, 84)),
@@ -32,6 +33,9 @@ MODELS: dict[str, tuple[Maker, Shape | None]] = {
     "resnet8": (partial(networks.resnet, widths=(16, 32, 64), blocks=1), (3, 32, 32)),
 }
 """Factory and input shape (None: any) of each built-in model."""
+
+Trial = tuple[Nest, Callable[[Nest], object]]
+"""Inputs of at least two examples, and a check of a model's outputs for them, which raises UserError."""
 
 NAMES = (*MODELS, f"{external.TORCHVISION}NAME", "package.module:factory")  # for people
 _NORMED = ("resnet8", "resnet18")
@@ -78,10 +82,12 @@ def build(
     norm: str = "group",
     projection_head: int | None = None,
     allow_factory: bool = True,
+    trial: Trial | None = None,
 ) -> nn.Module:
     """The model of a name, on the CPU, with parameters that depend on the seed only.
 
-    input_shape: of one example. projection_head: outputs of MOON's head; None for no head. Raises UserError for a name
+    input_shape: of one example. classes: number of outputs. projection_head: outputs of MOON's head; None for no head.
+    trial: inputs, and a check of the outputs for them; None for logits of labelled data. Raises UserError for a name
     that `find` refuses, another input shape, and a model that cannot be trained here.
     """
     make, expected_shape = find(name, norm=norm, allow_factory=allow_factory)
@@ -94,12 +100,16 @@ def build(
     try:
         with seeded(seed):
             module = make(input_shape, classes)
-            if name not in MODELS:
-                module = external.checked(name, module, input_shape, classes)
+            if trial is not None:
+                module = external.checked(name, module, *trial)
+            elif name not in MODELS:
+                module = external.checked(name, module, *external.classifies(name, input_shape, classes))
             if projection_head is not None:
                 module = _with_projection_head(module, classes, projection_head)
             return module
     except external.MisfitError as misfit:
+        if trial is not None:
+            raise UserError(f"model {name!r} cannot be trained with the data set's examples ({misfit})") from misfit
         raise UserError(
             f"model {name!r} does not take the data set's inputs of shape {external.spelled(input_shape)} "
             f"({misfit}); {_fitting(input_shape)}"

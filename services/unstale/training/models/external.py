@@ -4,6 +4,7 @@ Legend: b examples of a mini-batch, X the shape of one example, C classes.
 """
 
 import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -15,6 +16,7 @@ from unstale.errors import UserError, unknown_name
 from unstale.flat import float_buffers
 from unstale.training.import_factory import import_factory
 from unstale.training.models.networks import Maker, Shape
+from unstale.training.nests import Nest
 
 TORCHVISION = "torchvision."
 
@@ -64,13 +66,8 @@ def factory(name: str) -> Maker:
         signature = inspect.signature(user_factory)
         try:
             bound = signature.bind(input_shape=input_shape, classes=classes)
-        except TypeError:  # other names of the parameters
-            try:
-                bound = signature.bind(input_shape, classes)
-            except TypeError:
-                raise UserError(
-                    f"model {name!r} takes {signature}, expected a function of (input_shape, classes)"
-                ) from None
+        except TypeError:  # other names of the parameters, or none
+            bound = _bound(name, signature, input_shape, classes)
         module = user_factory(*bound.args, **bound.kwargs)
         if not isinstance(module, nn.Module):
             raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
@@ -83,11 +80,21 @@ class MisfitError(Exception):
     """The model does not take the data set's inputs. The text says why."""
 
 
-def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> nn.Module:
-    """The module, if it returns logits [b, C] for inputs [b, X] and can be a flat model.
+def _bound(name: str, signature: inspect.Signature, *arguments: object) -> inspect.BoundArguments:
+    for given in (arguments, ()):
+        try:
+            return signature.bind(*given)
+        except TypeError:
+            continue
+    raise UserError(f"model {name!r} takes {signature}, expected a function of (input_shape, classes), or of nothing")
 
-    Parameters and buffers stay unchanged. BatchNorm layers accept a single example from now on. Raises UserError for a
-    wrong result or unsuitable parameters and buffers, and MisfitError if the module cannot compute.
+
+def checked(name: str, module: nn.Module, inputs: Nest, check: Callable[[Nest], object]) -> nn.Module:
+    """The module, if it computes with these inputs, at least two, gives valid outputs, and can be a flat model.
+
+    check: of the outputs; raises UserError. Parameters and buffers stay unchanged. BatchNorm layers accept a single
+    example from now on. Raises UserError for a wrong result or unsuitable parameters and buffers, and MisfitError if
+    the module cannot compute.
     """
     _check_tensors(name, module)
     for part in module.modules():
@@ -95,15 +102,7 @@ def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> n
             part.forward = partial(_normalise, part)  # type: ignore[method-assign]
     buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
     after = dict(buffers)
-    logits = _trial_pass(module, after, input_shape)
-    if not isinstance(logits, Tensor) or logits.dtype != torch.float32 or logits.shape != (2, classes):
-        described = f"a value of type {type(logits).__name__}"
-        if isinstance(logits, Tensor):
-            described = f"{_dtype(logits)} values of shape {spelled(tuple(logits.shape))}"
-        raise UserError(
-            f"model {name!r} gives {described} for two inputs of shape {spelled(input_shape)}, "
-            f"expected float32 logits of shape 2x{classes}"
-        )
+    _trial_pass(module, after, inputs, check)
     for key, _ in float_buffers(module):
         if after[key] is not buffers[key]:
             raise UserError(
@@ -112,13 +111,31 @@ def checked(name: str, module: nn.Module, input_shape: Shape, classes: int) -> n
     return module
 
 
-def _trial_pass(module: nn.Module, buffers: dict[str, Tensor], input_shape: Shape) -> object:
-    """The result for two inputs of zeros in training mode. Writes to these buffers instead of the module's."""
+def classifies(name: str, input_shape: Shape, classes: int) -> tuple[Tensor, Callable[[Nest], None]]:
+    """Two inputs of a labelled data set, and the check that a model returns logits [2, C] for them."""
+
+    def check(logits: Nest) -> None:
+        if not isinstance(logits, Tensor) or logits.dtype != torch.float32 or logits.shape != (2, classes):
+            described = f"a value of type {type(logits).__name__}"
+            if isinstance(logits, Tensor):
+                described = f"{_dtype(logits)} values of shape {spelled(tuple(logits.shape))}"
+            raise UserError(
+                f"model {name!r} gives {described} for two inputs of shape {spelled(input_shape)}, "
+                f"expected float32 logits of shape 2x{classes}"
+            )
+
+    return torch.zeros(2, *input_shape), check
+
+
+def _trial_pass(module: nn.Module, buffers: dict[str, Tensor], inputs: Nest, check: Callable[[Nest], object]) -> None:
+    """Check the result for some inputs in training mode. Writes to these buffers instead of the module's."""
     was_training = module.training
     module.train()
+    positional = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    named = dict(inputs) if isinstance(inputs, Mapping) else None
     try:
         with torch.no_grad():
-            return functional_call(module, buffers, torch.zeros(2, *input_shape))
+            check(functional_call(module, buffers, positional if named is None else (), named))
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
         raise MisfitError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
     finally:

@@ -1,0 +1,138 @@
+"""The examples of a client: tensors on the device of the model, or a data set that is read when it is needed.
+
+Legend: n examples, b of them in a batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+from typing_extensions import override
+
+from unstale.errors import UserError
+from unstale.training.nests import Nest, mapped, split, tensors
+
+Batch = tuple[Nest, Nest]
+"""Inputs and targets, nests of tensors whose first dimension is b."""
+
+
+class Examples(ABC):
+    """Examples by index, from 0 to n - 1."""
+
+    device: torch.device  # of indices
+    in_order: bool = False  # examples can only be read in order
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """n"""
+
+    @abstractmethod
+    def batch(self, indices_b: Tensor) -> Batch:
+        """The examples at these indices, on the device of the model."""
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All examples in order, in batches of at most this size."""
+        for indices_b in torch.split(torch.arange(len(self), device=self.device), size):
+            yield self.batch(indices_b)
+
+
+class TensorExamples(Examples):
+    """Tensors on the device of the model."""
+
+    def __init__(self, inputs: Nest, targets: Nest) -> None:
+        """inputs, targets: nests of tensors [n, ...]."""
+        self.inputs, self.targets = inputs, targets
+        first = next(tensors((targets, inputs)))
+        self.device, self._count = first.device, len(first)
+
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def batch(self, indices_b: Tensor) -> Batch:
+        def select(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, indices_b)
+
+        return mapped(select, self.inputs), mapped(select, self.targets)
+
+    @override
+    def batches(self, size: int) -> Iterator[Batch]:
+        return zip(split(self.inputs, size), split(self.targets, size), strict=True)
+
+
+class LazyExamples(Examples):
+    """Some examples of a data set, read and collated when a batch needs them."""
+
+    def __init__(self, dataset: Dataset[Any], indices_n: NDArray[np.int64], device: torch.device) -> None:
+        """dataset: with `__getitem__`, of (inputs, targets). indices_n: of the examples. device: of the model."""
+        self.device = torch.device("cpu")
+        self._dataset, self._indices_n, self._model_device = dataset, indices_n, device
+
+    @override
+    def __len__(self) -> int:
+        return len(self._indices_n)
+
+    @override
+    def batch(self, indices_b: Tensor) -> Batch:
+        return collated([self._dataset[int(self._indices_n[i])] for i in indices_b.tolist()], self._model_device)
+
+
+class OrderedExamples(Examples):
+    """An iterable data set, read in order: a batch before the last one starts the reading again."""
+
+    in_order = True
+
+    def __init__(self, dataset: Iterable[Any], device: torch.device) -> None:
+        """dataset: of (inputs, targets); read once to count the examples where it has no length. device: of the model.
+
+        Raises UserError for a data set without examples.
+        """
+        self.device = torch.device("cpu")
+        self._dataset, self._model_device = dataset, device
+        self._count = len(dataset) if isinstance(dataset, Sized) else sum(1 for _ in dataset)
+        if not self._count:
+            raise UserError("the iterable data set has no examples, expected at least one")
+        self._iterator: Iterator[Any] = iter(())
+        self._next = self._count  # index of the next example of the iterator
+
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def batch(self, indices_b: Tensor) -> Batch:
+        return collated([self._at(index) for index in indices_b.tolist()], self._model_device)
+
+    def _at(self, index: int) -> Any:
+        if index < self._next:
+            self._iterator, self._next = iter(self._dataset), 0
+        for example in self._iterator:
+            self._next += 1
+            if self._next > index:
+                return example
+        raise UserError(
+            f"the iterable data set ended after {self._next} examples, expected {self._count}, as it had before"
+        )
+
+
+def collated(examples: Sequence[Any], device: torch.device) -> Batch:
+    """A batch of examples, each a pair of inputs and targets, on a device. Raises UserError for other examples."""
+    try:
+        batch = default_collate(list(examples))
+        inputs, targets = batch
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the examples of the data set make no batch ({' '.join(str(error).split())[:200]}); expected pairs of "
+            "inputs and targets, of numbers, arrays or tensors of one shape, or tuples and dicts of them"
+        ) from error
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device)
+
+    return mapped(move, inputs), mapped(move, targets)

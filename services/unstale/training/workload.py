@@ -1,0 +1,105 @@
+"""The interface of all computation of clients: a client process and a simulation know nothing else of it.
+
+Legend: d parameters, b numbers of the model's float buffers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from unstale.flat import FlatModel
+from unstale.training.client_state import ClientState
+from unstale.training.local import LocalUpdate
+from unstale.training.measured import Measured
+
+
+class NotTrained(Exception):  # noqa: N818  (an outcome of a task)
+    """A task has no update; the client gives it back. str: the cause, one sentence for people."""
+
+
+class Declined(NotTrained):
+    """The client skips this round."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class TrainingFailed(NotTrained):
+    """The training raised, or its result cannot be sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTask:
+    """A task of a client. Tensors are float32, on any device, and read-only."""
+
+    client_id: int
+    number: int  # of the client's tasks, from 0
+    version: int  # of the base model
+    base_d: Tensor  # [d], w_b
+    learning_rate: float  # eta_l, > 0
+    buffers_b: Tensor | None = None  # [b], of the base model; None for a model without buffers
+    extra_d: Tensor | None = None  # [d], sent by the policy (SCAFFOLD's c), or None
+    settings: Mapping[str, float | int | str] = field(default_factory=dict)  # that the server sends to clients
+
+
+class Workload(ABC):
+    """Trains and evaluates any of the clients of a run, and keeps their state. One thread at a time.
+
+    An update depends on its task and its client's state only, not on earlier tasks.
+    """
+
+    model: FlatModel  # the exchanged tensors; the workspace of every computation
+    client_state: ClientState
+    keeps_state: bool  # whether a client may keep state from task to task
+    needs_extra: bool = False  # whether a task has `extra_d`, and its update sends another one back
+
+    @abstractmethod
+    def train(self, task: ClientTask) -> LocalUpdate:
+        """The update of a task. Stores its state until the verdict on it, which the caller reports by `keep` or `drop`.
+
+        Raises Declined or TrainingFailed where there is none.
+        """
+
+    def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate | NotTrained]:
+        """The updates of tasks of different clients, in order, or why there is none; each is trained when requested.
+
+        May draw the random numbers of all tasks first.
+        """
+        for task in tasks:
+            yield self.outcome(task)
+
+    def outcome(self, task: ClientTask) -> LocalUpdate | NotTrained:
+        """As `train`, but returns why there is no update."""
+        try:
+            return self.train(task)
+        except NotTrained as error:
+            return error
+
+    @abstractmethod
+    def evaluate(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured | None:
+        """Evaluate a model on the client's own test examples; None if it has none."""
+
+    @abstractmethod
+    def steps_of(self, client_id: int) -> int:
+        """Work of each of a client's tasks, in optimiser steps: determines the time that it takes on a device."""
+
+    def keep(self, client_id: int, number: int) -> bool:
+        """As `ClientState.keep`."""
+        return self.client_state.keep(client_id, number)
+
+    def drop(self, client_id: int, number: int) -> None:
+        """As `ClientState.drop`."""
+        self.client_state.drop(client_id, number)
+
+    def kept(self, client_id: int) -> Mapping[str, Tensor]:
+        """As `ClientState.kept`."""
+        return self.client_state.kept(client_id)
+
+    def restore(self, client_id: int, kept: Mapping[str, Tensor], pending: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """As `ClientState.restore`."""
+        self.client_state.restore(client_id, kept, pending)
