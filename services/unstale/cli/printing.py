@@ -102,16 +102,16 @@ def _measured(now: Progress) -> str:
     """Return the metrics on the test set, or the means over the clients where there is none."""
     if now.metrics:
         return named(now.metrics, "  ")
-    of, found = _of_clients(now)
-    return f"{of} {named(means(found), '  ')}" if found else "not measured"
+    of, spreads = _of_clients(now)
+    return f"{of} {named(means(spreads), '  ')}" if spreads else "not measured"
 
 
 def _result(end: Outcome) -> str:
     """Return the main metric, or the first one that there is, on the test set or over the clients."""
     if end.metrics:
         return f"test {named(dict([*end.metrics.items()][:1]))}"
-    of, found = _of_clients(end)
-    return f"{of} {named(dict([*means(found).items()][:1]))}" if found else "test accuracy -"
+    of, spreads = _of_clients(end)
+    return f"{of} {named(dict([*means(spreads).items()][:1]))}" if spreads else "test accuracy -"
 
 
 def _of_clients(run: Progress | Outcome) -> tuple[str, Mapping[str, Spread]]:

@@ -49,13 +49,13 @@ class Spread:
 def spreads(reports: Sequence[Report], main: MainMetric) -> dict[str, Spread]:
     """The distribution of each metric, the main one first. Values that are not finite are left out."""
     names = {name: 0.0 for report in reports for name in report.metrics}
-    found = {name: _spread(name, reports, main) for name in in_order(names, main)}
-    return {name: spread for name, spread in found.items() if spread is not None}
+    spreads = {name: _spread(name, reports, main) for name in in_order(names, main)}
+    return {name: spread for name, spread in spreads.items() if spread is not None}
 
 
-def means(found: Mapping[str, Spread]) -> dict[str, float]:
+def means(spreads: Mapping[str, Spread]) -> dict[str, float]:
     """The mean of each metric."""
-    return {name: spread.mean for name, spread in found.items()}
+    return {name: spread.mean for name, spread in spreads.items()}
 
 
 def _spread(name: str, reports: Iterable[Report], main: MainMetric) -> Spread | None:
