@@ -1,7 +1,9 @@
 """Models that tests name as `support.factories:...`: small ones with what our own small models have not."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
@@ -91,3 +93,34 @@ def bigrams() -> nn.Module:
 def digit(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """One number for an image."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 1))
+
+
+def own_table(path: Path) -> tuple[TensorDataset, TensorDataset]:
+    """The rows (x0, x1, y) of one file: every third one is a test example."""
+    return _split(np.load(path))
+
+
+def all_tables(path: Path) -> tuple[TensorDataset, TensorDataset]:
+    """The files of a folder, in the order of their names; each one is a group."""
+    files = sorted(path.glob("*.npy"))
+    parts = [_split(np.load(file)) for file in files]
+    together = []
+    for side in zip(*parts, strict=True):
+        dataset = TensorDataset(*(torch.cat(tensors) for tensors in zip(*(one.tensors for one in side), strict=True)))
+        dataset.groups = np.repeat(np.arange(len(side)), list(map(len, side)))
+        together.append(dataset)
+    return together[0], together[1]
+
+
+def _split(rows: np.ndarray) -> tuple[TensorDataset, TensorDataset]:
+    is_test = np.arange(len(rows)) % 3 == 2
+    train, test = (
+        TensorDataset(torch.from_numpy(rows[these, :2]), torch.from_numpy(rows[these, 2:]))
+        for these in (~is_test, is_test)
+    )
+    return train, test
+
+
+def plane() -> nn.Module:
+    """A linear regression of two numbers, which needs no data to be made."""
+    return nn.Linear(2, 1)

@@ -114,7 +114,7 @@ def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
     data: Any = type("Data", (), {"input_shape": SHAPE, "outputs": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
     workspace = Workspace(
-        data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
+        test_data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
     )
     chosen = Settings(compensator={**ON_RAY, "settings": own})
     with pytest.raises(UserError, match=sentence):

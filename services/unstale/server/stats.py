@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import nan
 
 from typing_extensions import override
 
@@ -164,7 +165,7 @@ class ServerStats(RunStats):
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
             version, at_s = measured.version, measured.at_s
-            accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
+            accuracy, loss = measured.metrics.get("accuracy", nan), measured.metrics.get("loss", nan)
             self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
             self._record(observe.measured(measured.metrics, measured.class_accuracy))
@@ -243,7 +244,7 @@ class ServerStats(RunStats):
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        accuracy, loss = done.metrics["accuracy"], done.metrics["loss"]
+        accuracy, loss = done.metrics.get("accuracy", nan), done.metrics.get("loss", nan)
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(done.metrics, done.class_accuracy)])
         self._record_named("central", done.metrics)
         self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)

@@ -3,7 +3,7 @@
 Legend: d parameters, b numbers of the model's float buffers, n training and m test examples of a client.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -33,13 +33,15 @@ class Trainer(Workload):
     """
 
     data: Data
-    partitions: Sequence[Indices]  # of the training examples, by client id; gathered when the client first trains
+    # of the training examples, by client id; gathered when the client first trains
+    partitions: Mapping[int, Indices] | Sequence[Indices]
     model: FlatModel  # workspace that every training overwrites
     training: LocalTraining
     seed: int
     _: KW_ONLY
     objective: Objective = field(default_factory=Classification)
-    test_partitions: Sequence[Indices] | None = None  # of the test examples, by client id; None if clients have none
+    # of the test examples, by client id; None if clients have none
+    test_partitions: Mapping[int, Indices] | Sequence[Indices] | None = None
     changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
     _examples: dict[int, Examples] = field(default_factory=dict, init=False)
