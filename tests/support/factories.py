@@ -1,12 +1,13 @@
 """Models that tests name as `support.factories:...`: small ones with what our own small models have not."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 
 def with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -124,3 +125,19 @@ def _split(rows: np.ndarray) -> tuple[TensorDataset, TensorDataset]:
 def plane() -> nn.Module:
     """A linear regression of two numbers, which needs no data to be made."""
     return nn.Linear(2, 1)
+
+
+class _Stream(IterableDataset[tuple[torch.Tensor, ...]]):
+    """Examples that can only be read one after the other."""
+
+    def __init__(self, dataset: TensorDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        for index in range(len(self._dataset)):
+            yield self._dataset[index]
+
+
+def stream() -> tuple[IterableDataset[tuple[torch.Tensor, ...]], IterableDataset[tuple[torch.Tensor, ...]]]:
+    train, test = planes()
+    return _Stream(train), _Stream(test)
