@@ -77,6 +77,10 @@ class Message(_Strict):
     type: ClassVar[str]
 
 
+PRIVATE = "private"
+"""Name of data and partition in the welcome of a run whose clients train on data of their own."""
+
+
 class TensorSpec(_Strict):
     """One tensor of the model, in payload order."""
 

@@ -5,7 +5,7 @@ loopback: every client has a connection and a session of its own, and sends its 
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -154,15 +154,24 @@ class ScriptedClient:
         self.hear_until(lambda: self.session.unacknowledged == 0)
 
 
-def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None = None) -> Outcome:
-    """The run with these arrivals, against a real server."""
+def _worker(own: Settings) -> Worker:
+    return Worker(lambda welcome: training_context_of(welcome, own).workload, post=lambda result: None)
+
+
+def through_sockets(
+    settings: Settings, arrivals: list[int], trace: Trace | None = None, own: Mapping[int, Settings] | None = None
+) -> Outcome:
+    """The run with these arrivals, against a real server. own: settings of each client, in a worker of its own."""
     server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    worker = Worker(lambda welcome: training_context_of(welcome, settings).workload, post=lambda result: None)
+    shared = _worker(settings)
+    workers = [shared if own is None else _worker(own[client_id]) for client_id in range(settings.clients)]
     with ThreadPoolExecutor(1) as pool, ExitStack() as on_failure:
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever
-        clients = [ScriptedClient(context, server.address, client_id, worker) for client_id in range(settings.clients)]
+        clients = [
+            ScriptedClient(context, server.address, client_id, worker) for client_id, worker in enumerate(workers)
+        ]
         for count, client_id in enumerate(arrivals, start=1):
             clients[client_id].work()
             if settings.trigger.name == "buffered":
@@ -282,7 +291,9 @@ def test_both_exchange_the_same_messages(name: str, loop: str) -> None:
     assert over_sockets.updates == in_simulation.updates
     assert over_sockets.metrics == in_simulation.metrics
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
-    assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None)
+    assert over_sockets.client_metrics == in_simulation.client_metrics
+    is_classification = settings.objective.name == "classification"
+    assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None and is_classification)
     assert in_simulation.updates["rejected"] == 0
 
 

@@ -84,6 +84,7 @@ def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest
 
 def test_a_key_that_is_true_or_false_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name, key in KEYS.items() if key.kind is bool] == [
+        "data.private",
         "data.download",
         "run.keep_updates",
         "server.stay",

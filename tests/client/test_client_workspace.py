@@ -58,10 +58,10 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
     """The settings from which a client builds its training context."""
     found: list[Settings] = []
 
-    def workplace(settings: Settings, *, code: object) -> TrainingContext:
+    def workplace(settings: Settings, *, code: object, hosted: object) -> TrainingContext:
         found.append(settings)
         place = config_workspace.make_workspace(settings)
-        parts = {key: getattr(place, key) for key in ("data", "client_data", "objective", "model", "device")}
+        parts = {key: getattr(place, key) for key in ("client_data", "test_data", "objective", "model", "device")}
         return TrainingContext(**parts, workload=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)

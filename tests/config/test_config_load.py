@@ -67,6 +67,7 @@ OTHER = {
     "training.schedule.every": 50,
     "training.schedule.factor": 0.9,
     "training.schedule.final": 0.01,
+    "data.private": True,
     "objective.name": "segmentation",
     "objective.settings": {"ignore_index": 255},
     "policy.name": "fedasync",

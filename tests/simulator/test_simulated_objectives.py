@@ -99,6 +99,14 @@ def test_a_labelled_data_set_takes_another_objective() -> None:
     assert set(metrics[-1]) == {"mae", "loss", "r2"}
 
 
+def test_an_iterable_data_set_is_read_in_order_by_the_only_client() -> None:
+    stream = {"data": {"name": "support.factories:stream"}, "clients": 1}
+    _, metrics = run(regression(**stream, evaluate_clients_every=None))
+    assert metrics[-1]["mae"] < 0.01
+    first, again = (run(regression(**stream, rounds=7))[0].model_digest for _ in range(2))
+    assert first == again
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -108,6 +116,10 @@ def test_a_labelled_data_set_takes_another_objective() -> None:
         ({"objective": {"name": "segmentation"}}, r"outputs of shape \[2, 2\] for targets of shape \[2, 2\]"),
         ({"partition": {"name": "natural"}}, "natural"),
         ({"data": {"name": "support.factories:planes", "share": 0.5}}, "has no classes, which this needs"),
+        (
+            {"data": {"name": "support.factories:stream"}},
+            "is iterable, so that one client has all of it, but there are 4",
+        ),
         ({"attack": {"name": "label-flip"}}, "has no classes, which this needs"),
         ({"compensator": {"name": "gradient-inversion"}}, "which inverts updates of a classification"),
     ],

@@ -1,10 +1,13 @@
 """Models that tests name as `support.factories:...`, with features that the built-in small models lack."""
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 
 def with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -91,3 +94,50 @@ def bigrams() -> nn.Module:
 def digit(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """One number for an image."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 1))
+
+
+def own_table(path: Path) -> tuple[TensorDataset, TensorDataset]:
+    """The rows (x0, x1, y) of one file: every third one is a test example."""
+    return _split(np.load(path))
+
+
+def all_tables(path: Path) -> tuple[TensorDataset, TensorDataset]:
+    """The files of a folder, in the order of their names; each one is a group."""
+    files = sorted(path.glob("*.npy"))
+    parts = [_split(np.load(file)) for file in files]
+    together = []
+    for side in zip(*parts, strict=True):
+        dataset = TensorDataset(*(torch.cat(tensors) for tensors in zip(*(one.tensors for one in side), strict=True)))
+        dataset.groups = np.repeat(np.arange(len(side)), list(map(len, side)))
+        together.append(dataset)
+    return together[0], together[1]
+
+
+def _split(rows: np.ndarray) -> tuple[TensorDataset, TensorDataset]:
+    is_test = np.arange(len(rows)) % 3 == 2
+    train, test = (
+        TensorDataset(torch.from_numpy(rows[these, :2]), torch.from_numpy(rows[these, 2:]))
+        for these in (~is_test, is_test)
+    )
+    return train, test
+
+
+def plane() -> nn.Module:
+    """A linear regression of two numbers, which needs no data to be made."""
+    return nn.Linear(2, 1)
+
+
+class _Stream(IterableDataset[tuple[torch.Tensor, ...]]):
+    """Examples that can only be read one after the other."""
+
+    def __init__(self, dataset: TensorDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        for index in range(len(self._dataset)):
+            yield self._dataset[index]
+
+
+def stream() -> tuple[IterableDataset[tuple[torch.Tensor, ...]], IterableDataset[tuple[torch.Tensor, ...]]]:
+    train, test = planes()
+    return _Stream(train), _Stream(test)

@@ -1,5 +1,6 @@
 """The built-in objectives, against values by hand, and against scikit-learn where it has the same."""
 
+from importlib.metadata import EntryPoint, EntryPoints
 from math import exp, isnan, log, sqrt
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from sklearn.metrics import jaccard_score, mean_absolute_error, r2_score
 from torch import Tensor
 
+from unstale import plugins
 from unstale.errors import UserError
 from unstale.settings.learning import ObjectiveSettings
 from unstale.training.measured import MainMetric
@@ -170,6 +172,19 @@ def test_an_objective_of_the_user_is_imported_if_this_machine_names_it() -> None
     with pytest.raises(UserError, match="is code, which only this machine's own configuration may name"):
         create(settings, code=["another:Objective"])
     assert type(create(ObjectiveSettings(name="regression"), code=[])).__name__ == "Regression"
+
+
+def test_a_package_registers_an_objective_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint(name="huber", value=OWN, group="unstale.objectives"),
+        EntryPoint(name="wrong", value="builtins:dict", group="unstale.objectives"),
+    ]
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
+    assert type(objective("huber", delta=2.0)) is Huber
+    with pytest.raises(UserError, match=r"expected a class derived from unstale\.training\.objectives\.Objective"):
+        objective("wrong")
+    with pytest.raises(UserError, match="is code, which only this machine's own configuration may name"):
+        create(ObjectiveSettings(name="huber"), code=[])
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,21 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from support.parts_of_runs import client_task, fedprox, gradient, moon, scaffold, sgd
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
 from unstale.training.client_state import PENDING_MAX
-from unstale.training.datasets import load
+from unstale.training.datasets import OwnData, load
 from unstale.training.evaluate import evaluate
 from unstale.training.examples import TensorExamples
 from unstale.training.local import LocalTask
 from unstale.training.objectives import Classification
+from unstale.training.objectives.regression import Regression
 from unstale.training.trainer import Trainer
+from unstale.training.workload import TrainingFailed
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +170,36 @@ def test_a_client_evaluates_a_model_on_its_own_test_examples(digits):
 def test_without_own_test_sets_no_client_evaluates(digits):
     trainer, base_d = a_trainer(digits, sgd(steps=1))
     assert trainer.evaluate(1, base_d) is None
+
+
+class Damaged(Dataset):
+    """Examples of which number 2 cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 2:
+            raise ValueError("no such row")
+        return torch.ones(1), torch.ones(1)
+
+
+def test_a_task_fails_whose_examples_cannot_be_read_and_others_do_not(caplog):
+    data = OwnData("damaged", Damaged(), Damaged())
+    model = FlatModel(torch.nn.Linear(1, 1))
+    own = [np.array([0, 1]), np.array([2, 3])]
+    trainer = Trainer(data, own, model, sgd(steps=1), seed=0, objective=Regression(), test_partitions=own)
+    base_d = model.parameters_d.clone()
+    sentence = "example 2 of the data set cannot be read (ValueError: no such row)"
+    with pytest.raises(TrainingFailed) as caught:
+        trainer.train(client_task(1, 0, base_d, 0.1))
+    assert str(caught.value) == sentence
+    assert caplog.records[0].exc_info is not None  # the traceback is in the log
+    failed, made = trainer.train_each([client_task(1, 0, base_d, 0.1), client_task(0, 0, base_d, 0.1)])
+    assert isinstance(failed, TrainingFailed) and str(failed) == sentence
+    assert torch.equal(made.vector_d, trainer.train(client_task(0, 0, base_d, 0.1)).vector_d)
+    assert trainer.evaluate(1, base_d) is None
+    assert trainer.evaluate(0, base_d).num_examples == 2
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_settings_that_prevent_inversion_are_refused_before_connecting(own, sent
     data: Any = type("Data", (), {"input_shape": SHAPE, "outputs": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
     workspace = Workspace(
-        data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
+        test_data=data, client_data=data, objective=Classification(), model=model, device=torch.device("cpu")
     )
     chosen = Settings(compensator={**ON_RAY, "settings": own})
     with pytest.raises(UserError, match=sentence):

@@ -35,7 +35,7 @@ def measure(
     run = played(settings, [settings.rounds])
     update = run.update(run.late_client(), settings.rounds, task=settings.rounds)
     one, _ = inverted(run.inverting(), update, on_iteration=on_progress)
-    client_examples = ClientExamples(run.context.client_data)
+    client_examples = ClientExamples(run.context.division)
     pixels_rX = client_examples.pixels(one.now.inputs_rX)
     own, others = client_examples.own_and_others(update.client_id, update.base_version, update.task_id)
     measures, notes = measures_of(run.context.dataset.input_shape)

@@ -25,7 +25,7 @@ from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
 RUN = (
-    *("", "model", "data", "partition", "training", "policy"),
+    *("", "model", "data", "partition", "training", "objective", "policy"),
     *("compensator", "trigger", "selector", "encoding", "scenario"),
 )
 """The sections that describe a run, "" being the keys that stand in no section."""
@@ -45,8 +45,8 @@ SHORT = {name: "--" + name.rpartition(".")[2].replace("_", "-") for name in _BY_
 
 COMMON_IN_RUNS = (
     *("clients", "rounds", "seed", "device", "save_model", "model.name", "data.name", "data.path"),
-    *("partition.name", "partition.alpha", "training.name", "training.learning_rate", "policy.name"),
-    *("compensator.name", "trigger.name", "trigger.k", "scenario.name"),
+    *("partition.name", "partition.alpha", "training.name", "training.learning_rate", "objective.name"),
+    *("policy.name", "compensator.name", "trigger.name", "trigger.k", "scenario.name"),
 )
 """The keys that most runs set, for `takes_settings(common=...)`."""
 

@@ -24,7 +24,7 @@ from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import DataPlan, ObjectivePlan, PartPlan, TensorSpec, Welcome
+from unstale_proto.messages import PRIVATE, DataPlan, ObjectivePlan, PartPlan, TensorSpec, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -39,7 +39,10 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     """
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name, own.objective.name)
-    made = training_context(settings, code=[name for name in code if name is not None])
+    hosted = range(own.client.first, own.client.first + own.client.count)
+    made = training_context(
+        settings, code=[name for name in code if name is not None], hosted=hosted if settings.data.private else None
+    )
     module = made.model.module
     tensors = [
         TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32")
@@ -60,7 +63,6 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
         )
     attack = attack_of(settings.attack, settings.clients, settings.seed)
     if attack is not None:  # the seed of the run selects the clients that attack
-        hosted = range(own.client.first, own.client.first + own.client.count)
         log.warning(
             "attack, for experiments: %s; %d of them in this process",
             attack.description,
@@ -79,8 +81,46 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
 
 
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
+    common = {
+        "seed": welcome.seed,
+        "clients": welcome.clients,
+        "model": _model(welcome),
+        "objective": _objective(welcome.objective),
+        "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
+    }
+    return own.model_copy(update=common | (_own_data(own) if welcome.data == PRIVATE else _data_of(welcome, own)))
+
+
+def _own_data(own: Settings) -> dict[str, Section]:
+    """The sections of data that the server does not know. Raises UserError where this machine names none."""
+    if "name" not in own.data.model_fields_set:
+        raise UserError(
+            "the server's run is of private data, but this client names none; name its own with data.name, such as "
+            "--data npz --data.path mine.npz"
+        )
+    if own.data.variant.name is not None:
+        raise UserError(
+            f"data.variant.name is {own.data.variant.name!r} in a run of private data, expected data that does not "
+            "change; leave it out"
+        )
+    path = own.client.data_path or own.data.path
+    data = own.data.model_copy(update={"private": True, "path": path if _has_path(own.data.name) else None})
+    return {"data": data, "partition": own.partition}
+
+
+def _model(welcome: Welcome) -> ModelSettings:
+    plan = {} if welcome.model_plan is None else welcome.model_plan.model_dump(exclude_none=True)
+    return _section("model", ModelSettings, {"name": welcome.model, **plan})
+
+
+def _data_of(welcome: Welcome, own: Settings) -> dict[str, Section]:
+    """The sections of data that the server names."""
+    if own.data.private:
+        raise UserError(
+            f"the server names data set {welcome.data!r}, but data.private is true on this machine; join a run of "
+            "private data, or leave data.private out"
+        )
     data_plan = welcome.data_plan or DataPlan()
-    model_plan = {} if welcome.model_plan is None else welcome.model_plan.model_dump(exclude_none=True)
     variant = _variant(data_plan, own)
     defaults = DataSettings()
     data = {
@@ -95,17 +135,10 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
         "normalise": data_plan.normalise or defaults.normalise,
         "column": data_plan.column or defaults.column,
     }
-    return own.model_copy(
-        update={
-            "seed": welcome.seed,
-            "clients": welcome.clients,
-            "model": _section("model", ModelSettings, {"name": welcome.model, **model_plan}),
-            "data": _section("data", DataSettings, dict(own.data) | data),
-            "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
-            "objective": _objective(welcome.objective),
-            "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
-        }
-    )
+    return {
+        "data": _section("data", DataSettings, dict(own.data) | data),
+        "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
+    }
 
 
 def _section(path: str, section: type[S], values: Mapping[str, Any]) -> S:

@@ -82,8 +82,10 @@ def run_components(
     """
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
-    workspace.client_data.check()
-    if settings.evaluate_clients_every is not None and not workspace.client_data.has_own_tests:
+    client_data = workspace.client_data
+    if client_data is not None:
+        client_data.check()
+    if settings.evaluate_clients_every is not None and client_data is not None and not client_data.has_own_tests:
         raise UserError(
             f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
             f"{settings.data.name!r} does not say whose its examples are, as partition.name "
@@ -203,10 +205,10 @@ def learning_rate(training: TrainingSettings, rounds: int) -> Callable[[int], fl
     return create_schedule(training.schedule, learning_rate=training.learning_rate, rounds=rounds).rate
 
 
-def examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
-    """Number of training examples of each client, for the admission of updates."""
-    if settings.server.num_examples_max != "partition":
-        return lambda _: 0  # nobody asks
+def examples_of(settings: Settings, client_data: ClientData | None) -> Callable[[int], int | None]:
+    """Number of training examples of each client, for the admission of updates; None where that is private."""
+    if settings.server.num_examples_max != "partition" or settings.data.private or client_data is None:
+        return lambda _: None
     return array("q", map(len, client_data.train())).__getitem__
 
 
@@ -222,13 +224,22 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
 
 
 def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
-    """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites.
+    """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites. Without
+    test examples the result has no metrics.
 
     If clients are groups of the data, the test examples are those of the groups that are clients.
     """
-    model, data, client_data, objective = workspace.model, workspace.data, workspace.client_data, workspace.objective
+    model, data, objective, client_data = (
+        workspace.model,
+        workspace.test_data,
+        workspace.objective,
+        workspace.client_data,
+    )
+    if data is None or not data.has("test"):
+        return lambda _: Measured(num_examples=0, metrics={})
     own_M = None
-    if client_data.partition.by_group and (own := client_data.test(client_data.train())) is not None:
+    by_group = client_data is not None and client_data.partition.by_group
+    if by_group and (own := workspace.division.test(workspace.division.train())) is not None:
         own_M = np.sort(np.concatenate(own))
         own_M = own_M if len(own_M) else None  # the clients have none: all examples
     examples = data.examples("test", own_M, workspace.device)
@@ -273,3 +284,8 @@ def check(settings: Settings) -> None:
     attack_of(settings.attack, settings.clients, settings.seed)
     policy_in_small(settings, coordinator_settings(settings, check_scenario(settings)))
     compensation.check(settings)
+    if settings.data.private and settings.data.variant.name is not None:
+        raise UserError(
+            f"data.variant.name is {settings.data.variant.name!r} with data.private true, expected data that does not "
+            "change; leave one of them out"
+        )

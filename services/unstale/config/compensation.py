@@ -61,10 +61,16 @@ def compensator(
         UserError: The compensator cannot be made.
     """
     check(settings)
-    network = Network(workspace.model.module, workspace.data.input_shape, workspace.data.outputs)
+    data = workspace.test_data
+    network = None if data is None else Network(workspace.model.module, data.input_shape, data.outputs)
     make = partial(_made, settings, workspace.device, network=network, clock=clock, fresh_update=fresh_update)
     made = make()
     if made is not None and made.inverts:
+        if data is None or network is None:
+            raise UserError(
+                f"compensator.name is {settings.compensator.name!r} with data.private true, but inversions need the "
+                "shape of the data; choose another compensator, or name test data with data.name"
+            )
         network.check_invertible(settings.model.name)
         if not isinstance(workspace.objective, Classification):
             raise UserError(

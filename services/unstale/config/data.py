@@ -81,20 +81,34 @@ class ClientData:
     partition: Partition
     clients: int
     seed: int
+    private: bool = False  # a client's examples are in the order of the data, and a single client has all of them
 
     @classmethod
     def of(cls, settings: Settings, data: Data) -> Self:
         """The division that the settings describe."""
-        return cls(data=data, partition=create(settings.partition), clients=settings.clients, seed=settings.seed)
+        return cls(
+            data=data,
+            partition=create(settings.partition),
+            clients=settings.clients,
+            seed=settings.seed,
+            private=settings.data.private,
+        )
 
     @property
     def has_own_tests(self) -> bool:
         """Whether each client has test examples of its own: not if they belong to groups unknown to the test set."""
-        return self.data.has("test") and (self.data.groups("test") is not None or not self.partition.by_group)
+        if not self.data.has("test"):
+            return False
+        return self._is_whole or self.data.groups("test") is not None or not self.partition.by_group
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing is divided."""
+        return self.data.in_order or (self.private and self.clients == 1)
 
     def check(self) -> None:
         """Raise UserError if the data set cannot be divided."""
-        if self.data.in_order:
+        if self._is_whole:
             self.train()
             return
         examples = self._examples("train")
@@ -107,20 +121,25 @@ class ClientData:
 
     @cached_property
     def _train(self) -> Sequence[Indices]:
-        if self.data.in_order:
-            return [self._whole("train")]
+        if self._is_whole:
+            return [self._all("train")]
         examples = self._examples("train")
         rng = stream(self.seed, Stream.PARTITION)
-        return split(self.partition, examples.labels_n, self.clients, rng, examples.groups_n)
+        return self._ordered(split(self.partition, examples.labels_n, self.clients, rng, examples.groups_n))
 
     def test(self, train: Sequence[Indices]) -> list[Indices] | None:
         """Indices of the test examples of each client; None without `has_own_tests`. train: of `train`."""
         if not self.has_own_tests:
             return None
-        if self.data.in_order:
-            return [self._whole("test")]
+        if self._is_whole:
+            return [self._all("test")]
         rng = stream(self.seed, Stream.OWN_TEST_SETS)
-        return split_test_set(self.partition, train, self._examples("train"), self._examples("test"), rng)
+        return self._ordered(
+            split_test_set(self.partition, train, self._examples("train"), self._examples("test"), rng)
+        )
+
+    def _ordered(self, partitions: list[Indices]) -> list[Indices]:
+        return [np.sort(indices) for indices in partitions] if self.private else partitions
 
     def changes(self, train: Sequence[Indices]) -> VariantStream | None:
         """The examples of each client at each version; None for data that does not change. train: of `train`."""
@@ -132,7 +151,7 @@ class ClientData:
     def _examples(self, part: Part) -> Examples:
         return Examples(self.data.labels(part), self.data.groups(part))
 
-    def _whole(self, part: Part) -> Indices:
+    def _all(self, part: Part) -> Indices:
         """All examples of a part, for the only client."""
         if self.clients > 1:
             raise UserError(

@@ -118,6 +118,11 @@ class _Clients:
         from unstale.config.data import ClientData, read_dataset  # imports torch
         from unstale.training.partition import label_counts
 
+        if self.data.private:
+            raise UserError(
+                "data.private is true, but the scenario selects clients by their classes, which only they know; choose "
+                "another scenario.name"
+            )
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
         data = read_dataset(settings.data).labelled()
         return Held(label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes))

@@ -1,7 +1,7 @@
 """The data set, the model and the device of a run on one machine, and the training of its clients there."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
 from unstale.training.attack import Attack, attackers
 from unstale.training.datasets import Data, Dataset
-from unstale.training.models import build, features
+from unstale.training.models import build, build_without_data, features
 from unstale.training.nests import Nest
 from unstale.training.objectives import Classification, Objective
 from unstale.training.objectives import create as create_objective
@@ -27,17 +27,29 @@ from unstale.training.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The data set of a run, its division among the clients, and one instance of the model."""
+    """The data of a run, its division among the clients, and one instance of the model."""
 
-    data: Data
-    client_data: ClientData
+    client_data: ClientData | None  # of all clients that are trained here; None on a server without training data
+    test_data: Data | None  # of which the server evaluates the test examples, if there are any
     objective: Objective
     model: FlatModel  # at first in its initial state, which the seed determines
     device: torch.device
 
     @property
+    def division(self) -> ClientData:
+        """The training data and its division. Raises UserError where there is none."""
+        if self.client_data is None:
+            raise UserError("data.private is true, so that the training data is not here, but this needs it")
+        return self.client_data
+
+    @property
+    def data(self) -> Data:
+        """The training data. Raises UserError where there is none."""
+        return self.division.data
+
+    @property
     def dataset(self) -> Dataset:
-        """The data as labelled tensors. Raises UserError for other data."""
+        """The training data as labelled tensors. Raises UserError where there is none, and for other data."""
         return self.data.labelled()
 
 
@@ -55,21 +67,24 @@ class TrainingContext(Workspace):
         raise UserError(f"the workload is {type(self.workload).__name__}, expected the built-in training of a data set")
 
 
-def make_workspace(settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None) -> Workspace:
-    """Read the data set and build the model; PyTorch computes with `threads` threads from here on.
+def make_workspace(settings: Settings, *, data: Data | None = None) -> Workspace:
+    """Make the workspace of a server: without training data, if that is private.
 
-    Args:
-        settings: Of the run.
-        code: Names `package.module:factory` that may be imported, since this machine's user gave them; None for any.
-        data: The data set of the settings, if it was read before.
-
-    Raises:
-        UserError: The data set or the model cannot be made.
+    PyTorch computes with `threads` threads from here on. data: the data set of the settings, if it was read before.
+    Raises UserError where the data set or the model cannot be made.
     """
+    if data is None and (not settings.data.private or "name" in settings.data.model_fields_set):
+        data = read_dataset(settings.data)
+    client_data = None if settings.data.private or data is None else ClientData.of(settings, data)
+    return _workspace(settings, data, client_data, None)
+
+
+def _workspace(
+    settings: Settings, data: Data | None, client_data: ClientData | None, code: Collection[str] | None
+) -> Workspace:
+    """data: that the model must fit; None if it is not here."""
     torch.set_num_threads(settings.threads)
     device = choose(settings.device)
-    if data is None:
-        data = read_dataset(settings.data, code=code)
     objective = create_objective(settings.objective, code=code)
     module = _model(settings, data, objective, code)
     if settings.training.name == "moon":
@@ -80,17 +95,20 @@ def make_workspace(settings: Settings, *, code: Collection[str] | None = None, d
             )
         features(module)  # raises for a model without features to contrast
     return Workspace(
-        data=data,
-        client_data=ClientData.of(settings, data),
+        client_data=client_data,
+        test_data=None if settings.data.private and client_data is not None else data,
         objective=objective,
         model=FlatModel(module, device),
         device=device,
     )
 
 
-def _model(settings: Settings, data: Data, objective: Objective, code: Collection[str] | None) -> nn.Module:
+def _model(settings: Settings, data: Data | None, objective: Objective, code: Collection[str] | None) -> nn.Module:
     """The model in its initial state. Raises UserError for one that does not fit the data and the objective."""
     chosen, trial = settings.model, None
+    allow_factory = code is None or chosen.name in code
+    if data is None:
+        return build_without_data(chosen.name, settings.seed, allow_factory=allow_factory)
     if not (isinstance(data, Dataset) and isinstance(objective, Classification)):
         inputs, targets = data.first("train", 2)
         trial = inputs, partial(_check_outputs, objective, chosen.name, targets)
@@ -101,7 +119,7 @@ def _model(settings: Settings, data: Data, objective: Objective, code: Collectio
         settings.seed,
         norm=chosen.norm,
         projection_head=chosen.projection_head,
-        allow_factory=code is None or chosen.name in code,
+        allow_factory=allow_factory,
         trial=trial,
     )
 
@@ -117,26 +135,43 @@ def _check_outputs(objective: Objective, name: str, targets: Nest, outputs: Nest
 
 
 def training_context(
-    settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None
+    settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None, hosted: range | None = None
 ) -> TrainingContext:
-    """Make a workspace with a trainer; the arguments are those of `make_workspace`. Raises UserError."""
-    workspace = make_workspace(settings, code=code, data=data)
-    client_data = workspace.client_data
+    """Make a workspace with a trainer: the clients' side of a run, also where the data is private.
+
+    Args:
+        settings: Of the run.
+        code: Names `package.module:factory` that may be imported, since this machine's user gave them; None for any.
+        data: The data set of the settings, if it was read before.
+        hosted: Ids of the clients among whom the data is divided; None for all of the run.
+
+    Raises:
+        UserError: The data set or the model cannot be made.
+    """
+    if data is None:
+        data = read_dataset(settings.data, code=code)
+    client_data = ClientData.of(settings, data)
+    if hosted is not None:
+        client_data = replace(client_data, clients=len(hosted))
+        client_data.check()
+    workspace = _workspace(settings, data, client_data, code)
     train = client_data.train()
+    test = client_data.test(train)
+    first = 0 if hosted is None else hosted.start
     trainer = Trainer(
-        workspace.data,
-        train,
+        data,
+        dict(enumerate(train, first)),
         workspace.model,
         create_training(settings.training),
         settings.seed,
         objective=workspace.objective,
-        test_partitions=client_data.test(train),
+        test_partitions=None if test is None else dict(enumerate(test, first)),
         changes=client_data.changes(train),
         attack=attack_of(settings.attack, settings.clients, settings.seed),
     )
     return TrainingContext(
-        data=workspace.data,
         client_data=client_data,
+        test_data=workspace.test_data,
         objective=workspace.objective,
         model=workspace.model,
         device=workspace.device,

@@ -137,7 +137,7 @@ class _Watch(Compensator[InversionSettings]):
         assert isinstance(inverting.settings, InversionSettings)
         super().__init__(inverting.settings, inverting.context)
         self._inversions = Inversions(self.settings, self.context)
-        self._client_examples = ClientExamples(workspace.client_data)
+        self._client_examples = ClientExamples(workspace.division)
         self._rounds = frozenset(rounds)
         self._left = updates_max
         self._on_reconstructed = on_reconstructed

@@ -108,7 +108,7 @@ def prepare(settings: Settings) -> Run:
         late=coordinator_settings.stale_rounds_max,
     )
     evaluate = build.evaluation(workspace)
-    labels = workspace.data.labels_digest
+    labels = None if settings.data.private else workspace.data.labels_digest
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
     with ExitStack() as stack:
         journal = open_journal(settings)

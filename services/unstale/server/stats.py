@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import nan
 
 from typing_extensions import override
 
@@ -164,7 +165,7 @@ class ServerStats(RunStats):
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
             version, at_s = measured.version, measured.at_s
-            accuracy, loss = measured.metrics["accuracy"], measured.metrics["loss"]
+            accuracy, loss = measured.metrics.get("accuracy", nan), measured.metrics.get("loss", nan)
             self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
             self._record(observe.measured(measured.metrics, measured.class_accuracy))
@@ -243,7 +244,7 @@ class ServerStats(RunStats):
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        accuracy, loss = result.metrics["accuracy"], result.metrics["loss"]
+        accuracy, loss = result.metrics.get("accuracy", nan), result.metrics.get("loss", nan)
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
         self._record_named("central", result.metrics)
         self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)

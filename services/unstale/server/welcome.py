@@ -16,6 +16,7 @@ from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
 from unstale_proto import codec, encodings, limits, signature
 from unstale_proto.messages import (
+    PRIVATE,
     DataPlan,
     ModelPlan,
     ObjectivePlan,
@@ -49,6 +50,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     if max(len(tensors), len(buffers)) > limits.TENSORS_MAX:
         raise too_many
     data, variant = settings.data, None
+    private = PartitionPlan(name=PRIVATE) if data.private else None
     if data.variant.name is not None and data.variant.rate is not None:
         variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
     made = Welcome(
@@ -58,15 +60,17 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         seed=settings.seed,
         version=0,
         model=settings.model.name,
-        data=data.name,
-        partition=_plan(PartitionPlan, settings.partition, create_partition(settings.partition)),
+        data=PRIVATE if data.private else data.name,
+        partition=private or _plan(PartitionPlan, settings.partition, create_partition(settings.partition)),
         training=_plan(TrainingPlan, settings.training, create_training(settings.training)),
         tensors=tensors,
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
         model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
+        data_plan=None
+        if data.private
+        else DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
         objective=_objective(settings.objective),
         buffers=buffers or None,
         extra=extra or None,

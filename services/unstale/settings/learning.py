@@ -63,6 +63,12 @@ class DataSettings(Section):
     path: Text | None = setting(
         None, "Path of the data, for npz (x_train, y_train, x_test, y_test) and folder (of images)."
     )
+    private: bool = setting(
+        False,
+        "Whether clients train on data of their own, which the server never reads: each client process names its "
+        "data, and shares it out among the clients that it hosts. On the server, data.name is then test data, if it is "
+        "set.",
+    )
     cache: Text = setting(
         "~/.cache/unstale",
         "Folder of downloaded data sets. Default: $XDG_CACHE_HOME/unstale if the variable is set, unless "

@@ -3,6 +3,7 @@
 Legend: n examples, b of them in a batch.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
@@ -17,8 +18,14 @@ from typing_extensions import override
 from unstale.errors import UserError
 from unstale.training.nests import Nest, mapped, split, tensors
 
+log = logging.getLogger("unstale.training")
+
 Batch = tuple[Nest, Nest]
 """Inputs and targets, nests of tensors whose first dimension is b."""
+
+
+class ReadError(UserError):
+    """Examples of the user's data set cannot be read."""
 
 
 class Examples(ABC):
@@ -33,7 +40,7 @@ class Examples(ABC):
 
     @abstractmethod
     def batch(self, indices_b: Tensor) -> Batch:
-        """The examples at these indices, on the device of the model."""
+        """The examples at these indices, on the device of the model. Raises ReadError."""
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All examples in order, in batches of at most this size."""
@@ -80,7 +87,13 @@ class LazyExamples(Examples):
 
     @override
     def batch(self, indices_b: Tensor) -> Batch:
-        return collated([self._dataset[int(self._indices_n[i])] for i in indices_b.tolist()], self._model_device)
+        return collated([self._at(int(self._indices_n[i])) for i in indices_b.tolist()], self._model_device)
+
+    def _at(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            raise _unreadable(index, error) from error
 
 
 class OrderedExamples(Examples):
@@ -110,24 +123,33 @@ class OrderedExamples(Examples):
         return collated([self._at(index) for index in indices_b.tolist()], self._model_device)
 
     def _at(self, index: int) -> Any:
-        if index < self._next:
-            self._iterator, self._next = iter(self._dataset), 0
-        for example in self._iterator:
-            self._next += 1
-            if self._next > index:
-                return example
-        raise UserError(
+        try:
+            if index < self._next:
+                self._iterator, self._next = iter(self._dataset), 0
+            for example in self._iterator:
+                self._next += 1
+                if self._next > index:
+                    return example
+        except Exception as error:
+            raise _unreadable(self._next, error) from error
+        raise ReadError(
             f"the iterable data set ended after {self._next} examples, expected {self._count}, as it had before"
         )
 
 
+def _unreadable(index: int, error: Exception) -> ReadError:
+    """Log the traceback, which is of the user's code."""
+    log.error("example %d of the data set cannot be read", index, exc_info=error)
+    return ReadError(f"example {index} of the data set cannot be read ({type(error).__name__}: {error})")
+
+
 def collated(examples: Sequence[Any], device: torch.device) -> Batch:
-    """A batch of examples, each a pair of inputs and targets, on a device. Raises UserError for other examples."""
+    """A batch of examples, each a pair of inputs and targets, on a device. Raises ReadError for other examples."""
     try:
         batch = default_collate(list(examples))
         inputs, targets = batch
     except (TypeError, RuntimeError, ValueError) as error:
-        raise UserError(
+        raise ReadError(
             f"the examples of the data set make no batch ({' '.join(str(error).split())[:200]}); expected pairs of "
             "inputs and targets, of numbers, arrays or tensors of one shape, or tuples and dicts of them"
         ) from error

@@ -3,7 +3,7 @@
 Legend: d parameters, b numbers of the model's float buffers, n training and m test examples of a client.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -16,13 +16,13 @@ from unstale.training.attack import Attack
 from unstale.training.client_state import ClientState
 from unstale.training.datasets import Data
 from unstale.training.evaluate import evaluate
-from unstale.training.examples import Examples, TensorExamples
+from unstale.training.examples import Examples, ReadError, TensorExamples
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.measured import Measured
 from unstale.training.objectives import Classification, Objective
 from unstale.training.partition import Indices, VariantStream
-from unstale.training.workload import ClientTask, Workload
+from unstale.training.workload import ClientTask, NotTrained, TrainingFailed, Workload
 
 
 @dataclass(eq=False, repr=False)
@@ -33,13 +33,15 @@ class Trainer(Workload):
     """
 
     data: Data
-    partitions: Sequence[Indices]  # of the training examples, by client id; gathered when the client first trains
+    # of the training examples, by client id; gathered when the client first trains
+    partitions: Mapping[int, Indices] | Sequence[Indices]
     model: FlatModel  # workspace that every training overwrites
     training: LocalTraining
     seed: int
     _: KW_ONLY
     objective: Objective = field(default_factory=Classification)
-    test_partitions: Sequence[Indices] | None = None  # of the test examples, by client id; None if clients have none
+    # of the test examples, by client id; None if clients have none
+    test_partitions: Mapping[int, Indices] | Sequence[Indices] | None = None
     changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
     _examples: dict[int, Examples] = field(default_factory=dict, init=False)
@@ -57,10 +59,13 @@ class Trainer(Workload):
         return self._compute(task, self.local_task(task))
 
     @override
-    def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate]:
+    def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate | NotTrained]:
         drawn = [(task, self.local_task(task)) for task in tasks]  # consecutive draws are faster
         for task, local_task in drawn:
-            yield self._compute(task, local_task)
+            try:
+                yield self._compute(task, local_task)
+            except NotTrained as error:
+                yield error
 
     def local_task(self, task: ClientTask) -> LocalTask:
         """The task with all random numbers drawn."""
@@ -85,7 +90,10 @@ class Trainer(Workload):
 
     def _compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
         examples = self.examples(task.client_id, task.version)
-        update = self.training.compute(self.model, examples, self.objective, local_task)
+        try:
+            update = self.training.compute(self.model, examples, self.objective, local_task)
+        except ReadError as error:
+            raise TrainingFailed(str(error)) from error
         self.client_state.put(task.client_id, task.number, update.state)
         return self.sent(task.client_id, task.number, update)
 
@@ -111,7 +119,10 @@ class Trainer(Workload):
             return None
         device = self.model.parameters_d.device
         examples = self.data.examples("test", own_m, device)
-        return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
+        try:
+            return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
+        except ReadError:
+            return None  # the log has the cause; the client can still train
 
     def tensors(self, client_id: int, version: int = 0) -> tuple[Tensor, Tensor]:
         """Inputs [n, ...] float32 and labels [n] int64 of a client of a labelled data set, as in `examples`."""

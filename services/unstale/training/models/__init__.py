@@ -17,7 +17,7 @@ from unstale.training.models import external, networks
 from unstale.training.models.networks import Maker, Shape
 from unstale.training.nests import Nest
 
-__all__ = ["MODELS", "Shape", "Trial", "build", "features", "find"]
+__all__ = ["MODELS", "Shape", "Trial", "build", "build_without_data", "features", "find"]
 
 MODELS: dict[str, tuple[Maker, Shape | None]] = {
     "celeba_cnn": (networks.celeba_cnn, (3, 84, 84)),
@@ -114,6 +114,18 @@ def build(
             f"model {name!r} does not take the data set's inputs of shape {external.spelled(input_shape)} "
             f"({misfit}); {_fitting(input_shape)}"
         ) from misfit
+
+
+def build_without_data(name: str, seed: int, *, allow_factory: bool = True) -> nn.Module:
+    """The model of a factory that needs nothing of the data, as `build` makes it. Raises UserError for other models."""
+    find(name, allow_factory=allow_factory)
+    if ":" not in name:
+        raise UserError(
+            f"model.name is {name!r}, whose size depends on the data, but data.private keeps that from the server; "
+            "expected package.module:factory that needs no arguments, or test data in data.name"
+        )
+    with seeded(seed):
+        return external.without_data(name)
 
 
 def _fitting(input_shape: Shape) -> str:

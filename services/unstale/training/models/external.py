@@ -68,12 +68,34 @@ def factory(name: str) -> Maker:
             bound = signature.bind(input_shape=input_shape, classes=classes)
         except TypeError:  # other names of the parameters, or none
             bound = _bound(name, signature, input_shape, classes)
-        module = user_factory(*bound.args, **bound.kwargs)
-        if not isinstance(module, nn.Module):
-            raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
-        return module.cpu()
+        return _module(name, user_factory(*bound.args, **bound.kwargs))
 
     return make
+
+
+def without_data(name: str) -> nn.Module:
+    """The model of the factory `package.module:factory`, called without arguments, if it can be a flat model.
+
+    Raises UserError for a factory that needs arguments, and for unsuitable parameters and buffers.
+    """
+    user_factory = import_factory("model", name)
+    signature = inspect.signature(user_factory)
+    try:
+        signature.bind()
+    except TypeError:
+        raise UserError(
+            f"model {name!r} takes {signature}, but data.private keeps the data from the server; expected a function "
+            "that needs no arguments"
+        ) from None
+    module = _module(name, user_factory())
+    _check_tensors(name, module)
+    return module
+
+
+def _module(name: str, module: object) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model {name!r} made a value of type {type(module).__name__}, expected a torch.nn.Module")
+    return module.cpu()
 
 
 class MisfitError(Exception):
