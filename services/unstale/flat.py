@@ -1,4 +1,4 @@
-"""A model as one flat vector, in which parameters are sent, stored, aggregated and digested.
+"""A model as one flat vector, the form in which it is sent, stored, aggregated and hashed.
 
 Legend: d parameters, b values of float buffers.
 """
@@ -12,29 +12,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_ON_THE_WIRE = np.dtype("<f4")
+_WIRE_DTYPE = np.dtype("<f4")
 
 
 class FlatModel:
-    """A module with parameters, gradients and float buffers that are views into `parameters_d`, `gradient_d` and
-    `buffers_b`.
+    """A module whose parameters, gradients and float buffers are views into `parameters_d`, `gradient_d`, `buffers_b`.
 
-    Loading a version is one copy, reading a gradient needs none, and an optimiser step is one operation on d numbers.
-    The order is that of `module.named_parameters()` and `module.named_buffers()`, all float32. No vector contains
-    integer buffers, such as BatchNorm's count of batches. Do not move or cast the module, or add parameters or buffers.
+    Loading a model is one copy, reading a gradient needs no copy, and an optimiser step is one operation on d numbers.
+    The vectors are float32, in the order of `module.named_parameters()` and `module.named_buffers()`, without integer
+    buffers, such as BatchNorm's count of batches. Do not move or cast the module, or add parameters or buffers.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         self.module = module.to(device)
         self._parameters = list(self.module.parameters())
         self.dimension = sum(p.numel() for p in self._parameters)
-        self.parameters_d = _gathered(self._parameters, device)
+        self.parameters_d = _flatten(self._parameters, device)
         self._gradient_d: Tensor | None = None
-        self.buffers_b = _gathered([buffer for _, buffer in float_buffers(self.module)], device)
+        self.buffers_b = _flatten([buffer for _, buffer in float_buffers(self.module)], device)
 
     @property
     def gradient_d(self) -> Tensor:
-        """[d] float32; allocated at the first access."""
+        """`grad` of all parameters, [d] float32; allocated at the first access."""
         if self._gradient_d is None:
             self._gradient_d = torch.zeros_like(self.parameters_d)
             for parameter, view in zip(self._parameters, _views(self._gradient_d, self._parameters), strict=True):
@@ -44,7 +43,7 @@ class FlatModel:
         return self._gradient_d
 
     def load(self, model_d: Tensor, buffers_b: Tensor | None = None) -> None:
-        """Copy a version into the module.
+        """Copy a model into the module.
 
         model_d: [d] float32, any device, read-only. buffers_b: [b] float32 likewise; None for no change.
         """
@@ -54,33 +53,33 @@ class FlatModel:
 
     @contextmanager
     def using(self, model_d: Tensor, buffers_b: Tensor | None = None) -> Iterator[None]:
-        """The module computes with a version inside the block. The parameters are not copied, and so read-only.
+        """Compute with another model inside the block. Its parameters are not copied, and therefore read-only.
 
-        model_d, buffers_b: as for `load`; buffers are copied, because a module may write to them.
+        model_d, buffers_b: as for `load`. Buffers are copied, because a module may write to them, and not restored.
         """
-        own = [parameter.data for parameter in self._parameters]
-        theirs = _views(model_d.to(self.buffers_b.device), self._parameters)
+        original = [parameter.data for parameter in self._parameters]
+        temporary = _views(model_d.to(self.buffers_b.device), self._parameters)
         if buffers_b is not None:
             self.buffers_b.copy_(buffers_b)
         try:
-            for parameter, view in zip(self._parameters, theirs, strict=True):
+            for parameter, view in zip(self._parameters, temporary, strict=True):
                 parameter.data = view
             yield
         finally:
-            for parameter, before in zip(self._parameters, own, strict=True):
-                parameter.data = before
+            for parameter, tensor in zip(self._parameters, original, strict=True):
+                parameter.data = tensor
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the memory of parameters and gradient. Only `using` works afterwards."""
         self.parameters_d = self._gradient_d = torch.empty(0, device=self.buffers_b.device)
-        nothing = torch.zeros((), device=self.buffers_b.device)
+        zero = torch.zeros((), device=self.buffers_b.device)
         for parameter in self._parameters:
             parameter.grad = None
-            parameter.data = nothing.expand(parameter.shape)
+            parameter.data = zero.expand(parameter.shape)  # keeps the shape without memory
 
 
-def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """A new vector with the values of these tensors, which become views into it."""
+def _flatten(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """Copy tensors into a new vector, and make them views into it."""
     vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
     for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
         assert tensor.dtype == torch.float32, f"expected float32, got {tensor.dtype}"
@@ -90,7 +89,7 @@ def _gathered(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
 
 
 def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The vector's parts in order, with the shapes of `like`."""
+    """Views into consecutive parts of a vector, with the shapes of `like`."""
     offset = 0
     for tensor in like:
         end = offset + tensor.numel()
@@ -104,14 +103,14 @@ def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def to_bytes(model_d: Tensor) -> memoryview:
-    """The vector's little-endian float32 bytes, as a view if it is in host memory. model_d: [d] float32, contiguous."""
-    # One call of torch detaches and copies to the host; three calls would release the interpreter lock twice.
+    """The little-endian bytes of a vector, as a view if the vector is on the host. model_d: [d] float32, contiguous."""
+    # One call, because `detach().cpu().numpy()` would release the interpreter lock twice.
     host_d: np.ndarray = model_d.numpy(force=True)
-    return host_d.astype(_ON_THE_WIRE, copy=False).data.cast("B")
+    return host_d.astype(_WIRE_DTYPE, copy=False).data.cast("B")
 
 
 def from_bytes(frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu") -> Tensor:
-    """A new [d] float32 vector from payload frames in order. Their sizes must add up to 4 d bytes."""
+    """A new vector [d] float32 from the frames of a payload, in order, whose sizes must add up to 4 d bytes."""
     model_d = torch.empty(dimension, dtype=torch.float32)
     target = model_d.numpy().data.cast("B")
     offset = 0
@@ -130,7 +129,7 @@ def digest(*vectors: Tensor) -> str:
 
 
 def digest_of_frames(frames: Iterable[memoryview]) -> str:
-    """`digest` of vectors from frames of their bytes."""
+    """`digest` of the vectors whose bytes, in order, these frames contain."""
     sha256 = hashlib.sha256()
     for frame in frames:
         sha256.update(frame)
@@ -139,5 +138,5 @@ def digest_of_frames(frames: Iterable[memoryview]) -> str:
 
 def is_finite(vector_d: Tensor) -> bool:
     """Whether the vector has no NaN and no infinity. vector_d: [d] float32, any device."""
-    # A sum is one read, `isfinite` makes copies; only numbers near the largest float32 overflow the sum.
+    # `sum` reads once, `isfinite` makes copies. Finite numbers may overflow the sum; then `isfinite` decides.
     return math.isfinite(float(vector_d.sum())) or bool(torch.isfinite(vector_d).all())

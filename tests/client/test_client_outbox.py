@@ -308,7 +308,7 @@ def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
             update = made(number, numbers=atomic_file.MAPPED_BYTES)
             assert outbox.put(0, update, {}) is update
     assert caplog.messages == [
-        f"cannot write {tmp_path}/0-1.update: the disk is full; make room; until then updates are kept in "
+        f"cannot write {tmp_path}/0-1.update: the disk is full; make room; meanwhile updates are kept in "
         "memory, and lost if this process is killed"
     ]
     assert names(tmp_path) == []

@@ -49,8 +49,14 @@ def test_a_disk_that_is_too_small_is_told_in_one_sentence(tmp_path: Path) -> Non
         allocator("mapped", str(tmp_path), CPU)(2**30, 2**30)
     sentence = str(raised.value)
     assert sentence.startswith(f"policy.memory_folder '{tmp_path}' cannot hold 4,611,686,018,427,387,904 bytes (")
-    assert sentence.endswith("); name one with more room")
+    assert sentence.endswith("); name a folder with more free space")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "where"), [("host", CPU), ("pinned", torch.device("cuda"))])
+def test_too_little_host_memory_is_an_error_of_the_user(kind: str, where: torch.device) -> None:
+    with pytest.raises(UserError, match=r"4,611,686,018,427,387,904 bytes, cannot be allocated; set policy\.memory to"):
+        allocator(kind, None, where)(2**30, 2**30)
 
 
 def test_pinned_memory_needs_a_cuda_device() -> None:

@@ -42,7 +42,7 @@ def replayed(path: Path) -> Replay:
 def test_every_version_comes_out_as_it_was(name: str, tmp_path: Path) -> None:
     outcome = recorded(tmp_path / "run", name)
     again = replayed(tmp_path / "run")
-    assert again.parted is None
+    assert again.first_difference is None
     assert again.learner.sent.digest == outcome.model_digest
 
 
@@ -71,7 +71,7 @@ def test_inversions_that_begin_on_arrival_are_kept_and_not_made_again(tmp_path: 
     kept = list((tmp_path / "run" / "compensations").iterdir())
     assert len(kept) == 20
     again = replayed(tmp_path / "run")
-    assert again.parted is None
+    assert again.first_difference is None
     assert again.learner.sent.digest == outcome.model_digest
     methods = set()
     with RecordedRun(tmp_path / "run") as run:
@@ -96,7 +96,7 @@ def test_what_checkpoints_cover_is_let_go(tmp_path: Path) -> None:
     )
     kept = sorted(int(path.stem) for path in (tmp_path / "run" / "compensations").iterdir())
     assert kept == list(range(17, 21))  # behind the older of the two checkpoints, of versions 16 and 20
-    assert replayed(tmp_path / "run").parted is None
+    assert replayed(tmp_path / "run").first_difference is None
 
 
 def test_a_file_that_is_gone_or_damaged_is_said_to_be(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ OVER_SOCKETS: dict[str, dict[str, Any]] = {
 def test_every_version_of_a_run_over_sockets_comes_out_as_it_was(policy: str, tmp_path: Path) -> None:
     outcome = over_sockets(tmp_path / "run", policy={"name": policy}, **OVER_SOCKETS[policy])
     again = replayed(tmp_path / "run")
-    assert again.parted is None
+    assert again.first_difference is None
     assert (again.first, again.version, again.updates) == (0, 60, 180)
     assert again.learner.sent.digest == outcome.model_digest
 
@@ -88,7 +88,7 @@ def test_every_version_of_a_simulation_comes_out_as_it_was(name: str, tmp_path: 
     changes = {"trigger": K_ASYNC, **SIMULATED[name]}
     outcome = simulated(tmp_path / "run", **changes)
     again = replayed(tmp_path / "run")
-    assert again.parted is None
+    assert again.first_difference is None
     assert again.version == outcome.versions == 12
     assert again.learner.sent.digest == outcome.model_digest
 
@@ -128,9 +128,9 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     database.close()
     again = replayed(path)
     assert (again.version, again.updates) == (1, 3)
-    assert again.parted is not None
-    assert again.parted.version == 2
-    assert again.parted.computed == again.learner.sent.digest != again.parted.recorded
+    assert again.first_difference is not None
+    assert again.first_difference.version == 2
+    assert again.first_difference.computed == again.learner.sent.digest != again.first_difference.recorded
 
 
 def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_models_that_a_policy_asks_for_are_the_recorded_ones(tmp_path: Path)
     simulated(tmp_path / "run", trigger=K_ASYNC)
     options = {"policy__name": "direct", "policy__settings__stale_form": "model"}
     comparison, _ = compared(tmp_path / "run", **options)
-    assert comparison.asks_for_bases
+    assert comparison.needs_base_models
     versions = [replayed_model_at_zero(tmp_path / "run")]
     with RecordedRun(tmp_path / "run") as run:
         again = Replay(run, run.settings)
@@ -216,7 +216,7 @@ def test_every_policy_for_any_training_folds_a_record(policy: str, tmp_path: Pat
     simulated(tmp_path / "run", trigger={"name": "k-async", "k": 5})
     options = {f"policy__settings__{key}": str(value) for key, value in find(policy).example_settings.items()}
     comparison, points = compared(tmp_path / "run", policy__name=policy, **options)
-    assert comparison.replay.parted is None
+    assert comparison.replay.first_difference is None
     assert len(points) == 4
     assert flat.is_finite(comparison._learner.model_d)
 
@@ -274,7 +274,7 @@ def shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.network
 def test_a_run_that_let_updates_go_is_computed_from_its_oldest_checkpoint(shortened: Path) -> None:
     again = replayed(shortened)
-    assert again.parted is None
+    assert again.first_difference is None
     assert (again.first, again.version, again.updates) == (50, 60, 30)
     # Another policy begins there with the recorded model, and one that asks for older models is refused.
     _, points = compared(shortened, policy__name="direct")
@@ -289,7 +289,7 @@ def test_a_run_that_let_updates_go_is_computed_from_its_oldest_checkpoint(shorte
 def test_a_damaged_checkpoint_gives_way_to_the_next(shortened: Path) -> None:
     (shortened / "checkpoints/00000050.safetensors").write_bytes(b"torn")
     again = replayed(shortened)
-    assert (again.first, again.version, again.parted) == (60, 60, None)
+    assert (again.first, again.version, again.first_difference) == (60, 60, None)
     (shortened / "checkpoints/00000060.safetensors").unlink()
     with pytest.raises(DamagedError, match=r"00000060\.safetensors is missing"):
         replayed(shortened)

@@ -156,7 +156,7 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
         (
             "fedavg-is",
             {"probabilities": [0.5, 0.5]},
-            "setting 'probabilities' of policy 'fedavg-is' holds 2 numbers, expected one for each of the 5 clients",
+            "setting 'probabilities' of policy 'fedavg-is' has 2 numbers, expected one for each of the 5 clients",
         ),
         (
             "fedavg-is",

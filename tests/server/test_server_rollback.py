@@ -265,6 +265,19 @@ def test_a_rollback_that_is_killed_once_it_is_stored_is_ended_by_a_restore(
     assert max(digests_in(run)) == 9
 
 
+def test_a_restore_needs_the_checkpoint_of_a_rollback(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = settings_in(run, run={"keep_updates": True})
+    versions_more(settings, 10)
+    roll_back(run, 8)
+    (path,) = (run / "checkpoints").glob("*8*")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"8.safetensors does not match its checksum"):
+        RunningServer(settings)
+    with pytest.raises(UserError, match=r"8.safetensors does not match its checksum"):
+        restore(run)
+
+
 def test_a_rollback_while_a_server_runs_is_refused(tmp_path: Path) -> None:
     with RunningServer(settings_in(tmp_path / "run")), pytest.raises(UserError, match="is in use by another process"):
         roll_back(tmp_path / "run", 0)

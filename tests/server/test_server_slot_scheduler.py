@@ -168,6 +168,22 @@ def test_who_used_places_less_takes_the_place_of_who_used_them_long() -> None:
     assert scheduler.assign(101.0) == ([], [0])
 
 
+def test_owners_whose_transfers_take_no_time_do_not_overtake_another_one_for_ever() -> None:
+    scheduler = turns_of(by_client, places=1)
+    scheduler.wait(0, 0, 0.0)
+    scheduler.assign(0.0)
+    scheduler.leave(0, 100.0)  # its use is 200 (1 - e^-0.5) = 78.7 s
+    for second in range(100, 400):
+        for client_id in range(3):
+            scheduler.wait(client_id, client_id, float(second))
+        _, (chosen,) = scheduler.assign(float(second))
+        if chosen == 0:
+            break
+        scheduler.leave(chosen, float(second), finished=True)
+    # From second to second two of them wait, so that 0 is owed 0.5 t / 2; 78.7 e^(-t / 200) = 0.5 t / 2 at t = 149.04
+    assert second == 250
+
+
 # ------------------------------------------------------------------------------------------ rooms that many may be in
 
 

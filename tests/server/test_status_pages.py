@@ -184,7 +184,7 @@ def test_streams_are_bounded_and_a_place_that_is_left_is_given_again(
             second.next()
             status, headers, body = asked(site, "GET", "/events")
             assert (status, headers["Retry-After"]) == (503, "10")
-            assert body == b"2 streams are open, which is the limit; close one, or read /status.json\n"
+            assert body == b"no stream is free of 2, or the server stops; read /status.json\n"
             assert asked(site, "GET", "/status.json")[0] == 200
         until(lambda: site.pages._streams == 1, "a place becomes free")
         with Stream(site) as third:

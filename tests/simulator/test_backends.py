@@ -207,7 +207,7 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
     [
         ({"name": "fedprox", "steps": 1}, "digits_cnn", "training.name gradient or sgd, got 'fedprox'"),
         (SGD, "support.factories:with_buffers", "a model without buffers"),
-        (SGD, "support.factories:with_dropout", "a model that draws nothing"),
+        (SGD, "support.factories:with_dropout", "a model of known layers without random numbers"),
     ],
 )
 def test_what_vmap_does_not_compute_is_refused(training: dict[str, Any], model: str, expected: str) -> None:

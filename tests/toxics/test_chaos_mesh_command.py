@@ -24,7 +24,7 @@ def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(name: str, capsy
     names = [one["metadata"]["name"] for one in objects]
     assert len(set(names)) == len(names)
     for error in errors:
-        assert f"# Not in here: {error.removeprefix('not in Chaos Mesh: ')}" in out.splitlines()
+        assert f"# Not in Chaos Mesh: {error.removeprefix('not in Chaos Mesh: ')}" in out.splitlines()
 
 
 def test_a_scenario_of_ones_own_for_pods_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

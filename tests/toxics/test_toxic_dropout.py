@@ -104,7 +104,7 @@ def test_of_two_dropouts_the_one_without_first_rounds_still_decides() -> None:
 def test_a_dropout_in_time_has_no_first_rounds() -> None:
     with pytest.raises(
         UserError,
-        match="everyone_before is 1, which counts rounds, but this dropout goes by time; leave it out, or give p",
+        match="everyone_before is 1, which counts rounds, but this dropout is over time; leave it out, or give p",
     ):
         dropout(on_s=3.0, off_s=2.0, everyone_before=1)
     with pytest.raises(UserError, match="everyone_before"):
@@ -137,26 +137,26 @@ def test_a_number_for_each_client() -> None:
 
 
 def test_a_client_is_as_the_last_of_its_chances_to_change_left_it() -> None:
-    # On average 32 chances in a chapter of 32 / (1/3 + 1/2) s, each to be there with 3 / (3 + 2).
-    chapter_s = 32 / (1 / 3 + 1 / 2)
+    # On average 32 chances in a time slice of 32 / (1/3 + 1/2) s, each to be there with 3 / (3 + 2).
+    slice_s = 32 / (1 / 3 + 1 / 2)
     chances = [(0.0, True)]
-    for chapter in range(4):
-        rng = draws().of_client(4, chapter)
+    for index in range(4):
+        rng = draws().of_client(4, index)
         count = int(rng.poisson(32))
-        at_s = sorted((chapter_s * (chapter + rng.random(count))).tolist())
+        at_s = sorted((slice_s * (index + rng.random(count))).tolist())
         chances += zip(at_s, (rng.random(count) < 0.6).tolist(), strict=True)
     in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
     for (from_s, is_there), (to_s, _) in pairwise(chances):
-        assert in_time.is_there(4, (from_s + to_s) / 2, its_draws) is is_there
-    assert in_time.is_there(4, 0.0, its_draws)  # and back to the first chapter
+        assert in_time.is_available(4, (from_s + to_s) / 2, its_draws) is is_there
+    assert in_time.is_available(4, 0.0, its_draws)  # and back to the first slice
 
 
-@pytest.mark.parametrize("from_s", [10.0, 32 / (1 / 3 + 1 / 2) - 0.25], ids=["in a chapter", "into the next"])
+@pytest.mark.parametrize("from_s", [10.0, 32 / (1 / 3 + 1 / 2) - 0.25], ids=["in a time slice", "into the next"])
 def test_times_there_and_away_are_exponential(from_s: float) -> None:
     # With r = 1/3 + 1/2, half a second later: still there or again 0.6 + 0.4 e^(-r/2), come back 0.6 - 0.6 e^(-r/2).
     in_time, its_draws = dropout(on_s=3.0, off_s=2.0), draws()
     seen = Counter(
-        tuple(in_time.is_there(client_id, at_s, its_draws) for at_s in (from_s, from_s + 0.5))
+        tuple(in_time.is_available(client_id, at_s, its_draws) for at_s in (from_s, from_s + 0.5))
         for client_id in range(4000)
     )
     kept = exp(-(1 / 3 + 1 / 2) / 2)
@@ -168,22 +168,22 @@ def test_times_there_and_away_are_exponential(from_s: float) -> None:
 
 def test_a_late_time_costs_no_more_than_an_early_one() -> None:
     class Counted(ToxicRng):
-        chapters = 0
+        slices = 0
 
         @override
-        def of_client(self, client_id: int, chapter: int = 0) -> Generator:
-            self.chapters += 1
-            return super().of_client(client_id, chapter)
+        def of_client(self, client_id: int, time_slice: int = 0) -> Generator:
+            self.slices += 1
+            return super().of_client(client_id, time_slice)
 
     its_draws = Counted(SEED, "toxic")
-    dropout(on_s=0.001, off_s=0.001).is_there(0, 1e7, its_draws)
-    assert its_draws.chapters == 2
+    dropout(on_s=0.001, off_s=0.001).is_available(0, 1e7, its_draws)
+    assert its_draws.slices == 2
 
 
 def test_it_is_there_for_its_share_of_the_time() -> None:
     # 3 / (3 + 1) of 40,000 s: about 10,000 pairs of times, whose share has a deviation of about 0.003.
     in_time, its_draws = dropout(on_s=3.0, off_s=1.0), draws()
-    there = sum(in_time.is_there(0, float(at_s), its_draws) for at_s in range(40_000))
+    there = sum(in_time.is_available(0, float(at_s), its_draws) for at_s in range(40_000))
     assert abs(there / 40_000 - 0.75) < 4 * 0.004
 
 
@@ -193,7 +193,7 @@ def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
     lost = 0
     for number in range(300):
         sent_s = number / 4
-        there = [in_time.is_there(0, at_s, draws(name="dropout")) for at_s in (sent_s, sent_s + 3.0)]
+        there = [in_time.is_available(0, at_s, draws(name="dropout")) for at_s in (sent_s, sent_s + 3.0)]
         assert len(way.send(message(number=number, sent_s=sent_s))) == all(there)
         lost += not all(there)
     assert 50 < lost < 290
@@ -201,16 +201,18 @@ def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
 
 def test_clients_come_and_go_on_their_own() -> None:
     in_time, its_draws = dropout(on_s=5.0, off_s=5.0), draws()
-    seen = {tuple(in_time.is_there(client_id, float(at_s), its_draws) for at_s in range(50)) for client_id in range(20)}
+    seen = {
+        tuple(in_time.is_available(client_id, float(at_s), its_draws) for at_s in range(50)) for client_id in range(20)
+    }
     assert len(seen) == 20
 
 
 def test_it_is_there_when_the_toxic_begins() -> None:
     in_time, its_draws = dropout(on_s=1000.0, off_s=5.0, start_s=90.0), draws()
     early = dropout(on_s=1000.0, off_s=5.0)
-    assert all(in_time.is_there(client_id, 90.0, its_draws) for client_id in range(50))
+    assert all(in_time.is_available(client_id, 90.0, its_draws) for client_id in range(50))
     for at_s in range(0, 5000, 100):
-        assert in_time.is_there(1, 90.0 + at_s, its_draws) == early.is_there(1, float(at_s), draws())
+        assert in_time.is_available(1, 90.0 + at_s, its_draws) == early.is_available(1, float(at_s), draws())
 
 
 # --- in time, recorded ---
@@ -236,7 +238,7 @@ def test_a_trace_is_read_once(tmp_path: Path) -> None:
     trace = recorded(tmp_path, "0,0,4")
     in_time = dropout(trace=trace)
     Path(trace).unlink()
-    assert in_time.is_there(0, 3.0, draws()) and not in_time.is_there(0, 4.0, draws())
+    assert in_time.is_available(0, 3.0, draws()) and not in_time.is_available(0, 4.0, draws())
 
 
 def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:

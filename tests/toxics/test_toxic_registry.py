@@ -102,7 +102,7 @@ def test_a_toxic_is_made_from_plain_data() -> None:
         ),
         (
             {"type": "dropout", "p": 0.5, "messages": ["update"]},
-            " (dropout): a dropout by rounds is about tasks, which go down; leave out direction and messages",
+            " (dropout): a dropout by rounds affects tasks only; leave out direction and messages",
         ),
         (
             {"type": "dropout", "p": 0.5, "toxicity": 0.5},
@@ -111,7 +111,7 @@ def test_a_toxic_is_made_from_plain_data() -> None:
         *(
             (
                 {"type": "dropout", "p_min": 0.5, **window},
-                " (dropout): a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s",
+                " (dropout): a dropout by rounds has no times in seconds; leave out start_s and end_s",
             )
             for window in ({"start_s": 1}, {"end_s": 5})
         ),

@@ -76,7 +76,7 @@ def test_the_version_is_not_copied_and_the_workspace_needs_no_memory_of_its_own(
     assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
     assert module.seen_at == model_d.data_ptr()
     assert module.weight.tolist() == own_d.tolist() == [5, 6, 7]
-    model.let_go()
+    model.release()
     assert evaluate(model, model_d, inputs, labels, 3).accuracy == 1
 
 

@@ -116,7 +116,7 @@ def test_a_released_model_holds_nothing_and_keeps_its_description():
     model = FlatModel(nn.Linear(2, 1))
     before = [(name, parameter.shape) for name, parameter in model.module.named_parameters()]
     model.gradient_d.fill_(1.0)
-    model.let_go()
+    model.release()
     assert (model.parameters_d.numel(), model.gradient_d.numel(), model.dimension) == (0, 0, 3)
     assert [(name, parameter.shape) for name, parameter in model.module.named_parameters()] == before
     with model.using(torch.tensor([3.0, 4.0, 7.0])):

@@ -17,7 +17,7 @@ from unstale.training import model_file
 
 def test_each_parameter_is_written_under_its_own_name_and_shape(tmp_path: Path) -> None:
     model = FlatModel(torch.nn.Linear(2, 1))
-    model.let_go()
+    model.release()
     path = tmp_path / "model.safetensors"
     model_file.save(path, model, torch.tensor([1.0, 2.0, 3.0]), {"version": "7"})
     with safe_open(path, framework="pt") as file:

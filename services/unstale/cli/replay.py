@@ -39,12 +39,12 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Recompute a recorded run, and compare its versions. The exit code is 1 if one differs."""
-    from unstale.journal.replay import Comparison, RecordedRun, Replay, changed, is_of_the_policy  # imports torch
+    from unstale.journal.replay import Comparison, RecordedRun, Replay, changed, is_policy_key  # imports torch
 
     options = dict(assigned(text) for text in assignments or ())
     if policy is not None:
         options["policy.name"] = Given(value=policy, origin="--policy")
-    machine_options = {key: given for key, given in options.items() if not is_of_the_policy(key)}
+    machine_options = {key: given for key, given in options.items() if not is_policy_key(key)}
     has_other_policy = len(machine_options) < len(options)
     if plot is not None:  # before the run is recomputed, which may take long
         _check_plot(plot, has_other_policy=has_other_policy)
@@ -66,7 +66,7 @@ def replay(
             for _ in recomputed.rounds():
                 pass
     _print_end(recomputed, as_json=as_json)
-    if recomputed.parted is not None:
+    if recomputed.first_difference is not None:
         raise typer.Exit(1)
 
 
@@ -108,7 +108,7 @@ def _about(comparison: "Comparison", recorded: str, other: str) -> str:
         f"The clients trained on the models of {recorded}: {other} aggregates the updates that they sent then, in the "
         "same rounds, and did not influence their training."
     )
-    if comparison.asks_for_bases:
+    if comparison.needs_base_models:
         text += f" {other} needs the base models of updates: they are the recorded ones."
     if comparison.replay.learner.compensator is not None:
         text += f" Compensated updates belong to {recorded}: {other} aggregates the updates as they arrived."
@@ -124,18 +124,18 @@ def _print_start(recomputed: "Replay", *, as_json: bool) -> None:
 
 
 def _print_end(recomputed: "Replay", *, as_json: bool) -> None:
-    rounds, parted = recomputed.version - recomputed.first, recomputed.parted
+    rounds, difference = recomputed.version - recomputed.first, recomputed.first_difference
     if as_json:
         facts = {"first": recomputed.first, "last": recomputed.version, "rounds": rounds}
-        difference = None if parted is None else asdict(parted)
-        json_line("replayed", {**facts, "updates": recomputed.updates, "parted": difference})
+        parted = None if difference is None else asdict(difference)
+        json_line("replayed", {**facts, "updates": recomputed.updates, "parted": parted})
         return
-    if parted is not None:
+    if difference is not None:
         line(
-            f"version {parted.version} differs: recorded digest {parted.recorded}, computed {parted.computed}; the "
-            "bits depend on device, threads and the version of PyTorch"
+            f"version {difference.version} differs: recorded digest {difference.recorded}, computed "
+            f"{difference.computed}; the bits depend on device, threads and the version of PyTorch"
         )
-    before = "" if parted is None else " before it"
+    before = "" if difference is None else " before it"
     line(f"{count(rounds, 'round')}, {count(recomputed.updates, 'update')}, all digests{before} equal")
 
 

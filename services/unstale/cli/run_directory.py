@@ -121,7 +121,7 @@ def restore(run: RunDirectory, as_json: AsJson = False) -> None:
         json_line("restored", asdict(result))
         return
     for message in result.damaged_checkpoints:
-        line(f"{message}; an older checkpoint is intact")
+        line(f"{message}; the run resumes without this checkpoint")
     updates = result.updates
     line(
         f"version {result.version}: {updates.received} updates, {updates.aggregated} aggregated, {updates.pending} "

@@ -17,7 +17,7 @@ from unstale.report.content import count
 app = App(help="Show scenarios: the faults between clients and server, and the speed of clients.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A built-in scenario, or a YAML file.")]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into this PNG file.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot to this PNG file.")]
 PayloadBytes = Annotated[int, typer.Option(metavar="BYTES", min=0, max=2**34, help="Size of a task and of an update.")]
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds of the scenario to simulate.")]
 SECONDS_MIN, SECONDS_MAX = 1e-3, 1e7
@@ -38,7 +38,7 @@ def list_all(as_json: AsJson = False) -> None:
     width = max(len(name) for name in descriptions)
     for name, text in descriptions.items():
         print(f"{name:<{width}}  {text}")
-    print("\nMore about one: unstale scenario show NAME. Run with one: unstale simulate --scenario NAME.")
+    print("\nDetails: unstale scenario show NAME. Use: unstale simulate --scenario NAME.")
 
 
 @app.command()
@@ -63,7 +63,7 @@ def show(
         raise UserError(f"--seconds is {seconds:g}, expected a number from {SECONDS_MIN} to {SECONDS_MAX:,.0f}")
     settings = _with_scenario(settings, name)
     clients = client_info(settings)
-    seen = preview(
+    simulated = preview(
         read(name),
         conditions(settings, of=clients),
         clients,
@@ -77,11 +77,11 @@ def show(
     if plot is not None:
         from unstale.cli.scenario_plot import draw  # imports matplotlib
 
-        draw(seen, title, plot)
+        draw(simulated, title, plot)
     if as_json:
-        print(json.dumps({"scenario": name, **scenario_text.facts(seen)}))
+        print(json.dumps({"scenario": name, **scenario_text.facts(simulated)}))
         return
-    print("\n".join([title, *scenario_text.lines(seen)]))
+    print("\n".join([title, *scenario_text.lines(simulated)]))
     if plot is not None:
         print(f"{plot}: written")
 
@@ -91,8 +91,8 @@ def show(
     *("clients", "seed", "data", "partition", "scenario.time_scale"), common=("clients", "seed", "scenario.time_scale")
 )
 def chaos_mesh(settings: Settings, name: Name, clients_each: ClientsEach = 5, namespace: Namespace = "unstale") -> None:
-    """Print a scenario as objects of Chaos Mesh, for the pods of k8s/. Faults that Chaos Mesh lacks are listed on
-    stderr, too.
+    """Print a scenario as Chaos Mesh objects for the pods of k8s/. Faults that Chaos Mesh lacks are also listed on
+    stderr.
     """
     import yaml
 
@@ -102,17 +102,17 @@ def chaos_mesh(settings: Settings, name: Name, clients_each: ClientsEach = 5, na
     scenario = conditions(_with_scenario(settings, name), of=client_info(settings))
     pods = Pods(clients=settings.clients, clients_each=clients_each, namespace=namespace)
     translation = translated(scenario, pods)
-    print(f"# Scenario {name} for {count(pods.count, 'pod')} of clients. Times count from when it is applied.")
-    print("# Of several faults with the same target, Chaos Mesh applies one to a packet.")
-    for sentence in translation.left_out:
-        print(f"# Not in here: {sentence}")
+    print(f"# Scenario {name} for {count(pods.count, 'pod')} of clients. Times count from `kubectl apply`.")
+    print("# Chaos Mesh applies only one of several faults with the same target to a packet.")
+    for left_out in translation.left_out:
+        print(f"# Not in Chaos Mesh: {left_out}")
     for fault in translation.faults:
         print("---")
         if fault.remark:
             print(f"# {fault.remark}")
         print(yaml.safe_dump(fault.manifest, sort_keys=False), end="")
-    for sentence in translation.left_out:
-        print(f"not in Chaos Mesh: {sentence}", file=sys.stderr)
+    for left_out in translation.left_out:
+        print(f"not in Chaos Mesh: {left_out}", file=sys.stderr)
 
 
 def _with_scenario(settings: Settings, name: str) -> Settings:

@@ -1,26 +1,26 @@
-"""The files of a client process: unacknowledged updates, and the clients' own state.
+"""The files of a client process: unacknowledged updates, and the states of its clients.
 
-    CLIENT-NUMBER.update    an update, stored before it is first sent, deleted after its ack. NUMBER: of its task
-    CLIENT.state            the client's own state, for trainings with state and lossy encodings
-    lock                    which clients have a process here
-    starts                  number of processes started here, and a random name of the folder
+    CLIENT-NUMBER.update    an update, from before its first transmission until its ack; NUMBER is its `Task.number`
+    CLIENT.state            the client's state, for trainings with state and lossy encodings
+    lock                    a byte for each client, which the process that hosts the client locks (not on Windows)
+    starts                  number of processes started in this folder, and a random id of the folder
 
-An accepted update may change the state of its client (SCAFFOLD's c_i, MOON's last model), which must happen exactly
-once, wherever the process is killed. So the file of an update holds the state after it too, and an accepting `ack`
+An accepted update may change the state of its client (SCAFFOLD's c_i, MOON's last model). This must happen exactly
+once, even if the process is killed. Therefore the file of an update also contains the state after the update, and an
+accepting `ack`
 
     1. rewrites CLIENT.state: the state, and the numbers of the latest updates in it;
     2. deletes CLIENT-NUMBER.update.
 
 A process killed before 1 sends the update again, and the server repeats its first verdict. One killed between 1 and 2
 finds the update's number in the state at the next start, and deletes the update. If 1 fails, 2 is skipped: the file
-stays until a state that includes it is stored. A rejected update is deleted; if that is lost, it is sent and rejected
-again.
+stays until a state that includes the update is stored. A rejected update is deleted; if the deletion is lost, the
+update is sent and rejected again.
 
-An update that cannot be stored, on a full disk for example, is kept in memory and sent all the same, with one warning.
-No promise is broken: it has no ack yet, so if the process is killed too, the server gives the task again.
+An update that cannot be stored, on a full disk for example, is kept in memory and sent nevertheless, with one warning.
+If the process is killed before the ack, the server gives the task again.
 
-Starts are counted because the server keeps, of two processes of one client, the one that started later, in whatever
-order their hellos arrive.
+Starts are counted so that, of two processes of one client, the server keeps the later one, even if its hello is first.
 """
 
 import logging
@@ -54,13 +54,13 @@ State = Mapping[str, Tensor]
 """State of a client, by name: vectors of float32 on the host."""
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
-# Successful writes in a row after which a full disk counts as free again: it may have room for small files only.
-_CALM_WRITES = 100
-_SETTLED_MAX = limits.HOLDING_MAX  # more than a client can have unacknowledged
+# Consecutive successful writes that prove that the disk has room again: a full disk may still take small files.
+_RECOVERY_WRITES = 100
+_SETTLED_MAX = limits.HOLDING_MAX  # more than the unacknowledged updates of a client
 
 
 class _StateFacts(Facts):
-    """settled: numbers of the latest updates in the state. keeps: names of the parts."""
+    """Facts of a state. settled: numbers of the latest updates that it includes. keeps: names of its vectors."""
 
     run_id: str
     settled: tuple[int, ...]
@@ -68,7 +68,7 @@ class _StateFacts(Facts):
 
 
 class _UpdateFacts(Facts):
-    """Parts: header, payload, and the state after the update, by the names in `keeps`."""
+    """Facts of an update. Its parts are header, payload, and the vectors of the state after it, named in `keeps`."""
 
     run_id: str
     number: int
@@ -76,24 +76,24 @@ class _UpdateFacts(Facts):
 
 
 class _StartFacts(Facts):
-    """home: random name of the folder. number: of starts."""
+    """Facts of `starts`. home: random id of the folder. number: count of starts."""
 
     home: str = Field(pattern=r"^[0-9a-f]{32}$")
     number: int = Field(ge=0)
 
 
 class _Stored(NamedTuple):
-    """A stored update. keeps: whether it holds state."""
+    """A stored update."""
 
     run_id: str
-    keeps: bool
+    has_state: bool
 
 
 class Outbox:
-    """The files of clients `first` to `first + count - 1`, for one thread at a time. Processes may share the folder.
+    """The files of clients `first` to `first + count - 1`. One thread at a time; processes may share the folder.
 
-    durable: files survive a power failure. Raises UserError for an unusable folder, and for a client that another
-    process hosts there.
+    durable: files survive a power failure. Raises UserError for an unusable folder, and if another process hosts one of
+    the clients there.
     """
 
     def __init__(self, folder: Path, first: int, count: int, *, durable: bool) -> None:
@@ -103,14 +103,14 @@ class Outbox:
         self._stored: dict[tuple[int, int], _Stored] = {}  # by client and number
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
-        self._calm_writes = _CALM_WRITES  # successful writes in a row; fewer mean that the disk may be full
+        self._good_writes = _RECOVERY_WRITES  # consecutive, since the latest failed one
         with user_errors("use client.directory", folder):
             private_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
         self._lock_clients()
 
     def _lock_clients(self) -> None:
-        """Lock the bytes of the lock file at these clients' ids, until the process ends."""
+        """Lock the bytes of the lock file at these clients' ids, until `close`."""
         if sys.platform == "win32":
             return
         import fcntl
@@ -132,16 +132,15 @@ class Outbox:
         """Unlock these clients. The files stay."""
         os.close(self._lock)
 
-    # --- when the process starts ---
+    # --- start of the process ---
 
     def next_start(self) -> ProcessStart:
-        """Count and store one more start. Called once.
+        """Count and store the start of this process. Called once.
 
-        If it cannot be stored, the next process has the same number, and the server keeps the one with the latest
-        hello.
+        If the number cannot be stored, the next process gets it too; the server then keeps that of the latest hello.
         """
         path = self.folder / "starts"
-        with self._exclusive():
+        with self._starts_locked():
             last = _read_starts(path)
             home = secrets.token_hex(16) if last is None else last.home
             number = 1 if last is None else last.number + 1
@@ -152,8 +151,8 @@ class Outbox:
         return ProcessStart(home=home, number=number)
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Lock the byte of the lock file after those of all clients."""
+    def _starts_locked(self) -> Iterator[None]:
+        """Lock `starts` in the block, by the byte of the lock file after those of all clients."""
         if sys.platform == "win32":
             yield
             return
@@ -171,17 +170,16 @@ class Outbox:
             fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, limits.CLIENTS_MAX, os.SEEK_SET)
 
     def load(self) -> dict[int, list[PendingUpdate]]:
-        """The unacknowledged updates by client, oldest first and fewer than `HOLDING_MAX` each.
-
-        Damaged files are deleted, with a warning. Raises UserError for an unreadable file.
+        """The unacknowledged updates by client, oldest first; of each client the newest `HOLDING_MAX` - 1, because a
+        hello also names the task. Older and damaged ones are deleted. Raises UserError for an unreadable file.
         """
         return {
             client_id: self._load_client(client_id, [number for _, number in of_client])
-            for client_id, of_client in groupby(sorted(self._list()), key=lambda update: update[0])
+            for client_id, of_client in groupby(sorted(self._scan()), key=lambda update: update[0])
         }
 
-    def _list(self) -> Iterator[tuple[int, int]]:
-        """Client and number of each update. Records which states exist; deletes incomplete files."""
+    def _scan(self) -> Iterator[tuple[int, int]]:
+        """Yield client and number of each update, record which states exist, and delete incomplete files."""
         with user_errors("read client.directory", self.folder):
             names = os.listdir(self.folder)
         for name in names:
@@ -197,6 +195,7 @@ class Outbox:
 
     def _load_client(self, client_id: int, numbers: Sequence[int]) -> list[PendingUpdate]:
         state = self._read_state(client_id)
+        settled = set() if state is None else {(state.facts.run_id, number) for number in state.facts.settled}
         unacknowledged = []
         for number in numbers:
             path = self._update_path(client_id, number)
@@ -206,8 +205,7 @@ class Outbox:
                 self._delete_damaged(path, error)
                 continue
             self._stored[client_id, number] = _Stored(pending.run_id, bool(after))
-            is_same_run = state is not None and state.facts.run_id == pending.run_id
-            if state is not None and is_same_run and number in state.facts.settled:
+            if (pending.run_id, number) in settled:
                 self.drop(client_id, pending.run_id, number)
             else:
                 unacknowledged.append(pending)
@@ -216,12 +214,13 @@ class Outbox:
         return unacknowledged[-limits.HOLDING_MAX + 1 :]
 
     def restore(self, run_id: str) -> Iterator[tuple[int, State, dict[int, State]]]:
-        """Begin a run: for each client with stored state that state, and by number the states after unacknowledged
-        updates. States of other runs are deleted.
+        """Begin a run: yield clients, their states, and by number the states after their unacknowledged updates.
+
+        Yields only clients with such states. Deletes states of other runs.
         """
         pending: dict[int, dict[int, State]] = {}
         for (client_id, number), stored in sorted(self._stored.items()):
-            if stored.keeps and stored.run_id == run_id:
+            if stored.has_state and stored.run_id == run_id:
                 _, after = _read_update(self._update_path(client_id, number), number)
                 pending.setdefault(client_id, {})[number] = _tensors(after)
         self._settled.clear()
@@ -238,12 +237,12 @@ class Outbox:
         self._settled[client_id] = list(state.facts.settled)
         return _tensors(dict(zip(state.facts.keeps, state.parts, strict=True)))
 
-    # --- while it runs ---
+    # --- during the run ---
 
     def put(self, client_id: int, pending: PendingUpdate, state: State) -> PendingUpdate:
-        """Store an update before it is sent. state: of the client after the update, if it is accepted.
+        """Store an update before it is sent. state: the client's, if the update is accepted.
 
-        Returns the same update; the bytes of a large one are a mapping of the file, to save memory.
+        Returns the same update; the payload of a large one is memory-mapped from the file, which saves memory.
         """
         path = self._update_path(client_id, pending.number)
         facts = {"run_id": pending.run_id, "number": pending.number, "keeps": list(state)}
@@ -259,12 +258,12 @@ class Outbox:
             log.warning("%s, although it was just written", error)
             return pending
 
-    def waits_for_state(self, client_id: int, run_id: str, number: int) -> bool:
-        """Whether a stored update holds state."""
-        return self._stored.get((client_id, number)) == _Stored(run_id, keeps=True)
+    def has_state(self, client_id: int, run_id: str, number: int) -> bool:
+        """Whether the file of an update contains the state after it."""
+        return self._stored.get((client_id, number)) == _Stored(run_id, has_state=True)
 
     def keep(self, client_id: int, run_id: str, number: int, state: State) -> None:
-        """An update was accepted. state: of its client now."""
+        """Store the client's state, which includes this accepted update, and delete the included updates."""
         settled = [*self._settled.get(client_id, ()), number][-_SETTLED_MAX:]
         self._settled[client_id] = settled
         facts = {"run_id": run_id, "settled": settled, "keeps": list(state)}
@@ -274,14 +273,14 @@ class Outbox:
                 self.drop(client_id, run_id, settled_number)
 
     def drop(self, client_id: int, run_id: str, number: int) -> None:
-        """Delete an update of this run that will not be sent again."""
+        """Delete an update that will not be sent again, if it is of this run."""
         stored = self._stored.get((client_id, number))
         if stored is not None and stored.run_id == run_id:
             del self._stored[client_id, number]
             self._delete(self._update_path(client_id, number))
 
     def clear(self, client_id: int, run_id: str) -> None:
-        """The run is over: delete a client's files of it."""
+        """Delete a client's files of a finished run."""
         for owner, number in list(self._stored):
             if owner == client_id:
                 self.drop(client_id, run_id, number)
@@ -298,7 +297,7 @@ class Outbox:
         return self.folder / f"{client_id}.state"
 
     def _read_state(self, client_id: int) -> Record[_StateFacts] | None:
-        """None if there is none, or if it is damaged."""
+        """The stored state; None if it is absent or damaged."""
         if client_id not in self._states:
             return None
         path = self._state_path(client_id)
@@ -317,20 +316,20 @@ class Outbox:
         self._delete(path)
 
     def _write(self, path: Path, facts: Mapping[str, Any], parts: Sequence[Sequence[bytes | memoryview]]) -> bool:
-        """Whether the file was stored. Logs when writing starts to fail, and when it works again."""
+        """Write a file, and return whether that worked. Logs the first failure, and the recovery."""
         try:
             atomic_file.write(path, facts, parts, durable=self._durable)
         except OSError as error:
-            if self._calm_writes == _CALM_WRITES:
+            if self._good_writes == _RECOVERY_WRITES:
                 log.warning(
-                    "%s; until then updates are kept in memory, and lost if this process is killed",
+                    "%s; meanwhile updates are kept in memory, and lost if this process is killed",
                     trouble("write", path, error),
                 )
-            self._calm_writes = 0
+            self._good_writes = 0
             return False
-        if self._calm_writes < _CALM_WRITES:
-            self._calm_writes += 1
-            if self._calm_writes == _CALM_WRITES:
+        if self._good_writes < _RECOVERY_WRITES:
+            self._good_writes += 1
+            if self._good_writes == _RECOVERY_WRITES:
                 log.info("%s: updates are stored again", self.folder)
         return True
 
@@ -340,12 +339,12 @@ class Outbox:
         self._delete(self._state_path(client_id))
 
     def _delete(self, path: Path) -> None:
-        with suppress(OSError):  # an update left here is sent again after the next start, and found to be a duplicate
+        with suppress(OSError):  # the next process sends a remaining update again, and gets the first verdict
             path.unlink()
 
 
 def _read_starts(path: Path) -> _StartFacts | None:
-    """None if the file is absent or damaged: the count restarts."""
+    """The stored count; None if it is absent or damaged, and restarts."""
     if not path.exists():
         return None
     try:
@@ -356,8 +355,9 @@ def _read_starts(path: Path) -> _StartFacts | None:
 
 
 def _read_update(path: Path, number: int) -> tuple[PendingUpdate, Mapping[str, memoryview]]:
-    """An update, and by name the state after it. Raises DamagedError, also for an update of a version that is not
-    supported; UserError for an unreadable file.
+    """Read an update, and by name the vectors of the state after it.
+
+    Raises DamagedError, also if this version cannot decode the update; UserError for an unreadable file.
     """
     record = atomic_file.read(path, _UpdateFacts)
     facts, state = record.facts, record.parts[2:]

@@ -1,4 +1,4 @@
-"""Metrics of a client process."""
+"""Records the metrics of a client process."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,11 +11,12 @@ from unstale_proto.messages import Ack, Message, Update, Welcome
 
 @dataclass(slots=True)
 class ClientStats:
-    """For the main thread. record: takes observations. clock: seconds, monotonic."""
+    """Turns messages and results into observations. One thread. record: stores them. clock: monotonic, seconds."""
 
     record: Callable[[Iterable[Observation]], None]
     clock: Callable[[], float]
     _first_sent_s: dict[tuple[int, int], float] = field(default_factory=dict, init=False)  # by client and task
+    _run_id: str = field(default="", init=False)
 
     def sent(self, client_id: int, message: Message, payload_bytes: int) -> None:
         if isinstance(message, Update):
@@ -26,6 +27,9 @@ class ClientStats:
 
     def received(self, client_id: int, message: Message, payload_bytes: int) -> None:
         if isinstance(message, Welcome):
+            if message.run_id != self._run_id:  # task ids restart
+                self._run_id = message.run_id
+                self._first_sent_s.clear()
             self.record([observe.welcomed()])
         elif isinstance(message, Ack):
             sent_s = self._first_sent_s.pop((client_id, message.task_id), None)
@@ -35,12 +39,12 @@ class ClientStats:
             self.record([observe.client_payload("received", payload_bytes)])
 
     def trained(self, result: Result) -> None:
-        """A task has ended."""
+        """Record the result of a task: an update or a failure."""
         if isinstance(result, Ready):
             self.record(observe.trained(result.computed_s))
         else:
             self.record([observe.task_without_update("failed")])
 
     def superseded(self) -> None:
-        """An update will never be sent."""
+        """Record an update that is not sent, because a newer task or another run came first."""
         self.record([observe.task_without_update("superseded")])

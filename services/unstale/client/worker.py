@@ -212,7 +212,7 @@ class Worker:
             return
         if state is not None:
             self._outbox.keep(*key, state)
-        elif not is_current and settlement.accepted and self._outbox.waits_for_state(*key):
+        elif not is_current and settlement.accepted and self._outbox.has_state(*key):
             self._early.append(settlement)  # until there is a trainer that can take the state
         else:
             self._outbox.drop(*key)

@@ -1,8 +1,9 @@
-"""Allocates a policy's memory of all clients: pageable, pinned or memory-mapped memory of the host."""
+"""Allocates host memory for a policy's state of all clients: pageable, pinned or memory-mapped."""
 
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,15 +13,15 @@ from unstale.errors import UserError
 from unstale.policies.policy import host_memory
 
 Allocate = Callable[[int, int], Tensor]
-"""(rows, columns) -> zeros, float32, on the host."""
+"""(rows, columns) -> zeros [rows, columns], float32, in host memory."""
 
 
 def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
-    """A function that allocates zeros [rows, columns], float32.
+    """A function that allocates memory of a kind. It raises UserError where there is too little.
 
     Args:
-        kind: `host`, `pinned` (faster copies to a CUDA device) or `mapped` (an unlinked file, gone with the process).
-        folder: Of the mapped file; None for the system's temporary folder.
+        kind: `host`, `pinned` (faster copies to a CUDA device) or `mapped` (an unlinked temporary file).
+        folder: Folder of the mapped file; None for the system's temporary folder.
         where: The policy's device.
 
     Raises:
@@ -29,22 +30,22 @@ def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
     if kind == "pinned":
         if where.type != "cuda":
             raise UserError(f"policy.memory is 'pinned' with device {where}, expected host or mapped without CUDA")
-        return lambda rows, columns: torch.zeros(rows, columns, pin_memory=True)
+        return partial(_allocated, partial(torch.zeros, pin_memory=True))
     if kind == "mapped":
         path = Path(folder or tempfile.gettempdir()).expanduser()
         if not path.is_dir():
             raise UserError(f"policy.memory_folder is '{path}', expected a folder that exists")
-        return lambda rows, columns: _mapped(path, rows, columns)
-    return _on_the_host
+        return partial(_mapped, path)
+    return partial(_allocated, host_memory)
 
 
-def _on_the_host(rows: int, columns: int) -> Tensor:
+def _allocated(allocate: Allocate, rows: int, columns: int) -> Tensor:
     try:
-        return host_memory(rows, columns)
+        return allocate(rows, columns)
     except RuntimeError:
         raise UserError(
-            f"the policy's memory of {rows:,} x {columns:,} numbers, {4 * rows * columns:,} bytes, cannot be had; set "
-            "policy.memory to mapped, or take a smaller setting or fewer clients"
+            f"the policy's memory of {rows:,} x {columns:,} numbers, {4 * rows * columns:,} bytes, cannot be "
+            "allocated; set policy.memory to mapped, or use smaller policy settings or fewer clients"
         ) from None
 
 
@@ -53,7 +54,7 @@ def _mapped(folder: Path, rows: int, columns: int) -> Tensor:
     try:
         with tempfile.NamedTemporaryFile(prefix="unstale-memory-", dir=folder) as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # else a full disk is a SIGBUS later
+                os.posix_fallocate(file.fileno(), 0, size)  # otherwise a write to a full disk is a SIGBUS
             else:
                 file.truncate(size)
             # The mapping outlives the file name, which is deleted here.
@@ -61,5 +62,5 @@ def _mapped(folder: Path, rows: int, columns: int) -> Tensor:
     except OSError as error:
         raise UserError(
             f"policy.memory_folder '{folder}' cannot hold {size:,} bytes ({(error.strerror or str(error)).lower()}); "
-            "name one with more room"
+            "name a folder with more free space"
         ) from None

@@ -1,4 +1,4 @@
-"""The whole examination of a policy: golden vectors, identities and laws."""
+"""Runs all conformance cases of policies: golden vectors, identities and laws."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LAWS: Mapping[str, Callable[[PolicyUnderTest], Finding]] = {
     for name, function in vars(module).items()
     if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
 }
-"""All laws, which are the public functions of these modules, by the sentence that the report prints."""
+"""All laws: the public functions of these modules, by their names with spaces, which the report prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,41 +36,41 @@ class Row:
 
 
 def examine(policies: tuple[str, ...] = (), device: torch.device | str = "cpu") -> Iterator[Row]:
-    """A row for each case of these policies, or of all that are registered. Raises UserError for an unknown name.
+    """Yield a row for each case of these policies, or of all registered ones. Raises UserError for an unknown name.
 
-    A case that raises is an error in the report; so is a policy that cannot be imported.
+    A case that raises gives a row with the verdict `error`; so does a policy that cannot be imported.
     """
     for name in policies:
         if name not in names():
             raise unknown_name("policy", name, names())
     for name in policies or names():
         cases: list[tuple[str, Callable[[], Finding]]] = []
-        yield _row(name, "it can be made", partial(_made, name, torch.device(device), cases))
-        for case, find_out in cases:
-            yield _row(name, case, find_out)
+        yield _row(name, "it can be made", partial(_make, name, torch.device(device), cases))  # fills `cases`
+        for case, check in cases:
+            yield _row(name, case, check)
 
 
-def _made(name: str, device: torch.device, cases: list[tuple[str, Callable[[], Finding]]]) -> Finding:
-    """Make the policy once; then its cases are known, and added to `cases`."""
-    written = golden.written(name)
+def _make(name: str, device: torch.device, cases: list[tuple[str, Callable[[], Finding]]]) -> Finding:
+    """Make the policy once, and append its checks to `cases`: none if it cannot be made."""
+    sequences = golden.written(name)
     settings = dict(find(name).example_settings)
     missing = _missing(name, settings)
-    if missing and written:
-        settings = dict(written[0].settings)
+    if missing and sequences:
+        settings = dict(sequences[0].settings)
     elif missing:
         return Finding(
-            expected="settings to make it with",
+            expected="example_settings with all required settings",
             got=f"{missing[0]!r} is required: give the class example_settings",
             passed=False,
         )
     tested = PolicyUnderTest(name=name, device=device, settings=settings)
     tested.make()
     examples = [example for example in appendix_b.EXAMPLES if example.policy == name]
-    cases += [(each.case, partial(golden.reproduces, each, device)) for each in (*examples, *written)]
+    cases += [(sequence.case, partial(golden.reproduces, sequence, device)) for sequence in (*examples, *sequences)]
     if name == appendix_b.COMPENSATED_POLICY:
         cases.append((appendix_b.COMPENSATED_CASE, partial(appendix_b.first_order, device)))
-    cases += [(str(each), partial(identities.hold, each, device)) for each in identities.of(name)]
-    cases += [(sentence, partial(law, tested)) for sentence, law in LAWS.items()]
+    cases += [(str(identity), partial(identities.hold, identity, device)) for identity in identities.of(name)]
+    cases += [(case, partial(law, tested)) for case, law in LAWS.items()]
     return Finding(expected="a policy", got="a policy", passed=True)
 
 
@@ -79,10 +79,10 @@ def _missing(name: str, settings: Mapping[str, Any]) -> list[str]:
     return [each.name for each in describe(name).settings if each.required and each.name not in settings]
 
 
-def _row(policy: str, case: str, find_out: Callable[[], Finding]) -> Row:
+def _row(policy: str, case: str, check: Callable[[], Finding]) -> Row:
     try:
-        result = find_out()
-    except Exception as error:  # noqa: BLE001 - whatever a policy raises is what was found
+        result = check()
+    except Exception as error:  # noqa: BLE001 - any exception of a policy is a result
         message = f"{type(error).__name__}: {error}"
         return Row(policy=policy, case=case, expected="no exception", got=message, verdict="error")
     verdict = "pass" if result.passed else "fail"

@@ -25,7 +25,7 @@ from unstale.journal.rows import (
 )
 from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
-from unstale.journal.sqlite import Connection, reported
+from unstale.journal.sqlite import Connection, sqlite_errors
 from unstale.journal.tables import META
 
 WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
@@ -70,7 +70,7 @@ class Database:
         self.path = path
         self.log = path.with_name(f"{path.name}-wal")  # SQLite's; all that was stored is durable after a sync of it
         self._pending: dict[int, row_codec.State] = {}  # by handle: a cache
-        with ExitStack() as stack, reported(path, "open"):
+        with ExitStack() as stack, sqlite_errors(path, "open"):
             self._connection = Connection(path, read_only=read_only)
             stack.callback(self._connection.close)
             self._format = self._prepare(read_only)
@@ -342,7 +342,7 @@ class Database:
     def _prepare(self, read_only: bool) -> int:
         """Create the tables in a new database, and check its pages; returns its format."""
         run = self._connection.execute
-        version = formats.recognised(self._connection, may_create=not read_only)
+        version = formats.create_or_check(self._connection, may_create=not read_only)
         run(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         run(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
         (result,) = run("PRAGMA quick_check(1)").fetchone()

@@ -1,6 +1,6 @@
-"""Computes a run again from its journal, with its own policy or another one.
+"""Recomputes a run from its journal, and applies another policy to its recorded rounds.
 
-Legend: K updates of a round, in order of arrival; D numbers of a row.
+Legend: K updates of a round, in order of arrival; D numbers of an update's row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,10 +29,10 @@ from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.policies.registry import find
 
-OF_THIS_MACHINE = frozenset(
+MACHINE_KEYS = frozenset(
     ("device", "threads", "data.path", "data.cache", "data.download", "policy.memory", "policy.memory_folder")
 )
-"""Keys of the machine: they change no more than bits of a result."""
+"""Keys about the machine that replays: they change a result by rounding at most."""
 
 
 class RecordedRun:
@@ -59,8 +59,8 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parted:
-    """A version that differs from the recorded one. recorded, computed: digests, hex."""
+class Difference:
+    """A recomputed version that differs. recorded, computed: digests, hex. Fields are keys of `replay --json`."""
 
     version: int
     recorded: str
@@ -69,7 +69,7 @@ class Parted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """An evaluated version: accuracy in [0, 1] and loss (nats) as recorded, and with the other policy."""
+    """Accuracy in [0, 1] and loss (nats), recorded and of the other policy. Fields are keys of `replay --json`."""
 
     version: int
     accuracy: float
@@ -78,22 +78,22 @@ class Point:
     other_loss: float
 
 
-def is_of_the_policy(key: str) -> bool:
-    """Whether a key changes the result of a policy."""
-    return key.startswith("policy.") and key not in OF_THIS_MACHINE
+def is_policy_key(key: str) -> bool:
+    """Whether a key of the policy can change its results by more than rounding."""
+    return key.startswith("policy.") and key not in MACHINE_KEYS
 
 
 def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
-    """Settings of a run with options for the machine or another policy. Raises UserError for other keys.
+    """Settings of a run, changed by options for the machine or the policy. Raises UserError for other keys.
 
     Settings of the recorded policy are dropped if the options name another one. options: by key, as for `config.load`.
     """
     values = load(None, None, options).model_dump(exclude_unset=True)
     for key, item in options.items():
-        if not (is_of_the_policy(key) or key in OF_THIS_MACHINE):
+        if not (is_policy_key(key) or key in MACHINE_KEYS):
             raise UserError(
                 f"{item.origin}: {key} cannot differ from the recorded run, expected a key of policy, or one of "
-                f"{', '.join(sorted(OF_THIS_MACHINE))}"
+                f"{', '.join(sorted(MACHINE_KEYS))}"
             )
     recorded_values = recorded.model_dump(exclude_defaults=True)
     if values.get("policy", {}).get("name", recorded.policy.name) != recorded.policy.name:
@@ -102,13 +102,13 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
 
 class Replay:
-    """Computes every version of a run again."""
+    """Recomputes every version of a run and compares its digest."""
 
     def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
-        """keep_versions: for another learner that needs base models. Raises UserError for damaged or missing data."""
+        """keep_versions: also store base models that only another learner needs. Raises UserError for unusable data."""
         database = run.database
-        self._last_use: dict[int, int] = {}  # the last round with an update of each base version
-        self.last = 0  # recorded version
+        self._last_use: dict[int, int] = {}  # by base version: version made by the last round that needs it
+        self.last = 0  # newest recorded version at the start
         for row in database.rounds():
             self.last = row.version
             for member in row.members:
@@ -116,34 +116,34 @@ class Replay:
         if self.last == 0:
             raise UserError(f"the run in {run.directory.path} has no rounds yet; replay it after the first round")
         parts = build.run_components(
-            settings, partial(compensator, clock=float), fresh_update=_never_called, keep_versions=keep_versions
+            settings, partial(compensator, clock=float), fresh_update=_no_fresh_update, keep_versions=keep_versions
         )
         self.workspace, self.learner = parts.workspace, parts.learner
         self._recorded = RecordedRounds(
             database, Segments(run.directory.segments), run.directory.compensations, self.learner.row_numbers
         )
         self._run = run
-        self._known = {0}
+        self._loaded = {0}  # versions that the learner has at the start
         self.first = self._start()  # version: 0, or that of the oldest checkpoint if earlier updates were deleted
-        self.version = self.first  # the last one that equals the recorded one
-        self.updates = 0  # in the rounds so far
-        self.parted: Parted | None = None  # the first version that differs
+        self.version = self.first  # the last one that was computed and equals the recorded one
+        self.updates = 0  # number in these rounds
+        self.first_difference: Difference | None = None  # the replay stops at it
 
     def rounds(self) -> Iterator[tuple[Tensor, tuple[RoundUpdate, ...]]]:
-        """Apply each round; yields its matrix [K, D] float32, read-only, and its updates. Ends early when `parted`."""
+        """Apply each round; yields its matrix [K, D] float32, read-only, and its updates. Ends at a difference."""
         for row in self._run.database.rounds(self.first):
             if row.version > self.last:
-                return  # newer than this replay
+                return  # stored after this replay started
             if row.version != self.version + 1:
                 raise DamagedError(
                     f"{self._run.database.path} has no round of version {self.version + 1}; put it back from a copy"
                 )
             updates, members = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
-            made = self._recorded.made(row)
-            digest = self.learner.apply_round(matrix_KD, members, made).sent.digest
+            estimates = self._recorded.made(row)
+            digest = self.learner.apply_round(matrix_KD, members, estimates).sent.digest
             if digest != row.digest:
-                self.parted = Parted(version=row.version, recorded=row.digest, computed=digest)
+                self.first_difference = Difference(version=row.version, recorded=row.digest, computed=digest)
                 return
             self.version, self.updates = row.version, self.updates + len(updates)
             yield matrix_KD, members
@@ -153,8 +153,8 @@ class Replay:
         """Raise UserError if the base model of an update is not available."""
         missing = {
             version
-            for version, until in self._last_use.items()
-            if until > self.first > version and version not in self._known
+            for version, last_use in self._last_use.items()
+            if last_use > self.first > version and version not in self._loaded
         }
         if missing:
             raise UserError(
@@ -163,9 +163,9 @@ class Replay:
             )
 
     def _start(self) -> int:
-        """Load the oldest intact checkpoint if earlier rounds cannot be computed; returns its version, else 0."""
-        rows = self._run.database.checkpoints()
-        if not rows or self._has_all_updates(rows[-1].version):
+        """Load the oldest intact checkpoint if earlier rounds cannot be computed; returns its version, or 0."""
+        rows = self._run.database.checkpoints()  # newest first
+        if not rows or self._can_compute(rows[-1].version):
             return 0
         damaged: DamagedError | None = None
         for row in reversed(rows):
@@ -176,52 +176,52 @@ class Replay:
                 damaged = error
                 continue
             self.learner.load_state_dict(state["learner"])
-            self._known = {row.version, *state["learner"]["versions"]}
+            self._loaded = {row.version, *state["learner"]["versions"]}
             self._forget(row.version)
             return row.version
         assert damaged is not None
         raise damaged
 
-    def _has_all_updates(self, until: int) -> bool:
-        """Whether the rounds up to a version can be computed again."""
+    def _can_compute(self, last: int) -> bool:
+        """Whether the updates and estimates of all rounds up to a version are stored."""
         database = self._run.database
         return all(
             self._recorded.has_made(row)
             and all(update.location is not None for update in database.updates_of(row.version))
             for row in database.rounds()
-            if row.version <= until
+            if row.version <= last
         )
 
-    def _forget(self, now: int) -> None:
-        """Delete versions that no later round needs."""
-        needed = {version for version, until in self._last_use.items() if until > now}
-        self.learner.keep_only(needed | {now})
+    def _forget(self, current: int) -> None:
+        """Delete versions that no round after the current version needs."""
+        needed = {version for version, last_use in self._last_use.items() if last_use > current}
+        self.learner.keep_only(needed | {current})
 
 
 class Comparison:
     """Applies another policy to the recorded rounds of a run.
 
-    The updates stay those of the recorded run, so this is not a run with the other policy. Base models are the recorded
-    ones: the clients did train from them.
+    Clients trained on versions of the recorded policy, so this is not a run with the other policy: updates and base
+    models are the recorded ones.
     """
 
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
-        _check_can_fold(run.settings, other)
-        self.asks_for_bases = build.policy_in_small(other).needs_base_models
-        self.replay = replay = Replay(run, settings, keep_versions=self.asks_for_bases)  # with the run's own policy
-        self._learner = _Folding(replay, other)
-        if self.asks_for_bases:
+        _check_can_apply(run.settings, other)
+        self.needs_base_models = build.policy_in_small(other).needs_base_models
+        self.replay = replay = Replay(run, settings, keep_versions=self.needs_base_models)  # with the run's own policy
+        self._learner = _OtherLearner(replay, other)
+        if self.needs_base_models:
             replay.check_bases()
         self._evaluations = {row.version: row for row in run.database.evaluations()}
         self._evaluate = build.evaluation(replay.workspace)
 
     def points(self) -> Iterator[Point]:
-        """Both policies at every evaluated version. Ends early when the replay differs."""
+        """Both policies at every evaluated version, up to the first difference of the replay."""
         yield from self._point(self.replay.first)
         for matrix_KD, members in self.replay.rounds():
             self._learner.apply_round(matrix_KD, members)
-            self._learner.keep_only(())  # base models are those of the replay
+            self._learner.keep_only(())  # `base` returns those of the replay
             yield from self._point(self.replay.version)
 
     def _point(self, version: int) -> Iterator[Point]:
@@ -237,11 +237,11 @@ class Comparison:
             )
 
 
-class _Folding(Learner):
-    """A learner whose base models are those of another learner."""
+class _OtherLearner(Learner):
+    """A learner with another policy, whose base models are those of a replay."""
 
     def __init__(self, replay: Replay, settings: Settings) -> None:
-        """Start from the replay's first version, with a new policy."""
+        """Start at the replay's first version, with a policy before its first round."""
         model, device = replay.workspace.model, replay.workspace.device
         super().__init__(
             model.parameters_d,
@@ -252,27 +252,27 @@ class _Folding(Learner):
         )
         self._recorded = replay.learner
         if replay.first > 0:
-            self._begin_at(replay.learner)
+            self._start_at(replay.learner)
 
     @override
     def base(self, version: int) -> Version:
         return self._recorded.base(version)
 
-    def _begin_at(self, recorded: Learner) -> None:
-        other, own = recorded.state_dict(), self.state_dict()
-        sent = {**other["sent"], "extra_d": own["sent"]["extra_d"]}
-        self.load_state_dict(
-            {**own, "version": other["version"], "counted": other["counted"], "sent": sent, "versions": {}}
-        )
+    def _start_at(self, recorded: Learner) -> None:
+        """Take over the model and the counts of rounds, but no state of the policy, which includes extra_d."""
+        theirs, own = recorded.state_dict(), self.state_dict()
+        sent = {**theirs["sent"], "extra_d": own["sent"]["extra_d"]}
+        counts = {"version": theirs["version"], "counted": theirs["counted"]}
+        self.load_state_dict({**own, **counts, "sent": sent, "versions": {}})
 
 
-def _never_called(update: StaleUpdate, stale: StaleRound) -> NoReturn:
-    """Never called: recorded rounds have the fresh updates that a simulation computed."""
-    raise AssertionError(f"asked for the update of client {update.client_id} at version {stale.version}")
+def _no_fresh_update(update: StaleUpdate, stale: StaleRound) -> NoReturn:
+    """Fail: recorded rounds already contain the fresh updates that a simulation computed."""
+    raise AssertionError(f"fresh update of client {update.client_id} at version {stale.version} is not recorded")
 
 
-def _check_can_fold(recorded: Settings, other: Settings) -> None:
-    """Raise UserError if a policy cannot use the updates of a run."""
+def _check_can_apply(recorded: Settings, other: Settings) -> None:
+    """Raise UserError if the policy of `other` cannot use the updates of a run."""
     former, policy = recorded.policy.name, other.policy.name
     trained = recorded.training.name
     needed = find(policy).training
@@ -288,10 +288,10 @@ def _check_can_fold(recorded: Settings, other: Settings) -> None:
         )
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Nested mappings merged key by key; `above` takes precedence."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+def _merged(defaults: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Nested mappings merged key by key."""
+    merged = dict(defaults)
+    for key, value in overrides.items():
+        default = merged.get(key)
+        merged[key] = _merged(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
     return merged

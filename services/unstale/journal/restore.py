@@ -1,4 +1,4 @@
-"""Prepares a run directory that was put back from a copy for the next server."""
+"""Prepares a run directory that was restored from a backup for the next server."""
 
 import secrets
 from contextlib import ExitStack
@@ -8,28 +8,29 @@ from pathlib import Path
 from unstale.journal import checkpoints, resumption
 from unstale.journal.database import BOOT, Conservation, Database
 from unstale.journal.disk import DamagedError, boot
-from unstale.journal.resumption import DURABILITY, ENDED, RUN_ID
+from unstale.journal.resumption import DURABILITY, ENDED, ROLLED_BACK, RUN_ID
 from unstale.journal.rundir import RunDirectory, restore_config
 from unstale.journal.segments import Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Content of a run directory after `restore`."""
+    """Content of a run directory after `restore`. Fields are keys of `unstale restore --json`."""
 
     former_run_id: str | None
     run_id: str
-    version: int  # the last one
+    version: int  # newest version
     updates: Conservation
-    lost_events: int  # known to be missing at the end
-    damaged_checkpoints: tuple[str, ...]  # error messages; an older checkpoint is intact
-    set_aside: tuple[Path, ...]  # new paths of files, or copies of files, with data that is not in the database
+    lost_events: int  # known to be missing after the last stored event
+    damaged_checkpoints: tuple[str, ...]  # error messages; the run resumes without them
+    set_aside: tuple[Path, ...]  # paths of moved or copied files, whose data is not in the database
 
 
 def restore(path: Path) -> Restored:
     """Check a run directory, set aside files that are newer than its database, and give the run another id.
 
-    Raises UserError where it is not a run directory, is in use or is damaged; nothing has changed then.
+    Raises UserError if it is not a run directory, in use or damaged: before more than restoring `config.yaml` and, as
+    at any start, deleting events that a power failure took.
     """
     with ExitStack() as stack:
         restore_config(path)
@@ -44,12 +45,12 @@ def restore(path: Path) -> Restored:
             resumption.drop_lost_events(database, segments, directory.settings.run.sync_every_s)
         damaged = _check(directory, database, segments)
         ends = database.segment_ends()
-        above = segments.above(ends)
-        aside = [*resumption.newer_checkpoints(directory, database), *above]
-        # The next server truncates segments after the last row that the database names.
-        cut = sorted({*segments.beyond(ends)} - {*above})
-        copied = cut if database.missing or database.newest_is_missing else []
-        moved = resumption.set_aside(directory, aside, copied)
+        newer_segments = segments.above(ends)
+        newer = [*resumption.newer_checkpoints(directory, database), *newer_segments]
+        # The next server truncates the last segment after its last row in the database, so a copy is set aside.
+        end_is_lost = database.missing > 0 or database.newest_is_missing
+        copied = sorted({*segments.beyond(ends)} - {*newer_segments}) if end_is_lost else []
+        set_aside = resumption.set_aside(directory, newer, copied)
         run_id = give_new_id(directory, database)
         return Restored(
             former_run_id=former,
@@ -58,7 +59,7 @@ def restore(path: Path) -> Restored:
             updates=database.conservation(),
             lost_events=before - database.last_seq(),
             damaged_checkpoints=damaged,
-            set_aside=tuple(moved),
+            set_aside=tuple(set_aside),
         )
 
 
@@ -75,18 +76,21 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
 
 
 def _check(directory: RunDirectory, database: Database, segments: Segments) -> tuple[str, ...]:
-    """Read all that the next server needs; returns messages about damaged checkpoints. Raises DamagedError."""
+    """Read all data that the next server needs; returns messages about damaged checkpoints. Raises DamagedError."""
     database.check()
-    start = 0  # event that the newest intact checkpoint covers
+    start = 0  # last event that the newest intact checkpoint covers
     damaged: list[DamagedError] = []
+    first = int(database.meta(ROLLED_BACK) or 0)  # earlier events are not replayed
     for row in database.checkpoints():
+        if row.version < first:
+            break
         try:
             _, start = checkpoints.read_at(directory.checkpoints / row.file, row.seq, database.last_seq())
             break
         except DamagedError as error:
             damaged.append(error)
-    if damaged and start == 0 and not directory.settings.run.keep_updates:
-        raise damaged[-1]
+    if damaged and start == 0 and (first or not directory.settings.run.keep_updates):
+        raise damaged[-1]  # the events and updates before the checkpoints are not all stored
     for _ in database.events_after(start):
         pass
     for update in database.updates_after(0):

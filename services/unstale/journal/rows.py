@@ -1,7 +1,6 @@
-"""Records of the journal, one type for each table. Pure.
+"""Records of the journal, one named tuple for each table; `row_codec` converts them to columns. No I/O.
 
-Named tuples, because a frozen dataclass takes several times as long to create. Their fields are columns of the tables.
-`at_s` is run time: seconds on the run's clock, which a restart resumes.
+A frozen dataclass takes several times as long to create. `at_s`: seconds on the run's clock, also after a restart.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from unstale.learner.updates import StagedUpdate
 
 
 class Location(NamedTuple):
-    """Place of a row: segment number, offset and size in that file, and xxh3_64 checksum of the bytes."""
+    """Location of an update's row: number of the segment, offset and size in its file, and xxh3_64 of the bytes."""
 
     segment: int
     offset: int
@@ -32,7 +31,7 @@ class EventRow(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """A task. number: number of earlier tasks of its client."""
+    """A task. number: count of earlier tasks of its client."""
 
     task_id: int
     client_id: int
@@ -42,20 +41,20 @@ class TaskRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """An update and the first verdict on it."""
+    """An update and the verdict at its arrival."""
 
     seq: int  # number of the event
     at_s: float
     staged: StagedUpdate
     outcome: str
-    reason: str | None  # None exactly for an accepted update, which alone has a handle and a place
-    norms: Norms | None = None  # Euclidean, of its vectors; None where they were not measured
-    handle: int | None = None
+    reason: str | None  # None exactly for an accepted update; others have no handle and location
+    norms: Norms | None = None  # Euclidean, of the update's vectors; None if not computed
+    handle: int | None = None  # number of the row in staging
     location: Location | None = None
 
 
 class MemberRow(NamedTuple):
-    """A member of an applied round. staleness: rounds. weight: in the step."""
+    """An update of an applied round. staleness: in rounds. weight: its factor in the policy's step."""
 
     handle: int
     staleness: int
@@ -63,7 +62,7 @@ class MemberRow(NamedTuple):
 
 
 class CompensationRow(NamedTuple):
-    """Compensation of a round, as in `learner.Compensation`. is_kept: whether a file has its estimates."""
+    """Compensation of a round, as in `learner.Compensation`. is_kept: whether its estimates are stored in a file."""
 
     updates: tuple[Compensated, ...]
     errors: tuple[MeasuredError, ...]
@@ -74,15 +73,15 @@ class CompensationRow(NamedTuple):
 class RoundRow(NamedTuple):
     """An applied round."""
 
-    version: int  # that it made
+    version: int  # result of the round
     closed_s: float  # when the coordinator closed it
     applied_s: float
-    wait_s: float  # duration of the open round, and below of the compensation and the step
-    compensate_s: float
-    aggregate_s: float
+    wait_s: float  # duration of the open round
+    compensate_s: float  # duration of the compensation
+    aggregate_s: float  # duration of the step
     learning_rate: float
-    rate_factor: float
-    overflowed: bool
+    rate_factor: float  # the policy's factor of the learning rate
+    overflowed: bool  # the step exceeded float32 and was not applied
     digest: str  # SHA-256 of the version, hex
     compensation: CompensationRow | None = None  # None without a compensator
     members: tuple[MemberRow, ...] = ()  # in order of arrival
@@ -100,7 +99,7 @@ class EvaluationRow(NamedTuple):
 
 
 class OwnEvaluationRow(NamedTuple):
-    """Evaluation by a client on its own test examples, sent with an accepted update of that seq. loss: nats."""
+    """Evaluation by a client on its own test examples. seq: of the accepted update it came with. loss: nats."""
 
     seq: int
     client_id: int
@@ -111,7 +110,7 @@ class OwnEvaluationRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """A complete checkpoint. seq: of the last event that it covers."""
+    """A complete checkpoint. seq: number of the last event whose effect it contains."""
 
     version: int
     seq: int
@@ -122,9 +121,9 @@ class CheckpointRow(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one turn, stored in one transaction. synced: seq up to which all is durable, None if unchanged."""
+    """Records for one transaction. synced: all events up to this seq are durable; None if unchanged."""
 
-    events: list[EventRow] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)  # sorted by seq, as updates
     tasks: list[TaskRow] = field(default_factory=list)
     updates: list[UpdateRow] = field(default_factory=list)
     rounds: list[RoundRow] = field(default_factory=list)
@@ -135,11 +134,12 @@ class Batch:
 
     @property
     def last_seq(self) -> int | None:
-        """Number of its last event, None without one."""
+        """Number of the last event in the batch, None without events."""
         last = self.updates[-1].seq if self.updates else None
         if self.events and (last is None or self.events[-1].seq > last):
             last = self.events[-1].seq
         return last
 
     def __bool__(self) -> bool:
+        # An own evaluation accompanies its update. `synced` waits for the next record: it alone needs no transaction.
         return any((self.events, self.tasks, self.updates, self.rounds, self.evaluations, self.checkpoints))

@@ -17,7 +17,7 @@ from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
 from unstale.journal.disk import NOFOLLOW, PART, DamagedError, locked, private_folder, sync_folder, user_errors
-from unstale.journal.sqlite import Connection, reported
+from unstale.journal.sqlite import Connection, sqlite_errors
 from unstale.journal.tables import META
 
 CONFIG = "config.yaml"
@@ -228,7 +228,7 @@ def recorded_text(database: Path) -> str | None:
     if not database.exists():
         return None
     try:
-        with reported(database, "read"), closing(Connection(database, read_only=True)) as connection:
+        with sqlite_errors(database, "read"), closing(Connection(database, read_only=True)) as connection:
             return next((text or None for _, text in connection.select(META, "WHERE key = ?", SETTINGS)), None)
     except UserError:  # callers open the database later, and report the error then
         return None

@@ -1,6 +1,6 @@
-"""The number of the newest stored event, beside the database.
+"""A file beside the database with the number of the newest stored event.
 
-It detects a loss at the end of SQLite's log, which SQLite itself takes for the result of a crash.
+It shows when SQLite's log has lost its end: SQLite ignores such a loss, because a crash may cause it.
 """
 
 import os
@@ -17,18 +17,18 @@ _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum
 
 
 class SequenceFile:
-    """A file of 16 bytes, overwritten and never synced: it detects losses while the machine runs. `set` creates it."""
+    """A file of 16 bytes, created and overwritten by `set`. Never synced: valid only until the machine restarts."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
         self._file = -1
         with user_errors("open", path), suppress(FileNotFoundError):
             self._file = open_file(path, os.O_RDONLY if read_only else os.O_RDWR)
-        # it did not exist, or was empty
+        # The file was absent or empty at opening; `set` leaves this unchanged.
         self.is_missing = self._file < 0 or os.fstat(self._file).st_size == 0
 
     def get(self) -> int:
-        """The number, 0 without one. Raises DamagedError."""
+        """The number; 0 if the file is absent or empty. Raises DamagedError."""
         if self._file < 0:
             return 0
         data = bytearray(_SIZE_BYTES)
@@ -43,7 +43,7 @@ class SequenceFile:
         return number
 
     def set(self, number: int) -> None:
-        """Write the number, after the database has stored the event."""
+        """Write the number; call it after the database has stored the event. Not for a read-only file."""
         with user_errors("write", self.path):
             if self._file < 0:
                 self._file = open_file(self.path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""FedAvg where clients come and go: importance sampling, and at most S updates of a round."""
+"""FedAvg for clients that are not always available: importance sampling, and at most S updates of a round."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,24 +13,23 @@ from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step,
 from unstale.policies.weights import first_rows, on_rows, uniform, weighted_sum
 
 PROBABILITY_MIN = 1e-6
-"""A client that is there more rarely is not there; its weight would drown everybody's."""
+"""Lower ones are refused: the weight of such a client would exceed all others."""
 
 
 class FedAvgIsSettings(PolicySettings):
     probabilities: float | tuple[float, ...] = setting(
         ...,
-        "p_i, how likely client i is there in a round: one number for all or one for each, 1e-6 to 1.",
-        "FedAR paper; MIFA's code knows the true ones",
+        "p_i, probability that client i is available in a round: one for all or one for each, 1e-6 to 1.",
+        "FedAR paper; MIFA's code uses the true ones",
     )
 
 
 class FedAvgIs(Policy[FedAvgIsSettings]):
-    """An update weighs as much more as its client is rarer, so that on average every client counts the same.
+    """Divides each update by the availability of its client, so that all clients count the same on average.
 
         direction_d = (1/N) * sum_i g_i / p_i
 
-    N: all clients of the run, there or not. p: `probabilities`, by client id. The weights sum to 1 on average, not in
-    each round.
+    N: all clients of the run, available or not. p: `probabilities`, by client id. The weights sum to 1 on average only.
     Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-is; MIFA (Gu et al., NeurIPS 2021),
     docs/methods/policies.md#fedavg-is
     """
@@ -39,23 +38,21 @@ class FedAvgIs(Policy[FedAvgIsSettings]):
     column_wise = True
     loops = ("availability",)
     memory = "N"
-    longest_step = 2.0  # 1 / p with example_settings
+    longest_step = 2.0  # 1 / p for the p of example_settings
     example_settings = MappingProxyType({"probabilities": 0.5})
 
     def __init__(self, settings: FedAvgIsSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)
-        given = settings.probabilities
-        listed = given if isinstance(given, tuple) else (given,) * self.clients
-        setting = "setting 'probabilities' of policy 'fedavg-is'"
-        if len(listed) != self.clients:
-            raise UserError(
-                f"{setting} holds {len(listed)} numbers, expected one for each of the {self.clients} clients"
-            )
-        for client, probability in enumerate(listed):
-            if not PROBABILITY_MIN <= probability <= 1:
-                where = f" for client {client}" if isinstance(given, tuple) else ""
-                raise UserError(f"{setting} is {probability}{where}, expected a number from {PROBABILITY_MIN} to 1")
-        self._weights_N = 1 / (self.clients * torch.tensor(listed, dtype=torch.float64))
+        p = settings.probabilities
+        p_N = p if isinstance(p, tuple) else (p,) * self.clients
+        name = "setting 'probabilities' of policy 'fedavg-is'"
+        if len(p_N) != self.clients:
+            raise UserError(f"{name} has {len(p_N)} numbers, expected one for each of the {self.clients} clients")
+        for client, p_i in enumerate(p_N):
+            if not PROBABILITY_MIN <= p_i <= 1:
+                where = f" for client {client}" if isinstance(p, tuple) else ""
+                raise UserError(f"{name} is {p_i}{where}, expected a number from {PROBABILITY_MIN} to 1")
+        self._weights_N = 1 / (self.clients * torch.tensor(p_N, dtype=torch.float64))
 
     def step(self, batch: UpdateBatch) -> Step:
         return self.weighted(batch, self._weights_N[batch.client_ids_K.cpu()])
@@ -67,28 +64,28 @@ class FedAvgSSettings(PolicySettings):
     )
     wait_for_selected: bool = setting(
         False,
-        "Pick S of all clients first, and let rounds pass until each of them has contributed.",
+        "Draw S of all clients first, and take no step until each of them has contributed.",
         "ours: the FedAR paper takes available clients; MIFA's code waits",
     )
 
 
 class FedAvgS(Policy[FedAvgSSettings]):
-    """The average of at most S updates of the round, chosen by lot.
+    """The average of at most S updates of the round, drawn at random.
 
         direction_d = (1/|C|) * sum_{i in C} g_i,   C: all K rows when K <= S, else S of them
 
-    With wait_for_selected, C is S of the N clients, picked by lot in the round after a step (and in the first). The
-    first update of each is added up; the rounds until the last of them came do not move the model and do not count for
-    a schedule of rates. Every such update was computed from the current model, or is as stale as the batch says.
+    With wait_for_selected, C is S of the N clients, drawn in the first round and in each round after a step. The first
+    update of each counts. Until the last of them arrives, rounds do not move the model and do not count for a
+    learning-rate schedule. So all these updates belong to one model, unless they are stale.
 
-    Draws: `Stream.SELECTION`, keyed by the version. The default S is no more than there are clients.
+    Draws: `Stream.SELECTION`, keyed by the version. The default S is at most N.
     Source: FedAR (Jiang et al., 2024), docs/methods/policies.md#fedavg-s; MIFA (Gu et al., NeurIPS 2021),
     docs/methods/policies.md#fedavg-s
     """
 
     Settings = FedAvgSSettings
     loops = ("availability",)
-    memory = "none; d + S ids where it waits"
+    memory = "none; d + S ids with wait_for_selected"
     reference_defaults = MappingProxyType({"wait_for_selected": True})
 
     def __init__(self, settings: FedAvgSSettings, context: PolicyContext) -> None:
@@ -99,8 +96,8 @@ class FedAvgS(Policy[FedAvgSSettings]):
                 f" expected at most the run's number of clients, {context.clients}"
             )
         self._size = min(settings.size, context.clients)
-        self._missing: set[int] = set()  # picked, and not seen since
-        self._mean_d = torch.zeros(
+        self._missing: set[int] = set()  # drawn clients without an update so far
+        self._mean_d = torch.zeros(  # over C, complete once no client is missing
             self.dimension if settings.wait_for_selected else 0, dtype=torch.float32, device=self.device
         )
 
@@ -124,10 +121,10 @@ class FedAvgS(Policy[FedAvgSSettings]):
             return Step(direction_d=self._mean_d, rate_factor=1.0, weights_K=weights_K)
         return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K.zero_(), counts=False)
 
-    def _draw(self, batch: UpdateBatch, among: int) -> list[int]:
-        """S of the numbers below `among`, in the order drawn."""
+    def _draw(self, batch: UpdateBatch, count: int) -> list[int]:
+        """S different numbers from 0 to `count` - 1."""
         rng = seeds.stream(self.context.seed, seeds.Stream.SELECTION, batch.version)
-        drawn: list[int] = rng.choice(among, size=self._size, replace=False).tolist()
+        drawn: list[int] = rng.choice(count, size=self._size, replace=False).tolist()
         return drawn
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""GSGM: a momentum that is the average over everyone, so that no client leads twice before all had their turn."""
+"""GSGM: a momentum that averages over all clients, each of which contributes once a cycle."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,36 +15,35 @@ from unstale.policies.weights import first_rows, on_rows
 class GsgmSettings(PolicySettings):
     alpha: float = setting(
         0.1,
-        "What the momentum counts beside the round's average.",
+        "Factor of the momentum, which is added to the round's average.",
         "code released with the WKAFL paper; 0.9 for ByClass and CelebA",
         ge=0,
         le=1e6,
     )
     released: bool = setting(
         False,
-        "Do as the released code does, in which the momentum never reaches the model.",
-        "ours: the code released with the WKAFL paper does, its text does not",
+        "Follow the released code, in which the momentum never reaches the model.",
+        "ours: true is the code released with the WKAFL paper, false its text",
     )
 
 
 class Gsgm(Policy[GsgmSettings]):
-    """The average of the round plus a momentum: the average over the last cycle, in which each client counted once.
+    """The round's average plus a momentum: the average over the last cycle, in which each client counts once.
 
-        direction_d = q = gbar + alpha * M,   gbar = (1/K') * sum_i g_i over the K' clients not yet in this cycle
+        direction_d = q = gbar + alpha * M,   gbar = (1/K') * sum_i g_i over the K' clients that are new in this cycle
         A <- A + (K'/N) * q;   when all N clients have contributed:  M <- A, A <- 0, and a new cycle begins
 
-    M, A: [d] float32, zeros at first. Of a client only the first update of a cycle counts; others weigh 0. When a round
-    brings nothing but such others, the missing clients are gone: the cycle ends with what there is, and the round
-    begins the next one. An empty round changes nothing. A step that float32 does not hold is not added to A.
-    released=True: direction_d = gbar;  A <- A + q/N;  and M and A roll over before the last round of a cycle, not
-    after it, so that round's q begins the next A.
-    Q of the equations is every client but the missing ones.
+    M, A: [d] float32, zeros at first. Only the first update of a client in a cycle counts; its others weigh 0. A round
+    of such others alone ends the cycle without the missing clients, which are presumed gone, and begins the next one.
+    An empty round changes nothing. A step with NaN or infinity is not added to A.
+    released=True: direction_d = gbar;  A <- A + q/N;  and M <- A, A <- 0 happens before the last round of a cycle, not
+    after it: the q of that round is the first in the next A.
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm
     """
 
     Settings = GsgmSettings
     loops = ("k-async",)
-    memory = "2 d + N flags; updates that wait for their cycle, at most N d"
+    memory = "2 d + N flags; updates that wait for the next cycle, at most N d"
     once_a_cycle = True
     reference_defaults = MappingProxyType({"released": True})
 
@@ -52,35 +51,35 @@ class Gsgm(Policy[GsgmSettings]):
         super().__init__(settings, context)
         self._momentum_d = torch.zeros(self.dimension, dtype=torch.float32, device=self.device)
         self._sum_d = torch.zeros_like(self._momentum_d)
-        self._missing = self._everyone()  # clients that have not contributed in this cycle
+        self._missing = self._all_clients()  # those that have not contributed in this cycle
 
     @torch.no_grad()
     def step(self, batch: UpdateBatch) -> Step:
-        rows = self._take(batch)
+        rows = self._new_rows(batch)
         count = len(rows)
-        complete = not self._missing
-        if complete and self.settings.released:
+        is_complete = not self._missing
+        if is_complete and self.settings.released:
             self._roll_over()
         step = self.weighted(batch, on_rows(rows, 1 / max(count, 1), len(batch)))
         if count > 0:
             self._accumulate(step, count)
-        if complete:
-            self._missing = self._everyone()
+        if is_complete:
+            self._missing = self._all_clients()
             if not self.settings.released:
                 self._roll_over()
         return step
 
-    def _take(self, batch: UpdateBatch) -> list[int]:
-        """The rows that count; they are missing no longer."""
+    def _new_rows(self, batch: UpdateBatch) -> list[int]:
+        """The rows that count. Removes their clients from the missing ones; begins a cycle if no row would count."""
         rows = first_rows(batch.client_ids_K, self._missing)
         if not rows and len(batch) > 0:
             self._roll_over()
-            self._missing = self._everyone()
+            self._missing = self._all_clients()
             rows = first_rows(batch.client_ids_K, self._missing)
         return rows
 
     def _accumulate(self, step: Step, count: int) -> None:
-        """Add q to A, and make it the step's direction unless the released code is followed. step: along gbar."""
+        """Add q to A. Replace the step's direction, gbar, by q unless `released`."""
         alpha = self.settings.alpha
         if not self.settings.released:
             q_d = step.direction_d.add_(self._momentum_d, alpha=alpha)
@@ -94,7 +93,7 @@ class Gsgm(Policy[GsgmSettings]):
         """M <- A; A <- 0."""
         self._momentum_d, self._sum_d = self._sum_d, self._momentum_d.zero_()
 
-    def _everyone(self) -> set[int]:
+    def _all_clients(self) -> set[int]:
         return set(range(self.clients))
 
     def state_dict(self) -> dict[str, Any]:

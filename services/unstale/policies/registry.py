@@ -1,7 +1,7 @@
-"""Policies by name: the ones in this folder, and those that other packages register as `unstale.policies`.
+"""Policies by name: the built-in ones, and plug-ins, which other packages register.
 
-A plug-in declares the entry point `name = "package.module:PolicyClass"` in the group; the class derives from
-`Policy`. A name of this folder cannot be taken over.
+A plug-in is an entry point `name = "package.module:PolicyClass"` of the group `unstale.policies`; the class derives
+from `Policy`. A plug-in cannot replace a built-in policy.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ _BUILT_IN: dict[str, type[Policy[Any]]] = {
 }
 
 PROFILES = ("paper", "reference")
-"""`paper`: settings default to what the paper says; `reference`: to what its authors' released code does."""
+"""Sources of default settings: the text of the policy's paper, or the code that its authors released."""
 
 RESERVED = frozenset(("dimension", "clients", "device", "seed", "round_size", "rounds", "allocate", "profile"))
-"""Parameters of `create`: no policy has a setting of this name."""
+"""Parameters of `create`, which no setting of a policy may be named after; the conformance checks verify it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDescription:
-    """A policy, for people. loops: those that its source defines it for. memory: what it keeps between rounds.
+    """A policy in words. Fields are keys of `unstale policies --json`. memory: its state between rounds.
 
-    training: the local training that it needs, None for any. needs_base_models: the server keeps every model that an
-    update may refer to.
+    loops: kinds of rounds that its source defines it for. training: the local training that it needs, None for any.
+    needs_base_models: whether the server keeps the base version of every open task and pending update.
     """
 
     name: str
@@ -49,12 +49,12 @@ class PolicyDescription:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all policies, sorted; no plug-in is imported for it."""
+    """The names of all policies, sorted. Imports no plug-in."""
     return plugins.names(ENTRY_POINT_GROUP, _BUILT_IN)
 
 
 def describe(name: str) -> PolicyDescription:
-    """What a policy is and takes. Raises UserError for a name that is not registered."""
+    """The description of a policy and its settings. Raises UserError as `find`."""
     policy_class = find(name)
     return PolicyDescription(
         name=name,
@@ -86,9 +86,9 @@ def create(
     profile: str = "paper",
     **settings: Any,
 ) -> Policy[Any]:
-    """A policy in its first state.
+    """A policy before its first round.
 
-    dimension to allocate: as in `PolicyContext`. profile, settings: as in `settings_of`. Raises UserError.
+    profile, settings: as in `settings_of`; the other arguments as in `PolicyContext`. Raises UserError.
     """
     policy_class = find(name)
     for key, value in (("dimension", dimension), ("clients", clients)):
@@ -111,9 +111,9 @@ def create(
 
 
 def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper", synchronous: bool = False) -> Section:
-    """The settings of a policy: the chosen values, as `describe(name)` lists them, and its defaults.
+    """The settings of a policy. values: by the names in `describe(name).settings`; others have their defaults.
 
-    Defaults depend on the profile, one of `PROFILES`, and on `synchronous`: whether rounds wait for their participants.
+    Defaults depend on the profile, one of `PROFILES`, and on `synchronous`: whether rounds wait for all participants.
     Raises UserError for an unknown policy, profile or setting, or a value out of bounds.
     """
     policy_class = find(name)
@@ -127,5 +127,5 @@ def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper",
 
 
 def find(name: str) -> type[Policy[Any]]:
-    """The class of a policy. Raises UserError for a name that is not registered, or cannot be imported."""
+    """The class of a policy. Raises UserError for an unknown name, or a class that cannot be imported."""
     return plugins.load("policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN)

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: no script, no request, and a policy that forbids both."""
+"""Renders a report as one HTML page without scripts or requests; its content security policy forbids both."""
 
 import base64
 import hashlib
@@ -14,18 +14,18 @@ from unstale.report.content import Report
 
 _FOLDER = Path(__file__).parent
 
-NAMES = {drawing.INK: "ink", drawing.GRID: "grid"} | {
+_COLOUR_CLASSES = {drawing.INK: "ink", drawing.GRID: "grid"} | {
     colour: f"series-{number}" for number, colour in enumerate(drawing.COLOURS, 1)
 }
-"""Class names for colours: `fill-ink`, `stroke-series-1`, ..."""
-_REFERENCE = re.compile(r"#([\w.-]+)")
+"""CSS class of each colour of a drawing, without the prefix `fill-` or `stroke-`."""
+_REFERENCE = re.compile(r"#([\w.-]+)")  # of an id, as in `url(#id)`; colours match as well
 _FONT_SIZE = re.compile(r"([\d.]+)px")
 _DECLARATION = re.compile(r"([\w-]+):\s*([^;]+)")
-_DROPPED = {"metadata", "style"}
+_DROPPED_TAGS = {"metadata", "style"}
 
 
 def html(report: Report) -> str:
-    """Return the page. The same report gives the same bytes."""
+    """Return the report as HTML. The same report gives the same bytes."""
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     environment = Environment(
@@ -42,18 +42,18 @@ def html(report: Report) -> str:
         report=report,
         drawings=drawings,
         style=style,
-        # This style sheet and embedded images only.
+        # The browser accepts this style sheet and embedded images only.
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
         version=__version__,
     )
 
 
-# --- drawings of matplotlib, with the colours and fonts of the page, under its content security policy ---
+# --- matplotlib's drawings, changed to use the colours and fonts of the page and to obey its policy ---
 
 
 def inline(document: str, name: str, alternative: str) -> str:
-    """Return an `svg` element with a unique name on the page. alternative: text for readers who do not see it."""
-    root = fromstring(document)  # noqa: S314  (our own)
+    """Return an SVG document as an element of the page. name: id prefix. alternative: text for screen readers."""
+    root = fromstring(document)  # noqa: S314  (drawn by matplotlib)
     _clean(root)
     defined = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
     used = {key for element in root.iter() for value in element.attrib.values() for key in _references(value)}
@@ -66,7 +66,7 @@ def inline(document: str, name: str, alternative: str) -> str:
 
 
 def _clean(element: Element) -> None:
-    """Remove namespaces, styles and metadata."""
+    """Remove namespaces, metadata and white space between elements, and replace styles."""
     element.tag = element.tag.rpartition("}")[2]
     element.text = element.text if element.tag == "text" else None
     element.tail = None
@@ -75,20 +75,20 @@ def _clean(element: Element) -> None:
         element.attrib[key.rpartition("}")[2]] = value
     _restyle(element)
     for child in list(element):
-        if child.tag.rpartition("}")[2] in _DROPPED:
+        if child.tag.rpartition("}")[2] in _DROPPED_TAGS:
             element.remove(child)
         else:
             _clean(child)
 
 
 def _restyle(element: Element) -> None:
-    """Replace the style, which the policy forbids, by attributes, and colours by classes."""
+    """Replace the `style` attribute, which the page forbids, by attributes without fonts, and colours by classes."""
     style = element.attrib.pop("style", "")
     if size := _FONT_SIZE.search(style):
         element.attrib["font-size"] = size[1]
     element.attrib |= {key: value for key, value in _DECLARATION.findall(style) if not key.startswith("font")}
-    coloured = [key for key in ("fill", "stroke") if element.attrib.get(key) in NAMES]
-    classes = [f"{key}-{NAMES[element.attrib.pop(key)]}" for key in coloured]
+    coloured = [key for key in ("fill", "stroke") if element.attrib.get(key) in _COLOUR_CLASSES]
+    classes = [f"{key}-{_COLOUR_CLASSES[element.attrib.pop(key)]}" for key in coloured]
     if element.tag == "text" and "fill" not in coloured:
         classes.append("fill-ink")
     if classes:
@@ -100,7 +100,7 @@ def _references(value: str) -> list[str]:
 
 
 def _rename(element: Element, name: str, referenced: set[str]) -> None:
-    """Make referenced identifiers unique on the page, and remove the others. A colour is no reference."""
+    """Prefix the referenced ids and their references with `name`, and remove the other ids."""
     for key, value in list(element.attrib.items()):
         if key == "id":
             del element.attrib[key]

@@ -1,4 +1,4 @@
-"""Means over runs with confidence intervals, and mean curves. Pure.
+"""Means over runs with confidence intervals, and mean curves. Pure functions.
 
 Legend: n runs; x points of a curve.
 """
@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CONFIDENCE = 0.95
 Band = Literal["interval", "std"]
-"""Around a mean: its 95 % confidence interval (Student's t), or one standard deviation of the runs (n - 1)."""
+"""The band around a mean: its 95 % confidence interval (Student's t), or one standard deviation of the runs (n - 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """Statistics of n numbers: `std` with n - 1, `low` to `high` the 95 % confidence interval of the mean.
 
-    NaN where there are too few numbers.
+    The mean is NaN for n = 0, the others for n < 2.
     """
 
     n: int
@@ -41,7 +41,7 @@ def spread(numbers: ArrayLike) -> Spread:
     mean = float(values.mean()) if n else nan
     if n < 2:
         return Spread(n=n, mean=mean)
-    with np.errstate(invalid="ignore"):  # an infinite loss has no spread
+    with np.errstate(invalid="ignore"):  # of infinite losses; the result is NaN
         std = float(values.std(ddof=1))
     half = _quantile(n) * std / sqrt(n)
     return Spread(n=n, mean=mean, std=std, low=mean - half, high=mean + half)
@@ -56,7 +56,7 @@ class Curve:
     mean_x: Floats
     low_x: Floats
     high_x: Floats
-    left_out: int  # number of points of single runs that the curve does not use, because other runs have none there
+    left_out: int  # points of the runs at versions that not all runs have, or after the end of the first one to end
 
 
 def single(at_x: Floats | Integers, values_x: Floats) -> Curve:
@@ -78,7 +78,7 @@ def over_versions(series: Sequence[tuple[Integers | Floats, Floats]], *, band: B
 
 
 def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
-    """Return the mean of the latest values, from the first time at which all runs have one to the end of the first.
+    """Return the mean of the runs' latest values, from the time when all have one until the first run ends.
 
     series: increasing seconds and values of each run.
     """
@@ -92,12 +92,12 @@ def over_time(series: Sequence[tuple[Floats, Floats]]) -> Curve:
 
 
 def p95(values: Sequence[float] | Floats) -> float:
-    """Return the 95th percentile, one of the values; NaN without any."""
+    """Return the least value that 95 % of the values do not exceed; NaN for no values."""
     return float(np.quantile(values, 0.95, method="inverted_cdf")) if len(values) else nan
 
 
 def jain(values: Sequence[float] | Floats) -> float:
-    """Return how evenly a sum is divided among N, (sum x)^2 / (N sum x^2): from 1 / N to 1; NaN for a sum of 0.
+    """Return the fairness of N shares >= 0, (sum x)^2 / (N sum x^2): from 1 / N to 1 if equal; NaN for a sum of 0.
 
     Source: Fairness index (Jain, Chiu and Hawe, 1984), docs/methods/measures.md#fairness-index
     """
@@ -117,5 +117,5 @@ def _curve(at_x: Floats, values_nx: Floats, left_out: int, band: Band = "interva
 
 
 def _quantile(n: int) -> float:
-    """Return the quantile of Student's t, with n - 1 degrees of freedom, that bounds 95 % on both sides."""
+    """Return t so that 95 % of Student's distribution with n - 1 degrees of freedom are from -t to t."""
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))

@@ -1,6 +1,6 @@
 """The status page of the server, and the state of the run as a stream of events or as one JSON document.
 
-Twice a second each stream takes the newest sample and sends the sections that changed. No reader delays another.
+Twice a second each stream sends the sections that changed, in a thread of its own: a slow reader delays no other.
 """
 
 import json
@@ -17,11 +17,11 @@ from unstale.net.clock import now_s
 from unstale.net.http import Application
 from unstale.server.status import Live, Status
 
-SAMPLE_S = 0.5  # between two samples
-HEARTBEAT_S = 10.0  # longest silence of a stream, so that a page detects a dead link
-STREAMS_MAX = 16  # each has a thread; Prometheus serves more readers
-CLOSE_S = 1.0  # longest time in which open pages receive the last sample
-RETRY_MS = 1000  # until a page tries to connect again
+SAMPLE_S = 0.5  # between two samples of a stream
+HEARTBEAT_S = 10.0  # longest time without an event, so that a page detects a lost connection
+STREAMS_MAX = 16  # each needs a thread; for more readers there are metrics
+CLOSE_S = 1.0  # longest wait of `close` for streams to send the last sample
+RETRY_MS = 1000  # until a page reconnects
 
 SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
 
@@ -29,13 +29,13 @@ SCRIPTS = ("format.js", "charts.js", "tables.js", "page.js")
 class Sample(NamedTuple):
     """The state of the run at one time."""
 
-    number: int  # counts samples that differ
+    number: int  # increases when `parts` change
     elapsed_s: float | None
     parts: Mapping[str, str]  # JSON by section
 
 
 class Pages:
-    """The applications of `/`, `/events` and `/status.json`, until closed. Threads of the HTTP server call `live`."""
+    """WSGI applications of `/`, `/events` and `/status.json`. live: called by one HTTP thread at a time."""
 
     def __init__(self, status: Status, live: Callable[[], Live]) -> None:
         self._status = status
@@ -47,68 +47,68 @@ class Pages:
         self._streams = 0
         self._streams_changed = threading.Condition()
         self.routes: dict[str, Application] = {
-            "/": partial(_takes, "GET, HEAD", _page),
-            "/events": partial(_takes, "GET", self._events),
-            "/status.json": partial(_takes, "GET, HEAD", self._status_json),
+            "/": partial(_with_methods, "GET, HEAD", _page),
+            "/events": partial(_with_methods, "GET", self._events),
+            "/status.json": partial(_with_methods, "GET, HEAD", self._status_json),
         }
 
     def close(self) -> None:
-        """Tell open pages how the run stands at last, and let go of them."""
+        """Send the last sample to open streams and end them."""
         self._closing.set()
         with self._streams_changed:
             self._streams_changed.wait_for(lambda: self._streams == 0, CLOSE_S)
 
-    def _newest(self, *, at_once: bool = False) -> Sample:
-        """A recent sample, shared between requests that follow soon. at_once: a new one. Any thread."""
+    def _sample(self, *, fresh: bool = False) -> Sample:
+        """A sample at most SAMPLE_S / 2 old, shared by all requests. fresh: a new one. Any thread."""
         with self._lock:
-            if at_once or now_s() >= self._due_s:
+            if fresh or now_s() >= self._due_s:
                 live = self._live()
                 sections = self._status.sections(live)
                 parts = {name: _json(section) for name, section in sections.items()}
                 number = self._last.number + (parts != self._last.parts)
                 self._last = Sample(number, self._status.elapsed_s(live), parts)
-                self._due_s = now_s() + SAMPLE_S / 2
+                self._due_s = now_s() + SAMPLE_S / 2  # each tick of a stream gets a new sample
             return self._last
 
     def _status_json(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        sample = self._newest()
+        sample = self._sample()
         body = f"{_data(sample, sample.parts)}\n".encode()
         return _send(environ, start_response, body, kind="application/json")
 
     def _events(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        with self._slot() as is_free:
+        with self._stream_slot() as is_free:
             if not is_free:
-                why = f"{STREAMS_MAX} streams are open, which is the limit; close one, or read /status.json\n".encode()
-                return _send(environ, start_response, why, "503 Service Unavailable", headers=[("Retry-After", "10")])
+                error = f"no stream is free of {STREAMS_MAX}, or the server stops; read /status.json\n".encode()
+                return _send(environ, start_response, error, "503 Service Unavailable", headers=[("Retry-After", "10")])
             headers = [("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no")]
-            write = start_response("200 OK", [*headers, *_common()])
+            write = start_response("200 OK", [*headers, *_headers()])
             try:
                 self._stream(write)
-            except TimeoutError:  # it takes nothing any more
-                raise ConnectionAbortedError("the reader of a stream is gone") from None
+            except TimeoutError:  # its buffer stays full
+                raise ConnectionAbortedError("the client of a stream reads no more") from None
         return []
 
     def _stream(self, write: Callable[[bytes], object]) -> None:
-        """Everything at once, then what changes, until the end."""
-        sent = self._newest()
+        """Send all sections, then changed ones, until `close`."""
+        sent = self._sample()
         write(_event("snapshot", sent, sent.parts, f"retry: {RETRY_MS}\n"))
-        said_s = now_s()
-        over = False
-        while not over:
-            over = self._closing.wait(SAMPLE_S)
-            sample = self._newest(at_once=over)
+        sent_s = now_s()
+        is_closing = False
+        while not is_closing:
+            is_closing = self._closing.wait(SAMPLE_S)
+            sample = self._sample(fresh=is_closing)
             if sample.number != sent.number:
                 changed = {name: part for name, part in sample.parts.items() if part != sent.parts[name]}
                 write(_event("change", sample, changed))
-            elif now_s() - said_s >= HEARTBEAT_S:
+            elif now_s() - sent_s >= HEARTBEAT_S:
                 write(_event("alive", sample, {}, ": the server is there\n"))
             else:
                 continue
-            sent, said_s = sample, now_s()
+            sent, sent_s = sample, now_s()
 
     @contextmanager
-    def _slot(self) -> Iterator[bool]:
-        """One of the streams that there may be, if one is free."""
+    def _stream_slot(self) -> Iterator[bool]:
+        """Take one of STREAMS_MAX slots for the block; yields whether one was free."""
         with self._streams_changed:
             is_free = self._streams < STREAMS_MAX and not self._closing.is_set()
             self._streams += is_free
@@ -122,13 +122,13 @@ class Pages:
 
 @cache
 def assembled() -> tuple[bytes, str]:
-    """The page with its style and script in it, and the Content-Security-Policy under which nothing else may run."""
+    """The page with style and script inlined, and a Content-Security-Policy that allows no other script or style."""
     folder = files("unstale.server") / "page"
     page, style, *scripts = (
         (folder / name).read_text(encoding="utf-8") for name in ("index.html", "style.css", *SCRIPTS)
     )
     script = "\n".join(scripts)
-    assert "</" not in script, "what looks like a tag would end the script"
+    assert "</" not in script, "`</` may end a script element"
     for reference, text in (
         ('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>"),
         ('<script type="module" src="page.js"></script>', f'<script type="module">{script}</script>'),
@@ -151,8 +151,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def _common() -> list[tuple[str, str]]:
-    """Headers of every answer: a list of its own for each, because wsgiref adds its length to it."""
+def _headers() -> list[tuple[str, str]]:
+    """Headers of every response. A new list each time, because wsgiref appends Content-Length to it."""
     return [
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
@@ -169,27 +169,27 @@ def _send(
     kind: str = "text/plain",
     headers: Sequence[tuple[str, str]] = (),
 ) -> Iterable[bytes]:
-    content = [("Content-Type", f"{kind}; charset=utf-8"), *headers, *_common(), ("Content-Length", str(len(body)))]
+    content = [("Content-Type", f"{kind}; charset=utf-8"), *headers, *_headers(), ("Content-Length", str(len(body)))]
     start_response(status, content)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
-def _takes(allowed: str, answer: Application, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """An answer to the methods that are allowed, separated by commas, and an error to others."""
+def _with_methods(allowed: str, answer: Application, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Respond with `answer` to allowed methods, which are separated by commas, and with an error to others."""
     method = environ["REQUEST_METHOD"]
     if method in allowed.split(", "):
         return answer(environ, start_response)
-    why = f"{environ['PATH_INFO']} takes no {method}, expected {allowed.replace(', ', ' or ')}\n".encode()
-    return _send(environ, start_response, why, "405 Method Not Allowed", headers=[("Allow", allowed)])
+    error = f"{environ['PATH_INFO']} takes no {method}, expected {allowed.replace(', ', ' or ')}\n".encode()
+    return _send(environ, start_response, error, "405 Method Not Allowed", headers=[("Allow", allowed)])
 
 
 def _event(kind: str, sample: Sample, parts: Mapping[str, str], before: str = "") -> bytes:
-    """One event of a stream, whose data is one line. before: further lines of it."""
+    """One event of a stream, with its data in one line. before: lines to prepend."""
     return f"{before}id: {sample.number}\nevent: {kind}\ndata: {_data(sample, parts)}\n\n".encode()
 
 
 def _data(sample: Sample, parts: Mapping[str, str]) -> str:
-    """An object with the time and these sections, which are JSON already."""
+    """A JSON object with the time and these sections. parts: encoded sections."""
     members = {"elapsed_s": _json(sample.elapsed_s), **parts}
     return "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
 

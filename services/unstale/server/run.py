@@ -102,7 +102,7 @@ def prepare(settings: Settings) -> Run:
     workspace, coordinator_settings, learner = parts.workspace, parts.coordinator, parts.learner
     model = workspace.model
     save_model = build.saver(settings.save_model, settings.model.name, model)
-    model.let_go()
+    model.release()
     admits = admission.configured(
         settings, learner, _examples_of(settings, workspace.client_data), late=coordinator_settings.stale_rounds_max
     )

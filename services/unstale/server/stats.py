@@ -1,4 +1,4 @@
-"""Counts of a run: progress and outcome; of a server's run also metrics and the status page."""
+"""Counts of a run, for its progress and outcome; on a server also for metrics and the status page."""
 
 import logging
 from collections import Counter
@@ -34,10 +34,10 @@ class RunStats:
         self.own_evaluations = OwnEvaluations(evaluate_clients_every)
         self.tally = Tally(rounds)
         self._on_progress = on_progress
-        self._clients_at: dict[int, dict[str, int]] = {}  # by version that is being evaluated
+        self._clients_at: dict[int, dict[str, int]] = {}  # at the start of each unfinished evaluation, by version
 
     def flush(self) -> None:
-        """Hook for subclasses: record the counts since the last call."""
+        """Hook for subclasses: record counts that were collected since the last call."""
 
     def model_sent(self, payload_bytes: int) -> None:
         """Hook for subclasses: count a model that was sent."""
@@ -51,7 +51,7 @@ class RunStats:
                 self.own_evaluations.answered(verdict.client_id, base_version, accuracy)
 
     def applied(self, applied: Applied, wait_s: float) -> None:  # noqa: ARG002
-        """Count a round. wait_s: time for which it was open."""
+        """Count an applied round. wait_s: duration of the open round."""
         result = applied.result
         self.tally.applied(result.staleness, overflowed=result.overflowed)
         if result.compensation is not None:
@@ -59,11 +59,11 @@ class RunStats:
                 log.warning("%s", note)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
-        """Note the start of an evaluation. clients: Number of clients in each state."""
+        """Store the number of clients in each state, for the progress at this version."""
         self._clients_at[version] = dict(clients)
 
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        """Report the progress at an evaluated version."""
+        """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
         clients = self._clients_at.pop(version)
         self._on_progress(self.tally.evaluated(version, evaluation.accuracy, evaluation.loss, clients, at_s))
@@ -76,7 +76,7 @@ class RunStats:
 
 
 class ServerStats(RunStats):
-    """Also records metrics and the status. record: Receives observations."""
+    """Also records metrics and the status. record: stores observations as metrics."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class ServerStats(RunStats):
     ) -> None:
         super().__init__(rounds, on_progress, evaluate_clients_every)
         self._record = record
-        self._status = status or Status(clock=float)
+        self._status = status or Status(clock=float)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
-        self._observed: list[Observation] = []  # of updates and models, not recorded yet
-        self._norms: list[Norms] = []  # likewise
-        self._bounds: Norms | None = None
+        self._observed: list[Observation] = []  # of updates and models, until `flush`
+        self._norms: list[Norms] = []  # of updates, until `flush`
+        self._bounds: Norms | None = None  # at the last of these updates
 
     def restore(self, database: Database) -> None:
-        """Count the work of earlier servers of this run."""
+        """Count the rounds and evaluations of earlier servers of this run."""
         started_s = database.started_s()
         if started_s is not None:
             self.tally.started(started_s)
@@ -122,12 +122,12 @@ class ServerStats(RunStats):
         self._record_fairness()
 
     def refused(self, reason: Reason) -> None:
-        """A message was answered with an error, or not at all."""
+        """Count a message that was answered with an error or dropped."""
         self._status.refused(reason)
         self._record([observe.refused(reason)])
 
     def quarantined(self) -> None:
-        """A client is kept out for a while."""
+        """Count a quarantine of a client."""
         self._status.quarantined()
         self._record([observe.quarantined()])
 
@@ -137,7 +137,7 @@ class ServerStats(RunStats):
         self._observed.append(observe.model_sent(payload_bytes))
 
     def transfers(self, *, uploads: Counts, downloads: Counts) -> None:
-        """Count active, waiting and resumed transfers."""
+        """Record the numbers of active, waiting and resumed transfers."""
         if (uploads, downloads) != self._transfers:
             self._record([*observe.transfers("received", *uploads), *observe.transfers("sent", *downloads)])
             self._transfers = uploads, downloads
@@ -156,7 +156,7 @@ class ServerStats(RunStats):
 
     @override
     def flush(self) -> None:
-        # Of many updates and models together, because recording takes time.
+        # Recording takes time, so observations of many updates and models are recorded together.
         if self._observed:
             observed, self._observed = self._observed, []
             norms, self._norms = self._norms, []
@@ -171,7 +171,7 @@ class ServerStats(RunStats):
         version, staleness, weights = result.version, result.staleness, result.weights_K
         self._status.applied(version, staleness, weights, **durations_s, overflowed=result.overflowed)
         if result.overflowed:
-            log.warning("version %d: its step left the range of float32 and was not taken", version)
+            log.warning("version %d: the step left the range of float32 and was skipped", version)
         self._record(
             observe.round_applied(
                 version,
@@ -187,13 +187,13 @@ class ServerStats(RunStats):
 
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
-        done, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        self._record(observe.evaluated(done.accuracy, done.loss, done.class_accuracy, evaluate_s=evaluate_s))
-        self._status.evaluated(evaluated.version, done.accuracy, done.loss, evaluate_s=evaluate_s, at_s=at_s)
+        result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
+        self._record(observe.evaluated(result.accuracy, result.loss, result.class_accuracy, evaluate_s=evaluate_s))
+        self._status.evaluated(evaluated.version, result.accuracy, result.loss, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
-        """A checkpoint is on disk, or was left out."""
+        """Count a checkpoint that was stored, or that did not fit on the disk."""
         if isinstance(item, Saved):
             self._status.saved(item.version, item.checkpoint_s)
             self._record([observe.phase("checkpoint", item.checkpoint_s)])
@@ -207,14 +207,14 @@ class ServerStats(RunStats):
         self._status.ended(digest, at_s)
         return super().ended(finish, version, updates, digest, at_s)
 
-    def _compensated(self, version: int, done: Compensation) -> None:
-        self._status.compensated(version, done.updates, done.errors, done.fallbacks)
-        methods = Counter(update.method for update in done.updates if update.method != UNCHANGED)
+    def _compensated(self, version: int, result: Compensation) -> None:
+        self._status.compensated(version, result.updates, result.errors, result.fallbacks)
+        methods = Counter(update.method for update in result.updates if update.method != UNCHANGED)
         errors: dict[str, list[tuple[float, float]]] = {}
-        for error in done.errors:
+        for error in result.errors:
             errors.setdefault(error.method, []).append((error.l1, error.cosine))
-        iterations = sum(update.iterations or 0 for update in done.updates)
-        self._record(observe.compensated(methods, iterations, done.fallbacks, errors))
+        iterations = sum(update.iterations or 0 for update in result.updates)
+        self._record(observe.compensated(methods, iterations, result.fallbacks, errors))
 
     def _record_fairness(self) -> None:
         fairness = self.own_evaluations.fairness

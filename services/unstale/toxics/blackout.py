@@ -1,4 +1,4 @@
-"""Interrupted network."""
+"""Interruptions of the network, one or periodic."""
 
 from typing import Self
 
@@ -13,14 +13,14 @@ from unstale.toxics.toxic import Layer, Toxic
 class Blackout(Toxic):
     """From start_s until end_s, and again every `every_s`, no message passes.
 
-    layer message: messages that enter or would come out in that time are lost. layer tcp: they enter or come out at the
-    end of the blackout, because TCP retransmits lost bytes.
+    layer message: messages that would enter or leave the link in that time are lost. layer tcp: they are delayed until
+    the end of the blackout, because TCP retransmits lost bytes.
     """
 
     type = "blackout"
     destroys = True
 
-    every_s: float | None = Field(None, gt=0, description="Period of repeated blackouts; left out: one blackout.")
+    every_s: float | None = Field(None, gt=0, description="Period of the blackouts; left out: one blackout.")
     layer: Layer = Field("message", description="message: messages are lost. tcp: bytes are delayed.")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Clients that are not always available: by round, or over time."""
+"""Clients that are unavailable: in random rounds, at random times, or at recorded times."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from unstale.toxics.trace import Interval, check_availability, read_availability
 Probability = Annotated[float, Field(ge=0, le=1)]
 Mean = Annotated[float, Field(ge=1e-3, le=1e9)]
 
-_CHANGES = 32  # of a chapter, on average: few would cost a generator each, many would fill the memory
+_CHANGES_PER_SLICE = 32  # mean: fewer need more generators, which take 20 us each; more need more memory
 
 
 class RecordedAvailability(Section):
@@ -37,7 +37,7 @@ class RecordedAvailability(Section):
         return self
 
     def includes(self, at_s: float) -> bool:
-        """Whether the client is available."""
+        """Whether the client is available at a time of the scenario."""
         index = bisect_right(self.intervals_s, at_s, key=lambda interval: interval[0])
         return index > 0 and at_s < self.intervals_s[index - 1][1]
 
@@ -46,43 +46,43 @@ class RecordedAvailability(Section):
 class DrawnAvailability:
     """Alternating times of one client: on for Exp(on_s), off for Exp(off_s) seconds.
 
-    An equal process: changes arrive as a Poisson process of rate 1 / on_s + 1 / off_s, and each makes the client
-    available with probability share = on_s / (on_s + off_s), whatever its state was. The time is divided into chapters
-    of equal length, whose changes depend on their own draws alone, so that a late time costs no more than an early one.
+    Drawn as an equivalent process: changes arrive as a Poisson process of rate 1 / on_s + 1 / off_s, and each makes the
+    client available with probability share = on_s / (on_s + off_s), independently of its state. Time is divided into
+    slices of equal length, each with a generator of its own, so that a late time costs no more than an early one.
     """
 
     client_id: int
     rngs: ToxicRng
     share: float
-    chapter_s: float
-    _number: int = -1  # of the cached chapter
-    _times_s: list[float] = field(default_factory=list)
-    _outcomes: list[bool] = field(default_factory=list)
-    _initial: bool = True
+    slice_s: float
+    _cached: int = -1  # index of the slice that the next three fields describe
+    _times_s: list[float] = field(default_factory=list)  # of its changes, from its start
+    _outcomes: list[bool] = field(default_factory=list)  # state after each change
+    _initial: bool = True  # state at its start
 
-    def is_there(self, since_s: float) -> bool:
-        """Whether the client is available since_s >= 0 after its start (available at 0)."""
-        number = int(since_s // self.chapter_s)
-        if number != self._number:
-            self._times_s, self._outcomes = self._chapter(number)
-            self._initial = self._state_after(number - 1)
-            self._number = number
-        passed = bisect_right(self._times_s, since_s - number * self.chapter_s)
+    def is_available(self, since_s: float) -> bool:
+        """Whether the client is available `since_s` >= 0 seconds after the start, at which it is available."""
+        index = int(since_s // self.slice_s)
+        if index != self._cached:
+            self._times_s, self._outcomes = self._slice(index)
+            self._initial = self._state_after(index - 1)
+            self._cached = index
+        passed = bisect_right(self._times_s, since_s - index * self.slice_s)
         return self._outcomes[passed - 1] if passed else self._initial
 
-    def _state_after(self, number: int) -> bool:
-        """Whether the client is available at the end of a chapter."""
-        for earlier in range(number, -1, -1):
-            _, outcomes = self._chapter(earlier)
-            if outcomes:  # one chapter in e^32 has none
+    def _state_after(self, index: int) -> bool:
+        """Whether the client is available at the end of a slice."""
+        for earlier in range(index, -1, -1):
+            _, outcomes = self._slice(earlier)
+            if outcomes:  # one slice in e^32 has none
                 return outcomes[-1]
         return True
 
-    def _chapter(self, number: int) -> tuple[list[float], list[bool]]:
-        """Sorted times of the changes from its start, and the state after each."""
-        rng = self.rngs.of_client(self.client_id, number)
-        count = int(rng.poisson(_CHANGES))
-        times_s = sorted((self.chapter_s * rng.random(count)).tolist())
+    def _slice(self, index: int) -> tuple[list[float], list[bool]]:
+        """Sorted times of a slice's changes, from its start, and the state after each."""
+        rng = self.rngs.of_client(self.client_id, index)
+        count = int(rng.poisson(_CHANGES_PER_SLICE))
+        times_s = sorted((self.slice_s * rng.random(count)).tolist())
         return times_s, (rng.random(count) < self.share).tolist()
 
 
@@ -90,19 +90,18 @@ class Dropout(Toxic):
     """Clients are not always available. Exactly one of these settings decides when:
 
     p, p_by_client or p_min: in each round, at random; a client that is not available declines its task. With p_min each
-    client has its own probability p_i, drawn once from U(p_min, 1), or computed from its smallest class c_i:
+    client has its own p_i: drawn once from U(p_min, 1), or with `by: adversarial` from its smallest class label c_i:
 
-        p_i = p_min + (1 - p_min) * c_i / (classes - 1)     by: adversarial
+        p_i = p_min + (1 - p_min) * c_i / (classes - 1)
 
-    everyone_before: in this many first rounds all clients are available (versions 0 to everyone_before - 1).
-    Policies receive p_i, which holds for every later round.
+    everyone_before: all clients are available for versions 0 to everyone_before - 1. Policies receive the later p_i.
 
     on_s and off_s: alternating times with exponential distributions of these means; available at start_s. trace:
     absolute path of a CSV `client,start_s,end_s` of times when each client is available; read once into `present`.
-    While a client is not available, messages that enter or would come out are lost, in both directions.
+    Messages are lost, in both directions, if the client is unavailable when they enter the link or would leave it.
 
-    Draws of a round depend on client and round (the version of the task) alone: they are equal under any name, and of
-    two dropouts by rounds the stricter one decides.
+    The draw of a round depends on seed, client and round (the version of the task) only, not on the toxic's name: of
+    two dropouts by rounds, the one with the lower p_i decides.
     Source: FedAR (Jiang et al., 2024), docs/methods/heterogeneity.md#availability
     """
 
@@ -117,7 +116,7 @@ class Dropout(Toxic):
     on_s: Mean | None = Field(None, description="Mean time that a client is available.")
     off_s: Mean | None = Field(None, description="Mean time that a client is not available.")
     trace: Path | None = Field(None, description="File of times when each client is available.")
-    present: tuple[RecordedAvailability, ...] | None = Field(None, description="The content of such a file.")
+    present: tuple[RecordedAvailability, ...] | None = Field(None, description="The content of a trace.")
 
     @model_validator(mode="before")
     @classmethod
@@ -136,27 +135,27 @@ class Dropout(Toxic):
             self._check_rounds()
         elif self.everyone_before:
             raise ValueError(
-                f"everyone_before is {self.everyone_before}, which counts rounds, but this dropout goes by time; "
+                f"everyone_before is {self.everyone_before}, which counts rounds, but this dropout is over time; "
                 "leave it out, or give p, p_by_client or p_min"
             )
-        if any(one.client >= other.client for one, other in pairwise(self.present or ())):
+        if any(former.client >= latter.client for former, latter in pairwise(self.present or ())):
             raise ValueError("present is not sorted, expected each client once, and the lowest first")
         return self
 
     def _check_rounds(self) -> None:
-        """p_i alone decides about a round, because policies receive it."""
+        """Reject settings besides p_i that would affect a round: policies receive p_i as its probability."""
         if self.direction == "up" or "task" not in (self.messages or ("task",)):
-            raise ValueError("a dropout by rounds is about tasks, which go down; leave out direction and messages")
+            raise ValueError("a dropout by rounds affects tasks only; leave out direction and messages")
         if self.toxicity < 1:
             raise ValueError(
                 f"toxicity is {self.toxicity:g}, but p is the probability of a dropout by rounds; leave out toxicity"
             )
         if self.start_s > 0 or self.end_s is not None:
-            raise ValueError("a dropout by rounds goes by rounds, not by seconds; leave out start_s and end_s")
+            raise ValueError("a dropout by rounds has no times in seconds; leave out start_s and end_s")
 
     @property
     def by_rounds(self) -> bool:
-        """Whether it is decided for each round, instead of over time."""
+        """Whether availability is drawn for each round, instead of over time."""
         return self.on_s is None and self.present is None
 
     def probability(self, client_id: int, seed: int) -> float:
@@ -165,25 +164,26 @@ class Dropout(Toxic):
             return self.p
         if self.p_by_client is not None:
             return self.p_by_client[client_id]
-        assert self.p_min is not None and self.by == "uniform", "an adversarial dropout is settled first"
+        assert self.p_min is not None and self.by == "uniform", "`settled` computes the p_i of an adversarial dropout"
         return float(stream(seed, Stream.AVAILABILITY, client_id).uniform(self.p_min, 1))
 
-    def is_there(self, client_id: int, at_s: float, rngs: ToxicRng) -> bool:
-        """Whether a client is available at a time >= start_s, by a dropout over time."""
+    def is_available(self, client_id: int, at_s: float, rngs: ToxicRng) -> bool:
+        """Whether a client is available at a time >= start_s. Only for a dropout over time."""
         if self.present is not None:
             recorded = self._recorded(client_id)
             return recorded is not None and recorded.includes(at_s)
         if client_id not in rngs.cache:
             assert self.on_s is not None and self.off_s is not None
             share = self.on_s / (self.on_s + self.off_s)
-            rngs.cache[client_id] = DrawnAvailability(client_id, rngs, share, _CHANGES * self.off_s * share)
+            mean_s = self.off_s * share  # between changes: 1 / (1 / on_s + 1 / off_s)
+            rngs.cache[client_id] = DrawnAvailability(client_id, rngs, share, _CHANGES_PER_SLICE * mean_s)
         drawn: DrawnAvailability = rngs.cache[client_id]
-        return drawn.is_there(at_s - self.start_s)
+        return drawn.is_available(at_s - self.start_s)
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         if not self.by_rounds:
-            return (flight,) if self.is_there(flight.client_id, flight.sent_s, rngs) else ()
+            return (flight,) if self.is_available(flight.client_id, flight.sent_s, rngs) else ()
         if flight.type != "task" or flight.version is None or flight.version < self.everyone_before:
             return (flight,)
         chance = stream(rngs.seed, Stream.AVAILABILITY, flight.client_id, flight.version).random()
@@ -193,7 +193,7 @@ class Dropout(Toxic):
 
     @override
     def apply_at_the_end(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
-        return (flight,) if self.by_rounds or self.is_there(flight.client_id, flight.due_s, rngs) else ()
+        return (flight,) if self.by_rounds or self.is_available(flight.client_id, flight.due_s, rngs) else ()
 
     @override
     def settled(self, client_info: ClientInfo, clients: Collection[int] | None = None) -> Self:
@@ -218,6 +218,6 @@ class Dropout(Toxic):
 
     def _recorded(self, client_id: int) -> RecordedAvailability | None:
         assert self.present is not None
-        index = bisect_left(self.present, client_id, key=lambda one: one.client)
+        index = bisect_left(self.present, client_id, key=lambda recorded: recorded.client)
         recorded = self.present[index] if index < len(self.present) else None
         return recorded if recorded is not None and recorded.client == client_id else None

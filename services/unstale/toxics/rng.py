@@ -29,9 +29,9 @@ class ToxicRng:
         """Whether a message is in the random share `toxicity` of the messages."""
         return toxicity >= 1 or float(self._keyed(_OF_TOXICITY, flight).random()) < toxicity
 
-    def of_client(self, client_id: int, chapter: int = 0) -> Generator:
-        """A generator for a client. chapter: index of the time slice, for a toxic with a generator for each."""
-        return stream(self.seed, Stream.TOXICS, self._key, _OF_CLIENTS, client_id, chapter)
+    def of_client(self, client_id: int, time_slice: int = 0) -> Generator:
+        """A generator for a client. time_slice: its index, for a toxic with a generator for each slice."""
+        return stream(self.seed, Stream.TOXICS, self._key, _OF_CLIENTS, client_id, time_slice)
 
     def _keyed(self, purpose: int, flight: InFlightMessage) -> Generator:
         direction, type_ = _DIRECTIONS.index(flight.direction), MESSAGE_TYPES.index(flight.type)

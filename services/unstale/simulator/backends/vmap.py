@@ -1,4 +1,4 @@
-"""Backend `vmap`: clients whose tasks have the same form computed as one batch, on the model's device.
+"""Backend `vmap`: trains clients as one batch on the model's device, if their mini-batches have equal sizes.
 
 Legend: K clients of a batch, d parameters, X the shape of one example, b examples of a mini-batch.
 """
@@ -19,27 +19,27 @@ from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate
 from unstale.training.trainings import Gradient, Sgd
 
-TOGETHER_MAX = 64
-"""Clients of a batch: it bounds the memory for their parameters and activations."""
+_BATCH_CLIENTS_MAX = 64
+"""Most clients of a batch, because each needs memory for its parameters and activations."""
 
 
 class Vmap(Backend):
-    """`gradient` and `sgd` for models without buffers that draw nothing.
+    """Trainings `gradient` and `sgd`, for models without buffers and without random numbers, such as dropout's.
 
-    A batch adds in another order than one client, so its results differ from those of `loop` by rounding (decision
+    A batch sums in another order than one client, so its results differ from those of `loop` by rounding (decision
     0022), and depend on the clients of the batch.
     """
 
-    at_a_time = TOGETHER_MAX // 8
+    at_a_time = _BATCH_CLIENTS_MAX // 8  # `LazyTraining` collects up to eight times as many jobs: a full batch
 
     def __init__(self, context: TrainingContext, training: LocalTraining) -> None:
-        """context, training: of the run. Raises UserError for a training or model that the backend cannot compute."""
+        """Raises UserError for a training or model that the backend cannot compute."""
         if type(training) not in (Gradient, Sgd):
-            raise _not_this(f"training.name gradient or sgd, got {training.name!r}")
+            raise _unsupported(f"training.name gradient or sgd, got {training.name!r}")
         if context.model.buffers_b.numel():
-            raise _not_this("a model without buffers, such as BatchNorm's averages")
+            raise _unsupported("a model without buffers, such as BatchNorm's averages")
         if draws(context.model.module):
-            raise _not_this("a model that draws nothing, such as dropout, and is made of ordinary layers")
+            raise _unsupported("a model of known layers without random numbers, such as dropout's")
         self._trainer = context.trainer
         self._training = training
         self._model = context.model
@@ -49,21 +49,21 @@ class Vmap(Backend):
     def compute(self, jobs: Sequence[Job]) -> list[Computed]:
         trainer = self._trainer
         tasks = [
-            trainer.task(*(job.client_id, job.number, job.base.model_d, job.learning_rate), version=job.version)
+            trainer.task(job.client_id, job.number, job.base.model_d, job.learning_rate, version=job.version)
             for job in jobs
         ]
-        alike: dict[tuple[int, ...], list[int]] = {}  # indexes of tasks, by the sizes of their mini-batches
+        groups: dict[tuple[int, ...], list[int]] = {}  # indexes of tasks, by the sizes of their mini-batches
         for index, task in enumerate(tasks):
-            alike.setdefault(tuple(map(len, task.batches)), []).append(index)
-        made: dict[int, LocalUpdate] = {}
-        for places in alike.values():
-            for start in range(0, len(places), TOGETHER_MAX):
-                some = places[start : start + TOGETHER_MAX]
-                clients = [jobs[index].client_id for index in some]
-                made.update(zip(some, self._together(clients, [tasks[index] for index in some]), strict=True))
+            groups.setdefault(tuple(map(len, task.batches)), []).append(index)
+        updates: dict[int, LocalUpdate] = {}
+        for group in groups.values():
+            for start in range(0, len(group), _BATCH_CLIENTS_MAX):
+                batch = group[start : start + _BATCH_CLIENTS_MAX]
+                clients = [jobs[index].client_id for index in batch]
+                updates.update(zip(batch, self._train(clients, [tasks[index] for index in batch]), strict=True))
         return [
             Computed(
-                local=trainer.sent(job.client_id, job.number, made[index]),
+                local=trainer.sent(job.client_id, job.number, updates[index]),
                 evaluation=trainer.evaluate_own(job.client_id, job.base.model_d) if job.evaluate else None,
             )
             for index, job in enumerate(jobs)
@@ -75,10 +75,10 @@ class Vmap(Backend):
 
     @override
     def drop(self, client_id: int, number: int) -> None:
-        """Does nothing, as `keep`."""
+        """Does nothing: these trainings have no state."""
 
-    def _together(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
-        """The updates of tasks with mini-batches of the same sizes."""
+    def _train(self, clients: Sequence[int], tasks: Sequence[LocalTask]) -> list[LocalUpdate]:
+        """Compute the updates of tasks whose mini-batches have equal sizes."""
         training, device = self._training, self._model.parameters_d.device
         self._model.module.train()
         examples = [
@@ -86,19 +86,19 @@ class Vmap(Backend):
         ]
         base_Kd = torch.stack([task.base_d for task in tasks]).to(device)
         rates_K1 = torch.tensor([[task.learning_rate] for task in tasks], device=device)
-        vectors_Kd, parameters_Kd = base_Kd, base_Kd.clone()
+        parameters_Kd = base_Kd.clone()
         velocity_Kd: Tensor | None = None
         losses_K = torch.zeros(len(tasks), device=device)
         for step in range(len(tasks[0].batches)):
             inputs_KbX, labels_Kb = (
                 torch.stack(
-                    [own[part].index_select(0, task.batches[step]) for own, task in zip(examples, tasks, strict=True)]
+                    [data[part].index_select(0, task.batches[step]) for data, task in zip(examples, tasks, strict=True)]
                 )
                 for part in (0, 1)
             )
             vectors_Kd, loss_K = self._gradients(parameters_Kd, inputs_KbX, labels_Kb)
             losses_K += loss_K
-            if isinstance(training, Sgd):  # see `StepTraining`
+            if isinstance(training, Sgd):  # the step of `StepTraining`
                 steps_Kd = vectors_Kd.add_(parameters_Kd, alpha=training.weight_decay)
                 if training.momentum:
                     velocity_Kd = (
@@ -136,5 +136,5 @@ def _gradients(model: FlatModel):  # type: ignore[no-untyped-def]
     return vmap(grad_and_value(loss))
 
 
-def _not_this(expected: str) -> UserError:
+def _unsupported(expected: str) -> UserError:
     return UserError(f"simulation.backend is 'vmap', expected {expected}; leave simulation.backend at auto")
