@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xxhash
 
 from support.wire import RUN
@@ -56,8 +55,8 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "lock")
 
 
-def state(*values: float) -> dict[str, torch.Tensor]:
-    return {"control_d": torch.tensor(values)}
+def state(*values: float) -> dict[str, np.ndarray]:
+    return {"control_d": np.array(values, np.float32)}
 
 
 def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, list[float]]:
@@ -367,7 +366,7 @@ def test_what_a_client_keeps_and_would_keep_is_there_for_the_next_process(tmp_pa
     outbox.put(1, made(1), state(1.0, 2.0))
     outbox.keep(1, RUN, 1, state(1.0, 2.0))
     outbox.put(1, made(2), state(3.0, 4.0))
-    outbox.put(2, made(1), {"trained_d": torch.tensor([5.0]), "trained_buffers_b": torch.tensor([6.0, 7.0])})
+    outbox.put(2, made(1), {"trained_d": np.float32([5.0]), "trained_buffers_b": np.float32([6.0, 7.0])})
     outbox.put(0, made(1), {})
     outbox.close()
     after = opened(tmp_path, count=3)

@@ -217,7 +217,7 @@ def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it
     kept = after._context_for(welcome()).trainer.kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
     # What was sent are the 7 numbers of the largest magnitude, and what is left over are the others.
-    left_d, vector_d = after._residuals.kept(0)["residual"], trained.local.vector_d
+    left_d, vector_d = torch.from_numpy(after._residuals.kept(0)["residual"]), trained.local.vector_d
     assert int((left_d == 0).sum()) - int((vector_d == 0).sum()) == 7
     assert torch.equal(left_d[left_d != 0], vector_d[left_d != 0])
     assert not (tmp_path / "0-0.update").exists()

@@ -36,22 +36,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
-from torch import Tensor
 
-from unstale import flat
-from unstale.client import atomic_file
+from unstale.client import atomic_file, vectors
 from unstale.client.actions import PendingUpdate
 from unstale.client.atomic_file import Facts, Record
 from unstale.errors import UserError
 from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
 from unstale_proto import codec, limits, payload
+from unstale_proto.encodings import Vector
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import ProcessStart, Update
 
 log = logging.getLogger("unstale.client")
 
-State = Mapping[str, Tensor]
-"""State of a client, by name: vectors of float32 on the host."""
+State = Mapping[str, Vector]
+"""State of a client, by name: vectors of float32."""
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
 # Consecutive successful writes that prove that the disk has room again: a full disk may still take small files.
@@ -222,7 +221,7 @@ class Outbox:
         for (client_id, number), stored in sorted(self._stored.items()):
             if stored.has_state and stored.run_id == run_id:
                 _, after = _read_update(self._update_path(client_id, number), number)
-                pending.setdefault(client_id, {})[number] = _tensors(after)
+                pending.setdefault(client_id, {})[number] = _vectors(after)
         self._settled.clear()
         for client_id in sorted({*self._states, *pending}):
             yield client_id, self._state_of(client_id, run_id), pending.get(client_id, {})
@@ -235,7 +234,7 @@ class Outbox:
             self._delete_state(client_id)
             return {}
         self._settled[client_id] = list(state.facts.settled)
-        return _tensors(dict(zip(state.facts.keeps, state.parts, strict=True)))
+        return _vectors(dict(zip(state.facts.keeps, state.parts, strict=True)))
 
     # --- during the run ---
 
@@ -379,8 +378,8 @@ def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
 
 
 def _frames(state: State) -> list[list[memoryview]]:
-    return [[flat.to_bytes(tensor)] for tensor in state.values()]
+    return [[vectors.to_bytes(vector_d)] for vector_d in state.values()]
 
 
-def _tensors(state: Mapping[str, memoryview]) -> dict[str, Tensor]:
-    return {name: flat.from_bytes([part], len(part) // limits.FLOAT_BYTES) for name, part in state.items()}
+def _vectors(state: Mapping[str, memoryview]) -> dict[str, Vector]:
+    return {name: vectors.from_bytes([part], len(part) // limits.FLOAT_BYTES) for name, part in state.items()}

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import torch
 from torch import Tensor
 
 from unstale import translate
 from unstale.client import residuals
 from unstale.client.actions import PendingUpdate, Settle
-from unstale.client.outbox import Outbox
+from unstale.client.outbox import Outbox, State
 from unstale.client.residuals import Residuals
 from unstale.config.workspace import TrainingContext
 from unstale.learner.device import compute_here
@@ -189,7 +190,7 @@ class Worker:
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
         encoding = encodings.of_update(job.welcome)
-        parts = translate.payload_parts(local)
+        parts = [part.numpy(force=True) for part in translate.payload_parts(local)]
         parcel, residual = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
         in_chunks = sum(map(len, parcel)) > limits.CHUNK_BYTES
         update = translate.to_update(
@@ -201,7 +202,7 @@ class Worker:
         )
         pending = PendingUpdate(run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel)
         if self._outbox is not None:
-            pending = self._outbox.put(job.client_id, pending, {**local.state, **residual})
+            pending = self._outbox.put(job.client_id, pending, {**_arrays(local.state), **residual})
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
@@ -217,7 +218,7 @@ class Worker:
         else:
             self._outbox.drop(*key)
 
-    def _settled_state(self, settlement: Settlement) -> Mapping[str, Tensor] | None:
+    def _settled_state(self, settlement: Settlement) -> State | None:
         """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
         assert self._context is not None
         client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
@@ -226,7 +227,7 @@ class Worker:
         if not accepted:
             trainer.drop(client_id, number)
         elif trainer.keep(client_id, number) or changed:
-            return {**trainer.kept(client_id), **self._residuals.kept(client_id)}
+            return {**_arrays(trainer.kept(client_id)), **self._residuals.kept(client_id)}
         return None
 
     def _context_for(self, welcome: Welcome) -> TrainingContext:
@@ -242,10 +243,18 @@ class Worker:
         if self._outbox is None:
             return
         for client_id, state_now, pending in self._outbox.restore(self._run_id):
-            of_trainer = {number: residuals.without(state) for number, state in pending.items()}
-            trainer.restore(client_id, residuals.without(state_now), of_trainer)
+            of_trainer = {number: _tensors(residuals.without(state)) for number, state in pending.items()}
+            trainer.restore(client_id, _tensors(residuals.without(state_now)), of_trainer)
             self._residuals.restore(client_id, state_now, pending)
         early, self._early = self._early, []
         for settlement in early:
             if settlement.run_id == self._run_id:
                 self._settle(settlement)
+
+
+def _arrays(state: Mapping[str, Tensor]) -> State:
+    return {name: tensor.numpy(force=True) for name, tensor in state.items()}
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(vector_d) for name, vector_d in state.items()}

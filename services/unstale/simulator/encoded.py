@@ -57,7 +57,8 @@ class Encoded:
         """Payload of an update, as its client sends it. number: of the task."""
         parts = translate.payload_parts(local)
         if self.updates.feeds_back:
-            return self._residuals.encode(client_id, number, parts, self.updates)[0]
+            arrays = [part.numpy(force=True) for part in parts]
+            return self._residuals.encode(client_id, number, arrays, self.updates)[0]
         return self.updates.frames([flat.to_bytes(part) for part in parts])
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:
