@@ -15,8 +15,9 @@ import pytest
 import zmq
 
 from unstale.client.actions import Send, Settle, Train
+from unstale.client.jobs import Job, ReceivedModel, Settlement
 from unstale.client.session import ClientSession, State
-from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events

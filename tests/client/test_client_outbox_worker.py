@@ -15,8 +15,9 @@ from support.wire import RUN, welcome
 from unstale.client import atomic_file
 from unstale.client import outbox as outbox_module
 from unstale.client.actions import PendingUpdate
+from unstale.client.jobs import Job, ReceivedModel, Settlement
 from unstale.client.outbox import Outbox
-from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.client.worker import Trained, Worker
 from unstale.config import Settings
 from unstale.config.data import ClientData
 from unstale.config.workspace import TrainingContext

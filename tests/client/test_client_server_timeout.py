@@ -85,7 +85,7 @@ class Served:
     def __init__(self, patience_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self.error: BaseException | None = None
-        monkeypatch.setattr("unstale.client.service.now_s", lambda: self.now_s)
+        monkeypatch.setattr("unstale.client.loop.now_s", lambda: self.now_s)
         with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
             socket.linger = 0
             self.address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"

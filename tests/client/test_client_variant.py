@@ -8,7 +8,8 @@ import torch
 
 from support.running import small
 from support.variant import small_and_large
-from unstale.client.worker import Job, ReceivedModel, Trained, Worker
+from unstale.client.jobs import Job, ReceivedModel
+from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.config.data import read_dataset

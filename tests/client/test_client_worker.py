@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from support.wire import RUN, welcome
 from unstale import translate
-from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
+from unstale.client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
+from unstale.client.worker import Durations, Worker
 from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation

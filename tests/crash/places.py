@@ -103,7 +103,7 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.client.outbox:Outbox.put", 40),
         *_around("unstale.client.outbox:Outbox.keep", 40),
         *_around("unstale.client.outbox:Outbox.drop", 40),
-        *_around("unstale.client.service:ClientProcess._send", 150),
+        *_around("unstale.client.loop:ClientLoop._send", 150),
         *_around("unstale.client.worker:Worker._settle", 40),
         Place("unstale.client.outbox:Outbox.put", ASKED, 40),
     ],

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unstale import translate
 from unstale.client import residuals
-from unstale.client.actions import PendingUpdate, Settle
+from unstale.client.actions import PendingUpdate
+from unstale.client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
 from unstale.client.outbox import Outbox, State
 from unstale.client.residuals import Residuals
 from unstale.config.workspace import TrainingContext
@@ -22,33 +23,7 @@ from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
 from unstale_proto import encodings, limits, transfer
 from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import Task, Welcome
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class ReceivedModel:
-    """Payload frames of a version, shared by all hosted clients with a task on it."""
-
-    frames: Sequence[memoryview]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A task of a hosted client. wanted: called before the training starts. received_s: arrival time of the task."""
-
-    client_id: int
-    welcome: Welcome
-    task: Task
-    model: ReceivedModel
-    is_wanted: Callable[[], bool]
-    received_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement(Settle):
-    """The final outcome of a client's update, which changes the client's state if it was accepted."""
-
-    client_id: int
+from unstale_proto.messages import Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,34 +35,6 @@ class Trained:
     evaluation: Evaluation | None  # of the task's model on the client's own test examples, if requested
     duration_s: float = 0.0  # simulated time of the task on the client's device
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """An encoded and stored update. duration_s: as in `Trained`. computed_s: real time of the task."""
-
-    job: Job
-    pending: PendingUpdate
-    duration_s: float = 0.0
-    computed_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A task without an update. message: the cause, for people. duration_s: as in `Trained`."""
-
-    job: Job
-    message: str
-    duration_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crashed:
-    """The error that ended the worker."""
-
-    error: BaseException
-
-
-Result = Ready | Failed | Crashed
 
 Durations = Callable[[int, int, int], float]
 """Seconds that a task takes on a client's device, by client id, number of the task, and local steps."""
