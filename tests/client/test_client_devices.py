@@ -7,10 +7,10 @@ import pytest
 
 from support.idle_worker import IdleWorker
 from support.wire import RUN, update_of, welcome
-from unstale.client import loop
-from unstale.client.actions import PendingUpdate
-from unstale.client.jobs import Failed, Ready, Settlement
-from unstale.client.loop import ClientLoop
+from unstale_client import loop
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Failed, Ready, Settlement
+from unstale_client.loop import ClientLoop
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Message, Task, Update
 

@@ -7,8 +7,8 @@ import pytest
 
 from support.idle_worker import IdleWorker
 from support.wire import welcome
-from unstale.client.actions import Train
-from unstale.client.loop import ClientLoop
+from unstale_client.actions import Train
+from unstale_client.loop import ClientLoop
 from unstale_proto.messages import Task
 
 

@@ -14,11 +14,11 @@ import pytest
 import xxhash
 
 from support.wire import RUN
-from unstale.client import atomic_file
-from unstale.client.actions import PendingUpdate
-from unstale.client.outbox import Outbox
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError
+from unstale_client import atomic_file
+from unstale_client.actions import PendingUpdate
+from unstale_client.disk import DamagedError
+from unstale_client.outbox import Outbox
 from unstale_proto import codec, limits, payload
 from unstale_proto.messages import Bye, Update
 
@@ -433,7 +433,7 @@ def test_of_a_run_that_is_over_nothing_stays(tmp_path: Path) -> None:
 TAKES = """
 import sys
 from pathlib import Path
-from unstale.client.outbox import Outbox
+from unstale_client.outbox import Outbox
 from unstale.errors import UserError
 for first in (0, 5, 4):
     try:

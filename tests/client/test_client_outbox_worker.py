@@ -12,11 +12,6 @@ import torch
 
 from support.parts_of_runs import moon, scaffold, sgd
 from support.wire import RUN, welcome
-from unstale.client import atomic_file
-from unstale.client import outbox as outbox_module
-from unstale.client.actions import PendingUpdate
-from unstale.client.jobs import Job, ReceivedModel, Settlement
-from unstale.client.outbox import Outbox
 from unstale.client.worker import Trained, Worker
 from unstale.config import Settings
 from unstale.config.data import ClientData
@@ -26,6 +21,11 @@ from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.local import LocalTraining
 from unstale.training.trainer import Trainer
+from unstale_client import atomic_file
+from unstale_client import outbox as outbox_module
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Job, ReceivedModel, Settlement
+from unstale_client.outbox import Outbox
 from unstale_proto.messages import EncodingPlan, Task, TensorSpec, Welcome
 
 TASKS = 4

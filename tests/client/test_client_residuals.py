@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstale.client import vectors
-from unstale.client.residuals import KEY, Residuals, without
+from unstale_client import vectors
+from unstale_client.residuals import KEY, Residuals, without
 from unstale_proto.encodings import BFloat16, Encoding, TopK, Vector
 
 TOP_1_OF_3 = TopK(3, keep=1)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from support.wire import RUN, welcome
 from unstale import translate
-from unstale.client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
 from unstale.client.worker import Durations, Worker
 from unstale.config.workspace import TrainingContext
 from unstale.flat import FlatModel
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
+from unstale_client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
 from unstale_proto.messages import Task, Welcome
 
 OTHER_RUN = "2" * 32

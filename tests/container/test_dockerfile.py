@@ -89,7 +89,11 @@ def test_what_it_installs_is_what_the_project_depends_on() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program[1]], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.splitlines() == PROJECT["dependencies"]
+    client = tomllib.loads((ROOT / "client/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own, *others = PROJECT["dependencies"]
+    assert own == f"{client['name']}=={client['version']}"  # of the same repository, and needs nothing else
+    assert done.stdout.splitlines() == others
+    assert set(client["dependencies"]) <= set(others)
 
 
 def test_what_builds_it_has_a_version_too() -> None:

@@ -109,7 +109,7 @@ def test_a_checksum_of_a_file_that_nobody_looks_at_is_found(monkeypatch: pytest.
 
 
 def test_a_file_whose_facts_are_taken_as_they_come_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstale.client.atomic_file.ValidationError", ZeroDivisionError)
+    monkeypatch.setattr("unstale_client.atomic_file.ValidationError", ZeroDivisionError)
     assert broken_by("found")
 
 

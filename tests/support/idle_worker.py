@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from unstale.client.jobs import Job, Result, Settlement
+from unstale_client.jobs import Job, Result, Settlement
 
 
 class IdleWorker:

@@ -13,7 +13,6 @@ from support.wire import update_of, welcome
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
-from unstale.journal.partial_files import PartialFiles
 from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
@@ -29,6 +28,7 @@ from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.training.evaluate import Evaluation
+from unstale_client.partial_files import PartialFiles
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
 

@@ -22,12 +22,12 @@ from unstale.coordinator.divergence import DivergedError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
-from unstale.net.clock import now_s
 from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import Evaluation, evaluate
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 
 COUNTED = 0.1

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from unstale.client.loop import ClientLoop
-from unstale.client.outbox import Outbox
-from unstale.client.session import State
 from unstale.client.stats import ClientStats
 from unstale.client.worker import Durations, Worker
 from unstale.config.workspace import TrainingContext
 from unstale.metrics import catalogue, process
 from unstale.metrics.http import PING_S, HttpService
 from unstale.metrics.instruments import Instruments
-from unstale.net.clock import now_s
-from unstale.net.keys import Identity
+from unstale_client.loop import ClientLoop
+from unstale_client.net.clock import now_s
+from unstale_client.net.keys import Identity
+from unstale_client.outbox import Outbox
+from unstale_client.session import State
 from unstale_proto.messages import Welcome
 
 

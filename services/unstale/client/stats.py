@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from unstale.client.jobs import Failed, Ready
-from unstale.client.loop import Observer
 from unstale.metrics import observe
 from unstale.metrics.observe import Observation
+from unstale_client.jobs import Failed, Ready
+from unstale_client.loop import Observer
 from unstale_proto.messages import Ack, Message, Update, Welcome
 
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from unstale import translate
-from unstale.client import residuals
-from unstale.client.actions import PendingUpdate
-from unstale.client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
-from unstale.client.outbox import Outbox, State
-from unstale.client.residuals import Residuals
 from unstale.config.workspace import TrainingContext
 from unstale.learner.device import compute_here
-from unstale.net.clock import now_s
 from unstale.training.evaluate import Evaluation
 from unstale.training.local import LocalUpdate
 from unstale.training.trainer import Trainer
+from unstale_client import residuals
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
+from unstale_client.net.clock import now_s
+from unstale_client.outbox import Outbox, State
+from unstale_client.residuals import Residuals
 from unstale_proto import encodings, limits, transfer
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Welcome

@@ -1,12 +1,12 @@
 """Encodings in a simulation: clients train from decoded models, and the server decodes updates."""
 
 from unstale import flat, translate
-from unstale.client.residuals import Payload, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator import corruption
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.training.local import LocalUpdate
+from unstale_client.residuals import Payload, Residuals
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32
 from unstale_proto.messages import EncodingPlan

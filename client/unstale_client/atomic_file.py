@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
+from unstale_client.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"

@@ -11,19 +11,19 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from unstale.client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
-from unstale.client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
-from unstale.client.models import Models
-from unstale.client.outbox import Outbox
-from unstale.client.server_timeout import ServerTimeout
-from unstale.client.session import ClientSession, State
-from unstale.errors import UserError
-from unstale.journal.partial_files import PartialFiles
-from unstale.net import files, sockets
-from unstale.net.clock import now_s
-from unstale.net.handshakes import Handshakes
-from unstale.net.keys import Identity
-from unstale.net.wakeable_queue import Ping, WakeableQueue
+from unstale_client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
+from unstale_client.errors import UserError
+from unstale_client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
+from unstale_client.models import Models
+from unstale_client.net import files, sockets
+from unstale_client.net.clock import now_s
+from unstale_client.net.handshakes import Handshakes
+from unstale_client.net.keys import Identity
+from unstale_client.net.wakeable_queue import Ping, WakeableQueue
+from unstale_client.outbox import Outbox
+from unstale_client.partial_files import PartialFiles
+from unstale_client.server_timeout import ServerTimeout
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unstale.client.actions import PendingUpdate, Settle
+from unstale_client.actions import PendingUpdate, Settle
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task, Welcome
 

@@ -37,11 +37,11 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from unstale.client import atomic_file, vectors
-from unstale.client.actions import PendingUpdate
-from unstale.client.atomic_file import Facts, Record
-from unstale.errors import UserError
-from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
+from unstale_client import atomic_file, vectors
+from unstale_client.actions import PendingUpdate
+from unstale_client.atomic_file import Facts, Record
+from unstale_client.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
+from unstale_client.errors import UserError
 from unstale_proto import codec, limits, payload
 from unstale_proto.encodings import Vector
 from unstale_proto.errors import RemoteContractError

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from unstale.client import vectors
+from unstale_client import vectors
 from unstale_proto.encodings import Encoding, Vector
 from unstale_proto.limits import HOLDING_MAX
 

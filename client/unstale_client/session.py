@@ -13,9 +13,9 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from unstale.client.actions import Action, Payload, PendingUpdate, Retire, Send, Train, Warn
-from unstale.client.models import ModelKey, Models
-from unstale.client.pending_updates import PendingUpdates
+from unstale_client.actions import Action, Payload, PendingUpdate, Retire, Send, Train, Warn
+from unstale_client.models import ModelKey, Models
+from unstale_client.pending_updates import PendingUpdates
 from unstale_proto import encodings, limits, payload
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (

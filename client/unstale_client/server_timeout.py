@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from unstale.errors import UserError
+from unstale_client.errors import UserError
 
 FIRST_WORD_S = 3.0  # silence before the first warning about a server that has never answered
 SILENCE_S = 20.0  # the same for one that has, although it answers heartbeats
