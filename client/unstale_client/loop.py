@@ -24,6 +24,7 @@ from unstale_client.outbox import Outbox
 from unstale_client.partial_files import PartialFiles
 from unstale_client.server_timeout import ServerTimeout
 from unstale_client.session import ClientSession, State
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
@@ -111,6 +112,7 @@ class ClientLoop:
     outbox: Outbox | None = None  # closed with the loop
     identity: Identity | None = None  # own key, and the key of the server; None for plain text
     observer: Observer = field(default_factory=Observer)
+    names: SettingNames = CONFIGURATION
 
     def __post_init__(self) -> None:
         sockets.require_libzmq()
@@ -142,9 +144,11 @@ class ClientLoop:
         socket = self._dealer()
         if not self._clients:  # address and key are the same for all clients
             self._watch_handshakes(socket)
-        sockets.connect(socket, self.server)
+        sockets.connect(socket, self.server, key=self.names.server)
         token = secrets.token_hex(16)
-        session = ClientSession(client_id, token, stored, models=self._models, offers=encodings.NAMES, start=start)
+        session = ClientSession(
+            client_id, token, stored, models=self._models, offers=encodings.NAMES, start=start, names=self.names
+        )
         client = HostedClient(session, socket, away_s=now_s())
         self._clients[client_id] = self._client_of[socket] = client
         self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
@@ -166,7 +170,7 @@ class ClientLoop:
 
     def run(self) -> None:
         """Work until the end. Raises UserError when the server refuses a client, or is silent for too long."""
-        self._server_timeout = ServerTimeout(self.server, self.patience_s, now_s())
+        self._server_timeout = ServerTimeout(self.server, self.patience_s, now_s(), names=self.names)
         self._worker.start()
         reason = "the client ends"
         try:
@@ -251,7 +255,7 @@ class ClientLoop:
     def _watch_handshakes(self, socket: zmq.Socket[bytes]) -> None:
         """Find out why a socket, not yet connected, gets no connection."""
         public = None if self.identity is None else self.identity.public
-        self._handshakes = Handshakes(socket, self.server, public, ("client.key", "client.server_key"))
+        self._handshakes = Handshakes(socket, self.server, public, (self.names.key, self.names.server_key))
         self._poller.register(self._handshakes.monitor, zmq.POLLIN)
 
     @property
@@ -272,7 +276,7 @@ class ClientLoop:
         self._handshakes.close()
         self._replace_socket(client)
         self._watch_handshakes(client.socket)
-        sockets.connect(client.socket, self.server)
+        sockets.connect(client.socket, self.server, key=self.names.server)
         self._poll(client)
 
     def _replace_socket(self, client: HostedClient) -> None:

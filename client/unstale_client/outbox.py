@@ -42,6 +42,7 @@ from unstale_client.actions import PendingUpdate
 from unstale_client.atomic_file import Facts, Record
 from unstale_client.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
 from unstale_client.errors import UserError
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 from unstale_proto import codec, limits, payload
 from unstale_proto.encodings import Vector
 from unstale_proto.errors import RemoteContractError
@@ -95,15 +96,18 @@ class Outbox:
     the clients there.
     """
 
-    def __init__(self, folder: Path, first: int, count: int, *, durable: bool) -> None:
+    def __init__(
+        self, folder: Path, first: int, count: int, *, durable: bool, names: SettingNames = CONFIGURATION
+    ) -> None:
         self.folder = folder
+        self._names = names
         self._clients = range(first, first + count)
         self._durable = durable
         self._stored: dict[tuple[int, int], _Stored] = {}  # by client and number
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
         self._good_writes = _RECOVERY_WRITES  # consecutive, since the latest failed one
-        with user_errors("use client.directory", folder):
+        with user_errors(f"use {names.directory}", folder):
             private_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
         self._lock_clients()
@@ -119,13 +123,13 @@ class Outbox:
         except (BlockingIOError, PermissionError):
             os.close(self._lock)
             raise UserError(
-                f"client.directory {self.folder} is in use for one of the clients {self._clients.start} to "
-                f"{self._clients.stop - 1}; end the other process, give each one ids of its own with --first, or name "
+                f"{self._names.directory} {self.folder} is in use for one of the clients {self._clients.start} to "
+                f"{self._clients.stop - 1}; end the other process, give each one {self._names.own_ids}, or name "
                 "another folder"
             ) from None
         except OSError as error:
             os.close(self._lock)
-            raise trouble("lock client.directory", self.folder, error) from None
+            raise trouble(f"lock {self._names.directory}", self.folder, error) from None
 
     def close(self) -> None:
         """Unlock these clients. The files stay."""
@@ -161,7 +165,7 @@ class Outbox:
             fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, limits.CLIENTS_MAX, os.SEEK_SET)
         except OSError as error:
             raise UserError(
-                f"client.directory cannot be locked ({error.strerror}); name a folder on another disk"
+                f"{self._names.directory} cannot be locked ({error.strerror}); name a folder on another disk"
             ) from None
         try:
             yield
@@ -179,7 +183,7 @@ class Outbox:
 
     def _scan(self) -> Iterator[tuple[int, int]]:
         """Yield client and number of each update, record which states exist, and delete incomplete files."""
-        with user_errors("read client.directory", self.folder):
+        with user_errors(f"read {self._names.directory}", self.folder):
             names = os.listdir(self.folder)
         for name in names:
             match = _NAME.fullmatch(name)

@@ -21,6 +21,7 @@ import zmq
 from zmq.utils import z85
 
 from unstale_client.errors import UserError
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 
 log = logging.getLogger("unstale.keys")
 
@@ -54,17 +55,17 @@ def identity(file: Path, setting: str) -> Identity:
     return Identity(public, secret, server)
 
 
-def client_identity(file: str | None, server_file: str | None) -> Identity | None:
-    """Read the files of client.key and client.server_key; None in plain text. Raises UserError."""
+def client_identity(file: str | None, server_file: str | None, names: SettingNames = CONFIGURATION) -> Identity | None:
+    """Read the key files of a client: its own, and the server's. None in plain text. Raises UserError."""
     if file is None:
         if server_file is not None:
-            raise UserError(f"client.server_key is {server_file!r}, expected client.key too")
+            raise UserError(f"{names.server_key} is {server_file!r}, expected {names.key} too")
         return None
-    own = identity(Path(file), "client.key")
+    own = identity(Path(file), names.key)
     if server_file is not None:
-        return replace(own, server=public_key(Path(server_file), "client.server_key"))
+        return replace(own, server=public_key(Path(server_file), names.server_key))
     if own.server is None:
-        raise UserError(f"client.key {file!r} does not name its server, expected client.server_key too")
+        raise UserError(f"{names.key} {file!r} does not name its server, expected {names.server_key} too")
     return own
 
 
