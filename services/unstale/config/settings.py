@@ -33,9 +33,9 @@ from unstale.settings.values import (
     Section,
     Text,
     check_link,
-    is_loopback,
     setting,
 )
+from unstale_client.addresses import is_loopback
 
 
 class EncodingSettings(Section):
