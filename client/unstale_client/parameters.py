@@ -18,7 +18,7 @@ NAMES_SHOWN = 3
 
 
 class Tensors:
-    """Names, shapes and places of tensors that follow each other in a vector.
+    """Names, shapes and positions of tensors that follow each other in a vector.
 
     Attributes:
         numbers: Of all tensors.
@@ -27,17 +27,17 @@ class Tensors:
     def __init__(self, specs: Sequence[TensorSpec], source: str) -> None:
         """source: where a user sees these tensors, for error messages."""
         self._source = source
-        self._places: dict[str, tuple[slice, tuple[int, ...]]] = {}
+        self._parts: dict[str, tuple[slice, tuple[int, ...]]] = {}
         self.numbers = 0
         for spec in specs:
             end = self.numbers + prod(spec.shape)
-            self._places[spec.name] = slice(self.numbers, end), spec.shape
+            self._parts[spec.name] = slice(self.numbers, end), spec.shape
             self.numbers = end
 
     def views(self, vector: Vector) -> Mapping[str, Array]:
         """The tensors in a vector, which becomes read-only: it is also needed to compute the update."""
         vector.flags.writeable = False
-        return MappingProxyType({name: vector[place].reshape(shape) for name, (place, shape) in self._places.items()})
+        return MappingProxyType({name: vector[part].reshape(shape) for name, (part, shape) in self._parts.items()})
 
     def vector(self, arrays: Mapping[str, Any], argument: str) -> Vector:
         """A new vector with these arrays.
@@ -51,14 +51,14 @@ class Tensors:
         """
         self._check_names(arrays, argument)
         vector: Vector = np.empty(self.numbers, FLOAT)
-        for name, (place, shape) in self._places.items():
-            vector[place] = _checked(arrays[name], shape, f"{argument}[{name!r}]").ravel()
+        for name, (part, shape) in self._parts.items():
+            vector[part] = _checked(arrays[name], shape, f"{argument}[{name!r}]").ravel()
         return vector
 
     def check_finite(self, vector: Vector, argument: str) -> None:
         """Raise UserError for a vector with a number that is not finite, and name its tensor."""
-        for name, (place, _) in self._places.items():
-            if not is_finite(vector[place]):
+        for name, (part, _) in self._parts.items():
+            if not is_finite(vector[part]):
                 raise UserError(
                     f"{argument}[{name!r}] has a number that is NaN, infinite or too large, expected finite float32 "
                     "numbers; call task.decline to skip this task"
@@ -67,13 +67,13 @@ class Tensors:
     def _check_names(self, arrays: Mapping[str, Any], argument: str) -> None:
         if not isinstance(arrays, Mapping):
             raise UserError(f"{argument} is a {type(arrays).__name__}, expected a mapping of names to arrays")
-        missing = [name for name in self._places if name not in arrays]
-        extra = [name for name in arrays if name not in self._places]
+        missing = [name for name in self._parts if name not in arrays]
+        extra = [name for name in arrays if name not in self._parts]
         if missing or extra:
             has = [f"lacks {_listed(missing)}"] * bool(missing) + [f"has {_listed(extra)} too much"] * bool(extra)
             raise UserError(
-                f"{argument} {' and '.join(has)}, expected the {len(self._places)} names of {self._source}: "
-                f"{_listed(list(self._places))}"
+                f"{argument} {' and '.join(has)}, expected the {len(self._parts)} names of {self._source}: "
+                f"{_listed(list(self._parts))}"
             )
 
 

@@ -36,7 +36,7 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
         ("unstale.coordinator.machine", ("torch", "zmq", "msgpack", "prometheus_client", "typer", "unstale_proto")),
         ("unstale_proto.codec", ("torch", "zmq", "unstale")),
         ("unstale_client", ("zmq", "numpy", "pydantic", "unstale_proto")),  # its errors are those of pure packages
-        ("unstale_client.loop", ("torch", "unstale", "prometheus_client", "typer")),
+        ("unstale_client.client", ("torch", "unstale", "prometheus_client", "typer")),
         ("unstale.simulator.simulation", ("zmq", "prometheus_client", "typer")),
         ("unstale.cli.main", ("torch", "zmq", "sklearn", "unstale_papers")),
         ("unstale_papers.cli.reproduce", ("torch", "zmq", "sklearn")),
