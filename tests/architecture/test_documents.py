@@ -25,6 +25,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "client/README.md",
     ROOT / "k8s/README.md",
     *sorted(ROOT.glob("changelog.d/*.md")),
     *sorted(ROOT.glob("docs/**/*.md")),

@@ -31,6 +31,7 @@ def documents() -> list[Path]:
     pages = [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
+        ROOT / "client/README.md",
         ROOT / "proto/PROTOCOL.md",
         *(ROOT / "k8s").rglob("*.md"),
     ]
