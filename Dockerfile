@@ -25,8 +25,8 @@ WORKDIR /source
 
 # What unstale needs: a layer that a change of the code leaves as it is.
 COPY pyproject.toml constraints.txt ./
-RUN python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        > requirements.txt \
+RUN python -c 'import tomllib as t; needs = t.load(open("pyproject.toml", "rb"))["project"]["dependencies"]; \
+print(*(need for need in needs if not need.startswith("unstale-client")), sep="\n")' > requirements.txt \
     && pip install --requirement requirements.txt
 
 # cpu, cuda, or nothing for whatever pip took. A torchvision that was built for another PyTorch is found here, too.
@@ -39,9 +39,9 @@ RUN found=$(python -c 'import torch, torchvision; print("cuda" if torch.version.
 
 COPY README.md LICENSE ./
 COPY services services
-COPY proto proto
+COPY client client
 # Headers are for who compiles against PyTorch, and pip for who installs something.
-RUN pip install --no-deps . \
+RUN pip install --no-deps ./client . \
     && rm -rf /opt/unstale/lib/python3*/site-packages/torch/include \
     && pip uninstall --yes pip
 

@@ -56,12 +56,12 @@ $(BIN)/python:
 		{ echo "unstale needs Python 3.11 or later; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unstale and what it needs (PyTorch is large: a few minutes the first time) ..."
-	@$(PIP) --editable .
+	@$(PIP) --editable ./client --editable .
 	@touch $@
 
-$(VENV)/.installed-%: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-%: pyproject.toml client/pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unstale with its '$*' extra, and the papers (PyTorch is large: a few minutes the first time) ..."
-	@$(PIP) --editable '.[$*]' --editable ./papers
+	@$(PIP) --editable ./client --editable '.[$*]' --editable ./papers
 	@touch $@ $(VENV)/.installed

@@ -26,6 +26,7 @@ MARKDOWN = {
     "encodings": "What encodings cost and save",
     "replay": "Recorded runs, computed again",
     "server_memory": "Memory of the server over the number of clients",
+    "client_footprint": "Size and import time of unstale-client",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

@@ -13,7 +13,7 @@ import numpy as np
 import zmq
 
 from benchmarks.machine import memory_bytes, peak_memory_bytes
-from unstale.net import sockets
+from unstale_client.net import sockets
 from unstale_proto import codec, payload
 from unstale_proto.messages import Task
 

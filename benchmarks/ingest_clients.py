@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import zmq
 
-from unstale.net import sockets
+from unstale_client.net import sockets
 from unstale_proto import codec, limits, payload
 from unstale_proto.messages import Hello, Update
 

@@ -25,17 +25,17 @@ import zmq
 from torch import Tensor, nn
 
 from benchmarks import machine, report
-from unstale.client.actions import Action, PendingUpdate, Retire, Send, Train
-from unstale.client.models import Models
-from unstale.client.outbox import Outbox
-from unstale.client.session import ClientSession, State
 from unstale.config.settings import RunSettings, ServerSettings, Settings
-from unstale.journal.partial_files import PartialFiles
-from unstale.net import sockets
-from unstale.net.clock import now_s
 from unstale.server.service import Server
 from unstale.settings.learning import ModelSettings, PolicySettings, TrainingSettings, TriggerSettings
 from unstale.training.models import MODELS, Shape
+from unstale_client.actions import Action, PendingUpdate, Retire, Send, Train
+from unstale_client.models import Models
+from unstale_client.net import sockets
+from unstale_client.net.clock import now_s
+from unstale_client.outbox import Outbox
+from unstale_client.partial_files import PartialFiles
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec
 from unstale_proto.messages import Ack, Chunk, Task, Update
 

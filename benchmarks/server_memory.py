@@ -26,13 +26,7 @@ import zmq
 
 from benchmarks import report
 from benchmarks.large_transfer import NOW, PEAK, Vector, answer, memory, say
-from unstale.client.actions import Action, Retire, Send, Train
-from unstale.client.models import Models
-from unstale.client.session import ClientSession, State
 from unstale.config.settings import RunSettings, ServerSettings, Settings
-from unstale.journal.partial_files import PartialFiles
-from unstale.net import files, sockets
-from unstale.net.clock import now_s
 from unstale.server.service import Server
 from unstale.settings.learning import (
     ModelSettings,
@@ -42,6 +36,12 @@ from unstale.settings.learning import (
     TriggerSettings,
 )
 from unstale.training.models import MODELS, Shape
+from unstale_client.actions import Action, Retire, Send, Train
+from unstale_client.models import Models
+from unstale_client.net import files, sockets
+from unstale_client.net.clock import now_s
+from unstale_client.partial_files import PartialFiles
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec, payload
 from unstale_proto.transfer import checksum
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Protocol
 
 from unstale.errors import UserError, WorkerLostError
-from unstale.net.clock import now_s
 from unstale.settings.learning import DataSettings
 from unstale.workers.pool import Pool
+from unstale_client.net.clock import now_s
 from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s
 from unstale_papers.jobs import Job

@@ -6,7 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from unstale.errors import UserError
-from unstale.journal.disk import PART, trouble
+from unstale.journal.disk import PART
+from unstale_client.disk import trouble
 from unstale_papers.jobs import canonical
 from unstale_papers.record import Record
 from unstale_papers.store import Result, Store, StoredResult

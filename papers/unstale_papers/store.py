@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from unstale.errors import UserError
-from unstale.journal.disk import locked, trouble
+from unstale_client.disk import locked, trouble
 from unstale_papers.jobs import Job
 from unstale_papers.record import Record
 

@@ -19,8 +19,8 @@ from typing import Any
 from unstale import __version__
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.net.clock import now_s
 from unstale.workers.program import Compute, Progress
+from unstale_client.net.clock import now_s
 from unstale_papers.jobs import File
 
 

@@ -17,7 +17,7 @@ PHRASES = ("told right", "whoever", "said to be", "is played", "goes on from", "
 
 @pytest.fixture(scope="module")
 def counts() -> dict[str, int]:
-    sources = [*read(ROOT / "services", ROOT), *read(ROOT / "proto/unstale_proto", ROOT)]
+    sources = [*read(ROOT / "services", ROOT), *read(ROOT / "client", ROOT)]
     return occurrences(sources, replaced_terms())
 
 
@@ -31,6 +31,7 @@ def documents() -> list[Path]:
     pages = [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
+        ROOT / "client/README.md",
         ROOT / "proto/PROTOCOL.md",
         *(ROOT / "k8s").rglob("*.md"),
     ]

@@ -7,10 +7,10 @@ import pytest
 
 from support.proxy import Proxy
 from support.running import PATIENCE_S, RunningServer, small
-from unstale.client import session
 from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
 from unstale.metrics.progress import Outcome
+from unstale_client import session
 from unstale_proto.messages import Heartbeat, Message, Task
 
 pytestmark = pytest.mark.network

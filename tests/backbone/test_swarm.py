@@ -18,8 +18,6 @@ from torch import Tensor
 from swarm.attempt import attempt
 from swarm.journal import PLACES
 from swarm.seed import FailureError, Report, run
-from unstale.client.pending_updates import PendingUpdates
-from unstale.client.session import ClientSession
 from unstale.coordinator.actions import Action
 from unstale.coordinator.admission import TaskHistory
 from unstale.coordinator.events import Event, Resumed
@@ -36,6 +34,8 @@ from unstale.server.sender import Sender
 from unstale.server.sessions import Sessions
 from unstale.server.transfers import Transfers
 from unstale.toxics.link import ToxicLink
+from unstale_client.pending_updates import PendingUpdates
+from unstale_client.session import ClientSession
 from unstale_proto.messages import Ack
 from unstale_proto.transfer import Receiving
 

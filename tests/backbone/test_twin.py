@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 import zmq
 
-from unstale.client.actions import Send, Settle, Train
-from unstale.client.session import ClientSession, State
-from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.coordinator import actions, events
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import sockets
 from unstale.server.service import Server
 from unstale.simulator.assemble import simulation
+from unstale_client.actions import Send, Settle, Train
+from unstale_client.jobs import Job, ReceivedModel, Settlement
+from unstale_client.net import sockets
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec, encodings
 from unstale_proto.messages import Heartbeat, Message
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from support.idle_worker import IdleWorker
 from support.wire import RUN, update_of, welcome
-from unstale.client import service
-from unstale.client.actions import PendingUpdate
-from unstale.client.service import ClientProcess
-from unstale.client.worker import Failed, Ready, Settlement
+from unstale_client import loop
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Failed, Ready, Settlement
+from unstale_client.loop import ClientLoop
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Message, Task, Update
 
@@ -29,17 +30,17 @@ class HostedClient:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
         self.sent: list[Message] = []
-        monkeypatch.setattr(service, "now_s", lambda: self.now_s)
-        self.process = ClientProcess(
+        monkeypatch.setattr(loop, "now_s", lambda: self.now_s)
+        self.process = ClientLoop(
             server="tcp://127.0.0.1:9",  # no server there
             client_ids=range(1),
-            prepare=lambda _: pytest.fail("this test trains nothing"),
+            worker=IdleWorker,
             heartbeat_s=60.0,
             linger_s=0.0,
         )
-        self.jobs: list[Any] = []
         monkeypatch.setattr(self.process, "_send", self._send)
-        monkeypatch.setattr(self.process._worker, "submit", self.jobs.append)
+        assert isinstance(self.process._worker, IdleWorker)
+        self.jobs: list[Any] = self.process._worker.submitted
         (self.client,) = self.process._clients.values()
         self.client.session.reachable(self.now_s)
         self.receive(welcome(run_id=RUN))

@@ -5,9 +5,10 @@ import weakref
 
 import pytest
 
+from support.idle_worker import IdleWorker
 from support.wire import welcome
-from unstale.client.actions import Train
-from unstale.client.service import ClientProcess
+from unstale_client.actions import Train
+from unstale_client.loop import ClientLoop
 from unstale_proto.messages import Task
 
 
@@ -18,12 +19,8 @@ def train(task_id: int, version: int) -> Train:
 
 @pytest.mark.network
 def test_jobs_on_one_version_share_its_model_and_the_last_one_releases_it() -> None:
-    process = ClientProcess(
-        server="tcp://127.0.0.1:9",
-        client_ids=range(2),
-        prepare=lambda welcome: pytest.fail(f"nothing is trained here, least of all for {welcome}"),
-        heartbeat_s=60.0,
-        linger_s=0.0,
+    process = ClientLoop(
+        server="tcp://127.0.0.1:9", client_ids=range(2), worker=IdleWorker, heartbeat_s=60.0, linger_s=0.0
     )
     sessions = [client.session for client in process._clients.values()]
     jobs = [process._job(session, train(task_id, 3)) for task_id, session in enumerate(sessions, start=1)]

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from support.parts import PlayedPart
-from unstale.client.models import ModelKey, Models
+from unstale_client.models import ModelKey, Models
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit
 from unstale_proto.transfer import checksum

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xxhash
 
 from support.wire import RUN
-from unstale.client import atomic_file
-from unstale.client.actions import PendingUpdate
-from unstale.client.outbox import Outbox
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError
+from unstale_client import atomic_file
+from unstale_client.actions import PendingUpdate
+from unstale_client.disk import DamagedError
+from unstale_client.outbox import Outbox
 from unstale_proto import codec, limits, payload
 from unstale_proto.messages import Bye, Update
 
@@ -56,8 +55,8 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "lock")
 
 
-def state(*values: float) -> dict[str, torch.Tensor]:
-    return {"control_d": torch.tensor(values)}
+def state(*values: float) -> dict[str, np.ndarray]:
+    return {"control_d": np.array(values, np.float32)}
 
 
 def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, list[float]]:
@@ -367,7 +366,7 @@ def test_the_next_process_loads_the_state_and_the_pending_state(tmp_path: Path) 
     outbox.put(1, made(1), state(1.0, 2.0))
     outbox.keep(1, RUN, 1, state(1.0, 2.0))
     outbox.put(1, made(2), state(3.0, 4.0))
-    outbox.put(2, made(1), {"trained_d": torch.tensor([5.0]), "trained_buffers_b": torch.tensor([6.0, 7.0])})
+    outbox.put(2, made(1), {"trained_d": np.float32([5.0]), "trained_buffers_b": np.float32([6.0, 7.0])})
     outbox.put(0, made(1), {})
     outbox.close()
     after = opened(tmp_path, count=3)
@@ -434,7 +433,7 @@ def test_no_file_of_a_finished_run_remains(tmp_path: Path) -> None:
 TAKES = """
 import sys
 from pathlib import Path
-from unstale.client.outbox import Outbox
+from unstale_client.outbox import Outbox
 from unstale.errors import UserError
 for first in (0, 5, 4):
     try:

@@ -3,8 +3,8 @@
 import pytest
 
 from support.wire import RUN, welcome
-from unstale.client.actions import PendingUpdate, Retire, Send, Settle, Train, Warn
-from unstale.client.session import GREETING_S, ClientSession, State
+from unstale_client.actions import PendingUpdate, Retire, Send, Settle, Train, Warn
+from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto import limits
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Task, Update

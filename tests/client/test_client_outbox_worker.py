@@ -12,11 +12,7 @@ import torch
 
 from support.parts_of_runs import moon, scaffold, sgd
 from support.wire import RUN, welcome
-from unstale.client import atomic_file
-from unstale.client import outbox as outbox_module
-from unstale.client.actions import PendingUpdate
-from unstale.client.outbox import Outbox
-from unstale.client.worker import Job, ReceivedModel, Settlement, Trained, Worker
+from unstale.client.worker import Trained, Worker
 from unstale.config import Settings
 from unstale.config.data import ClientData
 from unstale.flat import FlatModel
@@ -24,6 +20,11 @@ from unstale.training import models
 from unstale.training.datasets import load
 from unstale.training.local import LocalTraining
 from unstale.training.trainer import Trainer
+from unstale_client import atomic_file
+from unstale_client import outbox as outbox_module
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Job, ReceivedModel, Settlement
+from unstale_client.outbox import Outbox
 from unstale_proto.messages import EncodingPlan, Task, TensorSpec
 
 TASKS = 4
@@ -207,7 +208,7 @@ def test_a_verdict_before_the_trainer_exists_is_applied_later(tmp_path: Path) ->
     kept = after._workload_for(welcome()).kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
     # The 7 numbers of the largest magnitude were sent, and the others are the residual.
-    left_d, vector_d = after._residuals.kept(0)["residual"], trained.local.vector_d
+    left_d, vector_d = torch.from_numpy(after._residuals.kept(0)["residual"]), trained.local.vector_d
     assert int((left_d == 0).sum()) - int((vector_d == 0).sum()) == 7
     assert torch.equal(left_d[left_d != 0], vector_d[left_d != 0])
     assert not (tmp_path / "0-0.update").exists()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unstale.client.outbox import Outbox
+from unstale_client.outbox import Outbox
 
 
 def start(folder: Path, first: int = 0) -> tuple[str, int]:

@@ -1,31 +1,32 @@
 """Error feedback: only rejected parts of updates are lost. Source: PROTOCOL.md 9.1."""
 
+import hashlib
+
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from unstale import flat
-from unstale.client.residuals import KEY, Residuals, without
-from unstale_proto.encodings import BFloat16, Encoding, TopK
+from unstale_client import vectors
+from unstale_client.residuals import KEY, Residuals, without
+from unstale_proto.encodings import BFloat16, Encoding, TopK, Vector
 
 TOP_1_OF_3 = TopK(3, keep=1)
 CLIENT = 7
 
 
-def vector(*numbers: float) -> Tensor:
-    return torch.tensor(numbers)
+def vector(*numbers: float) -> Vector:
+    return np.array(numbers, np.float32)
 
 
-def sent(residuals: Residuals, number: int, update_d: Tensor, encoding: Encoding = TOP_1_OF_3) -> Tensor:
+def sent(residuals: Residuals, number: int, update_d: Vector, encoding: Encoding = TOP_1_OF_3) -> Vector:
     """An update as the server decodes it."""
     frames, _ = residuals.encode(CLIENT, number, [update_d], encoding)
-    return flat.from_bytes(encoding.decode(frames), len(update_d))
+    return vectors.from_bytes(encoding.decode(frames), len(update_d))
 
 
 def residual(residuals: Residuals) -> list[float]:
-    return residuals.kept(CLIENT).get(KEY, torch.zeros(3)).tolist()
+    return residuals.kept(CLIENT).get(KEY, np.zeros(3, np.float32)).tolist()
 
 
 def test_the_omitted_part_of_an_accepted_update_is_added_to_the_next() -> None:
@@ -69,7 +70,7 @@ def test_a_verdict_counts_once() -> None:
 def test_encoding_an_update_again_gives_the_same_result() -> None:
     residuals = Residuals()
     first = sent(residuals, 0, vector(3, 2, 1))
-    assert torch.equal(sent(residuals, 0, vector(3, 2, 1)), first)
+    assert np.array_equal(sent(residuals, 0, vector(3, 2, 1)), first)
     residuals.settle(CLIENT, 0, accepted=True)
     assert residual(residuals) == [0, 2, 1]
 
@@ -86,7 +87,7 @@ def test_an_update_that_is_not_finite_is_sent_as_such_and_leaves_no_residual(wro
     residuals = Residuals()
     sent(residuals, 0, vector(3, 2, 1))
     residuals.settle(CLIENT, 0, accepted=True)
-    assert not flat.is_finite(sent(residuals, 1, vector(wrong, wrong, 1)))
+    assert not vectors.is_finite(sent(residuals, 1, vector(wrong, wrong, 1)))
     residuals.settle(CLIENT, 1, accepted=True)
     assert residual(residuals) == [0, 2, 1]
 
@@ -102,7 +103,7 @@ def test_an_encoding_with_small_omissions_has_no_residual() -> None:
 def test_the_second_vector_has_no_residual() -> None:
     residuals, encoding = Residuals(), TopK(3, 2, keep=1)
     frames, left_out = residuals.encode(CLIENT, 0, [vector(3, 2, 1), vector(5, 6)], encoding)
-    assert flat.from_bytes(encoding.decode(frames), 5).tolist() == [3, 0, 0, 5, 6]
+    assert vectors.from_bytes(encoding.decode(frames), 5).tolist() == [3, 0, 0, 5, 6]
     assert left_out[KEY].tolist() == [0, 2, 1]
 
 
@@ -131,25 +132,38 @@ def test_sent_and_residual_parts_add_up_to_the_update(
 ) -> None:
     # Integers, so that no sum is rounded. late: number of open verdicts.
     residuals, encoding = Residuals(), TopK(5, keep=keep)
-    made_d, sent_d = torch.zeros(5), torch.zeros(5)
+    made_d, sent_d = np.zeros(5, np.float32), np.zeros(5, np.float32)
     for number, (numbers, accepted) in enumerate(updates):
-        came_d = sent(residuals, number, torch.tensor(numbers, dtype=torch.float32), encoding)
+        came_d = sent(residuals, number, np.array(numbers, np.float32), encoding)
         if accepted:
-            made_d += torch.tensor(numbers)
+            made_d += np.array(numbers, np.float32)
             sent_d += came_d
         if number >= late:
             residuals.settle(CLIENT, number - late, accepted=updates[number - late][1])
     for number in range(max(0, len(updates) - late), len(updates)):
         residuals.settle(CLIENT, number, accepted=updates[number][1])
-    left_d = residuals.kept(CLIENT).get(KEY, torch.zeros(5))
-    assert torch.equal(sent_d + left_d, made_d)
+    left_d = residuals.kept(CLIENT).get(KEY, np.zeros(5, np.float32))
+    assert np.array_equal(sent_d + left_d, made_d)
 
 
 def test_every_part_is_eventually_sent() -> None:
     # Training changes nothing, and each update sends one of three numbers.
     residuals = Residuals()
-    sent_d = torch.zeros(3)
+    sent_d = np.zeros(3, np.float32)
     for number in range(3):
-        sent_d += sent(residuals, number, vector(3, 2, 1) if number == 0 else torch.zeros(3))
+        sent_d += sent(residuals, number, vector(3, 2, 1) if number == 0 else np.zeros(3, np.float32))
         residuals.settle(CLIENT, number, accepted=True)
     assert sent_d.tolist() == [3, 2, 1]
+
+
+def test_payloads_and_residuals_are_those_of_version_0_1_to_the_bit() -> None:
+    residuals, sha256 = Residuals(), hashlib.sha256()
+    for number in range(4):
+        update_d = ((np.arange(1000) * 7919 + number * 31) % 1009 - 504).astype(np.float32) / np.float32(7)
+        frames, left_out = residuals.encode(CLIENT, number, [update_d], TopK(1000, keep=50))
+        for frame in frames:
+            sha256.update(frame)
+        sha256.update(vectors.to_bytes(left_out[KEY]))
+        residuals.settle(CLIENT, number, accepted=number != 1)
+    # Computed with PyTorch, by the code of that version.
+    assert sha256.hexdigest() == "2260e7cfd81e3326dd87cd3419dd94de9cc92b8e17fb308727ec91912b370588"

@@ -8,10 +8,10 @@ import zmq
 
 from support.running import PATIENCE_S, small
 from support.wire import welcome
-from unstale.client.server_timeout import FIRST_WORD_S, SILENCE_S, ServerTimeout
 from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
 from unstale.errors import UserError
+from unstale_client.server_timeout import FIRST_WORD_S, SILENCE_S, ServerTimeout
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
 
@@ -85,7 +85,7 @@ class VanishingServer:
     def __init__(self, patience_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self.error: BaseException | None = None
-        monkeypatch.setattr("unstale.client.service.now_s", lambda: self.now_s)
+        monkeypatch.setattr("unstale_client.loop.now_s", lambda: self.now_s)
         with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
             socket.linger = 0
             self.address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"

@@ -3,8 +3,8 @@
 import pytest
 
 from support.wire import RUN, welcome
-from unstale.client.actions import Retire, Send, Settle, Train
-from unstale.client.session import GREETING_S, ClientSession, State
+from unstale_client.actions import Retire, Send, Settle, Train
+from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task, Update
 

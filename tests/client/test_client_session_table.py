@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from unstale.client.session import ClientSession, State
+from unstale_client.session import ClientSession, State
 from unstale_proto.codec import TYPES
 from unstale_proto.errors import Reason
 

@@ -9,7 +9,7 @@ import torch
 from support.parts_of_runs import client_task
 from support.running import small
 from support.variant import small_and_large
-from unstale.client.worker import Job, ReceivedModel, Trained, Worker
+from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.config.data import read_dataset
@@ -17,6 +17,7 @@ from unstale.config.workspace import make_workspace, training_context
 from unstale.errors import UserError
 from unstale.flat import to_bytes
 from unstale.server.welcome import welcome
+from unstale_client.jobs import Job, ReceivedModel
 from unstale_proto import codec
 from unstale_proto.messages import Task, VariantPlan, Welcome
 

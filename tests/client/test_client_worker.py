@@ -15,11 +15,12 @@ from typing_extensions import override
 from support.parts_of_runs import client_task
 from support.wire import RUN, welcome
 from unstale import translate
-from unstale.client.worker import Crashed, Durations, Failed, Job, Ready, ReceivedModel, Result, Settlement, Worker
+from unstale.client.worker import Durations, Worker
 from unstale.flat import FlatModel
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed, Workload
+from unstale_client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task, Welcome
 

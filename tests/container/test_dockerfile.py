@@ -89,7 +89,11 @@ def test_the_image_installs_the_dependencies_of_the_project() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program[1]], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.splitlines() == PROJECT["dependencies"]
+    client = tomllib.loads((ROOT / "client/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own, *others = PROJECT["dependencies"]
+    assert own == f"{client['name']}=={client['version']}"  # of the same repository, and needs nothing else
+    assert done.stdout.splitlines() == others
+    assert set(client["dependencies"]) <= set(others)
 
 
 def test_build_tools_are_pinned() -> None:

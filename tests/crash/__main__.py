@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from crash.attempt import KILLS_EACH, Attempt, attempt, attempts, table
 from crash.plan import drawn
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 
 PROCESSES = 2
 

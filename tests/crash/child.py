@@ -10,7 +10,6 @@ from typing import Any
 
 from crash.places import Place, arm
 from unstale.cli.main import run
-from unstale.client import session
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
@@ -18,6 +17,7 @@ from unstale.journal.recorder import IncomingUpdate
 from unstale.journal.segments import Segments
 from unstale.server import background_writer
 from unstale.server.executor import ActionExecutor
+from unstale_client import session
 
 PRELOADED = [
     "unstale.server.service",

@@ -43,7 +43,7 @@ FIRST: dict[str, list[Place]] = {
         Place(f"{_JOURNAL}.segments:Segments.append", AFTER, 1),
     ],
     "inject": [],
-    "client": [Place("unstale.client.atomic_file:write", AFTER, 1)],
+    "client": [Place("unstale_client.atomic_file:write", AFTER, 1)],
 }
 """At the start of a run."""
 
@@ -59,8 +59,8 @@ AGAIN: dict[str, list[Place]] = {
     ],
     "inject": [],
     "client": [
-        Place("unstale.client.outbox:Outbox.load", AFTER, 1),
-        Place("unstale.client.outbox:Outbox.drop", BEFORE, 2),
+        Place("unstale_client.outbox:Outbox.load", AFTER, 1),
+        Place("unstale_client.outbox:Outbox.drop", BEFORE, 2),
         Place("unstale.client.worker:Worker._restore", AFTER, 1),
     ],
 }
@@ -98,14 +98,14 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale.injector.proxy:Proxy._send_down", 250),
     ],
     "client": [
-        *_around("unstale.client.atomic_file:write", 40),
-        Place("unstale.client.atomic_file:os.replace", BEFORE, 40),
-        *_around("unstale.client.outbox:Outbox.put", 40),
-        *_around("unstale.client.outbox:Outbox.keep", 40),
-        *_around("unstale.client.outbox:Outbox.drop", 40),
-        *_around("unstale.client.service:ClientProcess._send", 150),
+        *_around("unstale_client.atomic_file:write", 40),
+        Place("unstale_client.atomic_file:os.replace", BEFORE, 40),
+        *_around("unstale_client.outbox:Outbox.put", 40),
+        *_around("unstale_client.outbox:Outbox.keep", 40),
+        *_around("unstale_client.outbox:Outbox.drop", 40),
+        *_around("unstale_client.loop:ClientLoop._send", 150),
         *_around("unstale.client.worker:Worker._settle", 40),
-        Place("unstale.client.outbox:Outbox.put", ASKED, 40),
+        Place("unstale_client.outbox:Outbox.put", ASKED, 40),
     ],
 }
 """During a run."""
@@ -116,7 +116,7 @@ LAST: dict[str, list[Place]] = {
         *_around("unstale.server.executor:ActionExecutor._send_stop_to_all", 1),
     ],
     "inject": [],
-    "client": [*_around("unstale.client.outbox:Outbox.clear", 2)],
+    "client": [*_around("unstale_client.outbox:Outbox.clear", 2)],
 }
 """At the end of a run."""
 

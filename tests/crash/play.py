@@ -17,8 +17,8 @@ from crash import child
 from crash.plan import CLIENTS, SCENARIO, Fate, Plan, fate
 from crash.tap import ServerMessages, Tap
 from support.processes import free_port
-from unstale.net.clock import now_s
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale_client.net.clock import now_s
+from unstale_client.net.wakeable_queue import WakeableQueue
 
 STUCK_S = 60.0  # without a new version the run has failed
 GOODBYE_S = 10.0  # after it, clients that missed the end are terminated

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 
@@ -14,15 +15,15 @@ from fuzz.choices import Choices
 from fuzz.material import ONES
 from support.journal import accepted, checkpoint, evaluation, event, rejected, round_of, task
 from support.wire import RUN
-from unstale.client import atomic_file
-from unstale.client.actions import PendingUpdate
-from unstale.client.outbox import Outbox
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.rows import Batch, Location
 from unstale.journal.segments import Segments
 from unstale.net import keygen
-from unstale.net.keys import ClientIds
+from unstale.net.authorized_keys import ClientIds
+from unstale_client import atomic_file
+from unstale_client.actions import PendingUpdate
+from unstale_client.outbox import Outbox
 from unstale_proto.messages import Update
 
 Files = Mapping[str, bytes]
@@ -132,8 +133,8 @@ def outbox() -> Files:
         opened = Outbox(Path(name), 0, 1, durable=False)
         for number in (7, 8):
             pending = PendingUpdate(run_id=RUN, number=number, update=UPDATE, parcel=[memoryview(ONES)])
-            opened.put(0, pending, {"control_d": torch.tensor([1.0, 2.0])} if number == 8 else {})
-        opened.keep(0, RUN, 6, {"control_d": torch.tensor([3.0])})
+            opened.put(0, pending, {"control_d": np.float32([1.0, 2.0])} if number == 8 else {})
+        opened.keep(0, RUN, 6, {"control_d": np.float32([3.0])})
         opened.close()
         return {path: content for path, content in _files(Path(name)).items() if path != "lock"}
 

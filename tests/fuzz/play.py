@@ -34,7 +34,6 @@ from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal.recorder import IncomingUpdate
 from unstale.metrics import catalogue
-from unstale.net import sockets
 from unstale.server.client_limits import ClientLimits
 from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, StopNow
 from unstale.server.executor import ActionExecutor
@@ -42,6 +41,7 @@ from unstale.server.sessions import Sessions
 from unstale.server.state import TransferBounds
 from unstale.server.transport import Delivery
 from unstale.server.update_decoder import UpdateDecoder
+from unstale_client.net import sockets
 from unstale_proto import encodings
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Stop, Task, Update, Welcome

@@ -109,7 +109,7 @@ def test_an_unverified_file_checksum_is_detected(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unvalidated_fields_of_a_file_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstale.client.atomic_file.ValidationError", ZeroDivisionError)
+    monkeypatch.setattr("unstale_client.atomic_file.ValidationError", ZeroDivisionError)
     assert broken_by("found")
 
 

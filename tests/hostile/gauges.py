@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 
 PAGE_S = 5.0
 SAMPLE_S = 0.1

@@ -10,8 +10,8 @@ from hostile.gauges import Watch, memory_bytes, page
 from hostile.scenes import MEMORY_BYTES_MAX, Scene
 from hostile.stage import Stage
 from hostile.target import Target
-from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
+from unstale_client.net.clock import now_s
 
 STOP_S = 30.0
 RATIO_MIN = 0.5

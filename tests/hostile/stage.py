@@ -17,9 +17,11 @@ from hostile import gauges
 from hostile.scenes import DESCRIPTORS, HONEST, HOSTILE, Scene, configuration
 from support.processes import START_S, free_port
 from support.running import until
-from unstale.net import keygen, keys
-from unstale.net.clock import now_s
-from unstale.net.keys import ClientIds, Identity
+from unstale.net import authorized_keys, keygen
+from unstale.net.authorized_keys import ClientIds
+from unstale_client.net import keys
+from unstale_client.net.clock import now_s
+from unstale_client.net.keys import Identity
 
 HONEST_PROCESSES = 2
 END_S = 60.0
@@ -228,7 +230,7 @@ class Stage:
 
     def _make_keys(self) -> Path:
         folder = self.folder / "keys"
-        keygen.create(folder, keys.SERVER, None)
+        keygen.create(folder, authorized_keys.SERVER, None)
         keygen.create(folder, "honest", ClientIds.parse(f"0-{HONEST - 1}", "honest"))
         for place, client_id in enumerate(self.client_ids):
             name = f"hostile-{client_id}"

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from unstale.net.clock import now_s
-from unstale.net.keys import Identity
 from unstale.seeds import Generator
+from unstale_client.net.clock import now_s
+from unstale_client.net.keys import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from support.running import PATIENCE_S
 from unstale.errors import UserError
 from unstale.injector import calls
 from unstale.injector.relay import HELD_BYTES_MAX, Relay
-from unstale.net.clock import now_s
 from unstale.toxics import registry
 from unstale.toxics.link import Applied
+from unstale_client.net.clock import now_s
 
 pytestmark = pytest.mark.network
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from unstale.conformance.policy_under_test import PolicyUnderTest, random_rounds, run
 from unstale.errors import UserError
 from unstale.journal import checkpoints
-from unstale.journal.disk import DamagedError, NoRoomError
 from unstale.policies import names
+from unstale_client.disk import DamagedError, NoRoomError
 
 
 def same(left: Any, right: Any) -> bool:

@@ -17,9 +17,9 @@ from support.journal import accepted, checkpoint, evaluation, event, own_evaluat
 from unstale.errors import UserError
 from unstale.journal import records
 from unstale.journal.database import Conservation, Database
-from unstale.journal.disk import DamagedError
 from unstale.journal.rows import Batch, Location, UpdateRow
 from unstale.learner.row_checks import Norms
+from unstale_client.disk import DamagedError
 
 
 @pytest.fixture

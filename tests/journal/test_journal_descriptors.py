@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstale.journal import disk
+from unstale_client import disk
 
 
 def failing(times: int, code: int) -> "tuple[list[int], object]":

@@ -15,10 +15,11 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.disk import NoRoomError, free_bytes, trouble
+from unstale.journal.disk import free_bytes
 from unstale.journal.rows import Batch
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
+from unstale_client.disk import NoRoomError, trouble
 
 SIZE = 1024**2
 

@@ -16,8 +16,8 @@ from support.running import RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
 from unstale.journal.database import Conservation, Database
-from unstale.journal.disk import DamagedError
 from unstale.journal.restore import restore
+from unstale_client.disk import DamagedError
 
 pytestmark = pytest.mark.network
 

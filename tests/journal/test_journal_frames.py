@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unstale.journal.partial_files import PartialFile, PartialFiles
+from unstale_client.partial_files import PartialFile, PartialFiles
 from unstale_proto import limits, payload
 
 FRAME = limits.FRAME_BYTES_MAX

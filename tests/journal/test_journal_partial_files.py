@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unstale.errors import UserError
-from unstale.journal.partial_files import PartialFiles
+from unstale_client.partial_files import PartialFiles
 
 
 def view(text: bytes) -> memoryview:

@@ -15,7 +15,6 @@ from unstale.errors import UserError
 from unstale.journal import journal, rundir
 from unstale.journal.checkpoints import read
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.replay import Comparison, Point, RecordedRun, Replay, changed
 from unstale.journal.rounds import RecordedRounds
@@ -24,6 +23,7 @@ from unstale.journal.segments import Segments
 from unstale.policies import names
 from unstale.policies.registry import find
 from unstale.simulator.assemble import simulation
+from unstale_client.disk import DamagedError
 
 K_ASYNC = {"name": "k-async", "k": 3}
 

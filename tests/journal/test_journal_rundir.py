@@ -16,12 +16,12 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError
-from unstale.journal.partial_files import PartialFiles
 from unstale.journal.rundir import _ADMISSION_KEYS, _FREE_KEYS, _FREE_SECTIONS, RunDirectory, _values, decides
 from unstale.journal.segments import HEADER, Segments
 from unstale.journal.sequence_file import SequenceFile
 from unstale.settings.learning import TriggerSettings
+from unstale_client.disk import DamagedError
+from unstale_client.partial_files import PartialFiles
 
 
 def begun(path: Path, settings: Settings | None = None) -> RunDirectory:

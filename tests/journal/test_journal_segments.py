@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from unstale.errors import UserError
 from unstale.journal import segments as module
-from unstale.journal.disk import DamagedError, NoRoomError
 from unstale.journal.rows import Location
 from unstale.journal.segments import HEADER, Segments
+from unstale_client.disk import DamagedError, NoRoomError
 
 START = len(HEADER)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unstale.journal.disk import DamagedError
 from unstale.journal.rounds import Spill
 from unstale.journal.rows import Location
 from unstale.journal.segments import Segments
 from unstale.learner.updates import Rows, StagedUpdate
+from unstale_client.disk import DamagedError
 
 D = 5
 

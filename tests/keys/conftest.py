@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from unstale.net import keygen, keys, zap
+from unstale.net import authorized_keys, keygen, zap
+from unstale_client.net import keys
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +21,8 @@ def folder(tmp_path: Path) -> Path:
     """The keys of a server, and of two processes of clients: `phone` owns 0 and 1, `laptop` 2."""
     made = tmp_path / "keys"
     keygen.create(made, "server", None)
-    keygen.create(made, "phone", keys.ClientIds.parse("0-1", "--clients"))
-    keygen.create(made, "laptop", keys.ClientIds.parse("2", "--clients"))
+    keygen.create(made, "phone", authorized_keys.ClientIds.parse("0-1", "--clients"))
+    keygen.create(made, "laptop", authorized_keys.ClientIds.parse("2", "--clients"))
     return made
 
 

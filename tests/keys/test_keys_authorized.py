@@ -10,7 +10,8 @@ import pytest
 
 from unstale.errors import UserError
 from unstale.net import keygen
-from unstale.net.keys import AuthorizedKeys, ClientIds, Identity
+from unstale.net.authorized_keys import AuthorizedKeys, ClientIds
+from unstale_client.net.keys import Identity
 
 IdentityOf = Callable[[str], Identity]
 

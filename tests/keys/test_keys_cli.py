@@ -13,7 +13,8 @@ from unstale.cli.demo import _make_keys
 from unstale.config import Settings
 from unstale.config.settings import ClientSettings, InjectorSettings, ServerSettings
 from unstale.errors import UserError
-from unstale.net.keys import AuthorizedKeys, client_identity, public_key
+from unstale.net.authorized_keys import AuthorizedKeys
+from unstale_client.net.keys import client_identity, public_key
 
 
 @pytest.fixture(autouse=True)

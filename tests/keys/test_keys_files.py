@@ -9,8 +9,9 @@ import zmq
 import zmq.auth
 
 from unstale.errors import UserError
-from unstale.net import keygen, keys
-from unstale.net.keys import ClientIds
+from unstale.net import keygen
+from unstale.net.authorized_keys import ClientIds
+from unstale_client.net import keys
 
 
 def test_a_pair_is_made_that_other_zeromq_programs_can_read(folder: Path) -> None:

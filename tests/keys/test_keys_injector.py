@@ -14,8 +14,10 @@ from support.scrape import sample
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.injector.service import Injector
-from unstale.net import keygen, keys
-from unstale.net.keys import ClientIds, Identity
+from unstale.net import keygen
+from unstale.net.authorized_keys import ClientIds
+from unstale_client.net import keys
+from unstale_client.net.keys import Identity
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Error, Heartbeat
 

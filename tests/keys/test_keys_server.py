@@ -12,12 +12,14 @@ import pytest
 from support.keyed import KeyedClient
 from support.running import PATIENCE_S, RunningServer, small
 from support.scrape import sample
-from unstale.client import service
 from unstale.client.service import ClientProcess
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.net import keygen, sockets
-from unstale.net.keys import ClientIds, Identity
+from unstale.net import keygen
+from unstale.net.authorized_keys import ClientIds
+from unstale_client import loop
+from unstale_client.net import sockets
+from unstale_client.net.keys import Identity
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Bye, Error, Heartbeat, Hello, Welcome
 
@@ -236,9 +238,9 @@ def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_co
     folder: Path, identity_of: IdentityOf, stranger: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulates a key that is revoked while the second of two connections reconnects."""
-    monkeypatch.setattr(service, "AWAY_S", 0.2)
+    monkeypatch.setattr(loop, "AWAY_S", 0.2)
     with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
-        clients = process(server.address, identity_of("phone"), count=2)
+        clients = process(server.address, identity_of("phone"), count=2)._loop
         _, second = clients._clients.values()
         clients._dealer = partial(sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger)
         clients._replace_socket(second)

@@ -10,7 +10,7 @@ from support.cuts import Link
 from support.keyed import KeyedClient
 from support.large import MODEL_BYTES, RunningClient, wide
 from support.running import PATIENCE_S, RunningServer, small
-from unstale.net.keys import Identity
+from unstale_client.net.keys import Identity
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
 

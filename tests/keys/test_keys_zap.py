@@ -15,13 +15,15 @@ import zmq
 from support.keyed import KeyedClient
 from support.running import PATIENCE_S
 from unstale.errors import UserError
-from unstale.net import keygen, keys, sockets
+from unstale.net import keygen
+from unstale.net.authorized_keys import AuthorizedKeys, ClientIds
 from unstale.net.connections import ConnectionLimits
-from unstale.net.handshakes import FAILED, Handshakes, parsed
-from unstale.net.keys import AuthorizedKeys, ClientIds, Identity
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound
 from unstale.net.zap import ZapAuthenticator
+from unstale_client.net import keys, sockets
+from unstale_client.net.handshakes import FAILED, Handshakes, parsed
+from unstale_client.net.keys import Identity
 
 pytestmark = pytest.mark.network
 

@@ -34,7 +34,7 @@ from kubernetes.networks import Loopback, Network
 from support.kubectl import KUBECTL
 from support.processes import START_S
 from support.scrape import get
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 
 POLL_S = 0.02  # polling interval
 ENTRY_POINT = ("unstale",)

@@ -10,8 +10,8 @@ import pytest
 from kubernetes.kubelet import Cluster
 from kubernetes.manifests import K8S, MADE_BY_HAND
 from support.processes import START_S
-from unstale.net import keys
-from unstale.net.keys import AuthorizedKeys
+from unstale.net.authorized_keys import AuthorizedKeys
+from unstale_client.net import keys
 
 
 @pytest.fixture

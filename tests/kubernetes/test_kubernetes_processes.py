@@ -19,8 +19,8 @@ from kubernetes.networks import Loopback, Namespaces, Network, best, need_namesp
 from support.scrape import sample
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.net import keys
 from unstale.simulator.assemble import simulation
+from unstale_client.net import keys
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -22,8 +22,10 @@ from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
 from unstale.injector.service import Injector
-from unstale.net import keygen, keys
-from unstale.net.keys import ClientIds, Identity
+from unstale.net import keygen
+from unstale.net.authorized_keys import ClientIds
+from unstale_client.net import keys
+from unstale_client.net.keys import Identity
 from unstale_proto.messages import Error
 
 pytestmark = [pytest.mark.network, needs_prometheus]

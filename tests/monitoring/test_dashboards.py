@@ -16,13 +16,13 @@ from monitoring import __main__ as command
 from monitoring import dashboards, querying, units
 from support.kubectl import built
 from support.prometheus import PROMTOOL, needs_prometheus
-from unstale.client.session import State as SessionState
 from unstale.compensators import registry as compensators
 from unstale.coordinator.actions import Outcome
 from unstale.coordinator.membership import State as ClientState
 from unstale.errors import UserError
 from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATALOGUE
 from unstale.toxics import registry as toxics
+from unstale_client.session import State as SessionState
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
 UIDS = [  # in links and bookmarks of users: stable

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unstale.errors import UserError
-from unstale.net.files import SPARE, allow_connections
+from unstale_client.net.files import SPARE, allow_connections
 
 
 def with_limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[int, int]]:

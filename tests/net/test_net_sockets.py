@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from unstale.errors import UserError
-from unstale.net import sockets
+from unstale_client.net import sockets
 from unstale_proto import limits
 
 pytestmark = pytest.mark.network

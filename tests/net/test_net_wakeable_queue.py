@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale_client.net.wakeable_queue import WakeableQueue
 
 PATIENCE_MS = 20_000
 

@@ -8,9 +8,9 @@ import pytest
 from power.attempt import Report, attempt
 from power.disk import VolatileDisk
 from unstale.config.settings import RunSettings
-from unstale.journal.disk import DamagedError
 from unstale.journal.segments import Segments
 from unstale.seeds import Stream, stream
+from unstale_client.disk import DamagedError
 
 FAILURES = 50  # in each of four tests, so that processes share them
 

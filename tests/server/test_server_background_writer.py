@@ -14,7 +14,6 @@ from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.errors import UserError
-from unstale.journal.disk import NoRoomError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.journal.rundir import RunDirectory
@@ -23,6 +22,7 @@ from unstale.learner.updates import StagedUpdate
 from unstale.server import background_writer as module
 from unstale.server.background_writer import LARGE_BYTES, BackgroundWriter
 from unstale.settings.learning import SelectorSettings, TriggerSettings
+from unstale_client.disk import NoRoomError
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from support.scrape import sample
 from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
 from unstale.config import Settings
-from unstale.net import keygen, keys
+from unstale.net import authorized_keys, keygen
 from unstale.net.connections import WASTED_AT_ONCE
 from unstale.net.memory import MemoryBound
+from unstale_client.net import keys
 from unstale_proto import codec
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX, FRAMES_MAX
@@ -57,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
     """Keys of a server and of a process that owns client 0."""
     made = tmp_path / "keys"
     keygen.create(made, "server", None)
-    keygen.create(made, "phone", keys.ClientIds.parse("0", "--clients"))
+    keygen.create(made, "phone", authorized_keys.ClientIds.parse("0", "--clients"))
     return made
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from support.played import PlayedClient, PlayedServer
 from support.wire import update_of
-from unstale.journal.partial_files import PartialFiles
 from unstale.server.client_limits import ClientLimits
 from unstale.server.state import TransferBounds
 from unstale.settings.learning import TriggerSettings
+from unstale_client.partial_files import PartialFiles
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Chunk, Credit, Error, Task, Update, Welcome
 from unstale_proto.transfer import checksum

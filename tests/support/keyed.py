@@ -4,7 +4,7 @@ import zmq
 
 from support.running import PATIENCE_S
 from support.wire import RawClient
-from unstale.net.keys import Identity
+from unstale_client.net.keys import Identity
 
 
 class KeyedClient(RawClient):

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from support.running import PATIENCE_S, small
-from unstale.client.outbox import Outbox
 from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
-from unstale.net.keys import Identity
+from unstale_client.net.keys import Identity
+from unstale_client.outbox import Outbox
 
 MODEL_BYTES = 4 * (2 * 1024 * 1024 + 650)
 WIDE = {"name": "support.factories:wide"}

@@ -14,7 +14,6 @@ from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
-from unstale.journal.partial_files import PartialFiles
 from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, Row, StagedUpdate, Staging
@@ -30,6 +29,7 @@ from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.training.measured import Measured
+from unstale_client.partial_files import PartialFiles
 from unstale_proto import codec
 from unstale_proto.messages import Ack, EncodingPlan, Heartbeat, Hello, Message, Task, Welcome
 

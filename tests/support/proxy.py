@@ -7,8 +7,8 @@ from typing import Any, Self
 import zmq
 
 from support.running import PATIENCE_S
-from unstale.net import sockets
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale_client.net import sockets
+from unstale_client.net.wakeable_queue import WakeableQueue
 from unstale_proto import codec
 from unstale_proto.messages import Message
 

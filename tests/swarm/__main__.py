@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from swarm.attempt import attempt, failed
 from swarm.seed import FailureError, run
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 
 PROCESSES = 2
 

@@ -11,11 +11,11 @@ from swarm.hostile import HostileUpdates
 from swarm.learning import NUMBERS
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
-from unstale.client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
-from unstale.client.models import Models
-from unstale.client.session import ClientSession, State
 from unstale.server.state import TransferBounds
 from unstale.server.transport import Delivery
+from unstale_client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
+from unstale_client.models import Models
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Error, Message, Task, Update, Welcome

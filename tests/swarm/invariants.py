@@ -12,8 +12,6 @@ from swarm.learning import NUMBERS, PlayedLearner, chained, model, version_of
 from swarm.network import Frames, Link
 from swarm.options import OUT_OF_ORDER, Options
 from swarm.world import World
-from unstale.client.actions import Train
-from unstale.client.session import State
 from unstale.coordinator import actions, events
 from unstale.coordinator.admission import REMEMBERED_VERDICTS
 from unstale.coordinator.machine import Coordinator
@@ -22,6 +20,8 @@ from unstale.journal.database import Database
 from unstale.server.client_limits import BLAMED
 from unstale.server.commands import ApplyCommand
 from unstale.toxics.in_flight import Direction
+from unstale_client.actions import Train
+from unstale_client.session import State
 from unstale_proto import codec, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Hello, Task, Update, Welcome

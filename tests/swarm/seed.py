@@ -15,12 +15,12 @@ from swarm.network import End, Frames, Link, Network
 from swarm.options import ENDLESS, Options, draw
 from swarm.server import Server
 from swarm.world import World
-from unstale.client.actions import PendingUpdate, Train
-from unstale.client.session import GREETING_S, State
 from unstale.injector.core import Core
 from unstale.journal.database import Database
 from unstale.journal.rundir import DATABASE
 from unstale.toxics.link import ToxicLink
+from unstale_client.actions import PendingUpdate, Train
+from unstale_client.session import GREETING_S, State
 from unstale_proto.messages import Message, Stop, Task, Update
 
 FAULTY_EVENTS_MAX = 4_000  # during the fault phase, so that a quick run takes no longer than others

@@ -18,7 +18,6 @@ from swarm.world import World
 from unstale.config import build
 from unstale.config.metrics import ACCURACY
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.journal.partial_files import PartialFiles
 from unstale.journal.recovery import Recovery
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Learner
@@ -31,6 +30,7 @@ from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.transport import Delivery
+from unstale_client.partial_files import PartialFiles
 from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome

@@ -14,9 +14,9 @@ from unstale.compensators.inversion.inversions import Inversions
 from unstale.compensators.inversion.remote_inversion import packed
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.net.clock import now_s
 from unstale.training.models import build
 from unstale.workers import inversion_tasks as worker
+from unstale_client.net.clock import now_s
 
 DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
 

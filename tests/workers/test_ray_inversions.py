@@ -20,9 +20,9 @@ from support.compensation import CLASSES, SHAPE, context, made, network, receive
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.net.clock import now_s
 from unstale.workers import pool
 from unstale.workers.inversion_executor import InversionExecutor, connect
+from unstale_client.net.clock import now_s
 from workers.gated_model import FOLDER
 
 pytestmark = [

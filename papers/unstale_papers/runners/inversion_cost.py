@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import curve, inverted
 from unstale_papers.runners.stale_updates import played

@@ -19,8 +19,8 @@ from unstale.compensators.inversion import start
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.config.settings import Settings
 from unstale.errors import unknown_name
-from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import inverted
 from unstale_papers.runners.stale_updates import Played, played

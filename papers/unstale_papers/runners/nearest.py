@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstale.config.settings import Settings
-from unstale.net.clock import now_s
 from unstale.privacy import image_similarity
 from unstale.privacy.image_similarity import Measure
 from unstale.simulator.client_examples import ClientExamples
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import inverted
 from unstale_papers.runners.stale_updates import played

@@ -22,13 +22,13 @@ from unstale.coordinator.divergence import DivergedError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
-from unstale.net.clock import now_s
 from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.datasets import Dataset
 from unstale.training.evaluate import evaluate
 from unstale.training.measured import Measured
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 
 COUNTED = 0.1

@@ -19,8 +19,8 @@ from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
 from unstale.errors import UserError
 from unstale.learner.versions import Version
-from unstale.net.clock import now_s
 from unstale.training.workload import ClientTask
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.run import dataset_of
 from unstale_papers.runners.stale_updates import moved_by

@@ -14,7 +14,7 @@ from unstale.compensators.compensator import UNCHANGED
 from unstale.compensators.errors import measured
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.stale_updates import Played, played
 

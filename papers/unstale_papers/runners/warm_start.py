@@ -13,11 +13,11 @@ import numpy as np
 
 from unstale.config.data import ClientData
 from unstale.config.settings import Settings
-from unstale.net.clock import now_s
 from unstale.seeds import Generator, Stream, stream
 from unstale.training.partition import Indices
 from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
+from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 from unstale_papers.runners.inverting import curve, inverted
 from unstale_papers.runners.stale_updates import Played, played

@@ -25,10 +25,10 @@ def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:
     first waits for the server. With a scenario, tasks take as long as on the devices of the scenario. The client stores
     unacknowledged updates in a directory; after a crash, the same command resumes from there.
     """
-    from unstale.client.outbox import Outbox
     from unstale.client.service import ClientProcess
     from unstale.client.workspace import durations_of, training_context_of  # imports torch
-    from unstale.net.keys import client_identity
+    from unstale_client.net.keys import client_identity
+    from unstale_client.outbox import Outbox
 
     printing.log_to_stderr()
     scenario = settings.scenario.name

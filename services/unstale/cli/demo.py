@@ -27,7 +27,7 @@ from unstale.config import Settings
 from unstale.config.keys import PREFIX
 from unstale.config.write import as_variables
 from unstale.errors import UserError
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 
 SCENARIO = "lte"  # default of the demo
 PROCESSES = 2  # client processes, with half of the clients each
@@ -200,7 +200,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _make_keys(folder: Path, settings: Settings) -> list[list[str]]:
     """Make keys in a folder, and return the options of each client process."""
     from unstale.net import keygen
-    from unstale.net.keys import INJECTOR, SERVER, ClientIds
+    from unstale.net.authorized_keys import INJECTOR, SERVER, ClientIds
 
     keygen.create(folder, SERVER, None)
     through: list[str] = []

@@ -40,20 +40,21 @@ Clients = Annotated[
 @app.command()
 def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> None:
     """Make a key pair, and admit it for some clients. Make the key of the server first."""
-    from unstale.net import keygen, keys
+    from unstale.net import authorized_keys, keygen
+    from unstale_client.net import keys
 
     secret = folder / f"{name}{keys.SECRET_SUFFIX}"
-    if name == keys.SERVER:
+    if name == authorized_keys.SERVER:
         if clients is not None:
             raise UserError("--clients is given for the server, which has no clients; leave it out")
         keygen.create(folder, name, None)
         print(f"{secret}: made; start it with unstale server --keys {folder}")
         return
-    if clients is None and name != keys.INJECTOR:
+    if clients is None and name != authorized_keys.INJECTOR:
         raise UserError("--clients is missing, expected the ids of the clients of this key, such as 3 or 0-9")
-    owned = keys.ClientIds.parse(clients or keys.EVERY_CLIENT, "--clients")
+    owned = authorized_keys.ClientIds.parse(clients or authorized_keys.EVERY_CLIENT, "--clients")
     keygen.create(folder, name, owned)
-    if name == keys.INJECTOR:
+    if name == authorized_keys.INJECTOR:
         print(f"{secret}: made and admitted; start it with unstale inject --injector.keys {folder}")
     else:
         print(f"{secret}: made and admitted; copy it safely to the client, then: unstale client --key {secret.name}")
@@ -62,10 +63,9 @@ def new(name: Name, clients: Clients = None, folder: Folder = Path("keys")) -> N
 @app.command()
 def show(folder: Folder = Path("keys"), as_json: AsJson = False) -> None:
     """List the keys that are admitted, and their clients."""
-    from unstale.net import keys
-    from unstale.net.keys import AuthorizedKeys
+    from unstale.net.authorized_keys import ADMITTED, AuthorizedKeys
 
-    admitted = AuthorizedKeys(folder / keys.ADMITTED).owners
+    admitted = AuthorizedKeys(folder / ADMITTED).owners
     if as_json:
         rows = [
             {"name": owner.name, "clients": owner.clients.text, "public_key": key} for key, owner in admitted.items()

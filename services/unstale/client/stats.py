@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from unstale.client.worker import Failed, Ready, Result
 from unstale.metrics import observe
 from unstale.metrics.observe import Observation
+from unstale_client.jobs import Failed, Ready
+from unstale_client.loop import Observer
 from unstale_proto.messages import Ack, Message, Update, Welcome
 
 
 @dataclass(slots=True)
-class ClientStats:
+class ClientStats(Observer):
     """Turns messages and results into observations. One thread. record: stores them. clock: monotonic, seconds."""
 
     record: Callable[[Iterable[Observation]], None]
@@ -38,7 +39,7 @@ class ClientStats:
         if payload_bytes:
             self.record([observe.client_payload("received", payload_bytes)])
 
-    def trained(self, result: Result) -> None:
+    def trained(self, result: Ready | Failed) -> None:
         """Record the result of a task: an update or a failure."""
         if isinstance(result, Ready):
             self.record(observe.trained(result.computed_s))

@@ -2,52 +2,28 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import torch
 from torch import Tensor
 
 from unstale import flat, translate
-from unstale.client import residuals
-from unstale.client.actions import PendingUpdate, Settle
-from unstale.client.outbox import Outbox
-from unstale.client.residuals import Residuals
 from unstale.flat import FlatModel
 from unstale.learner.device import compute_here
-from unstale.net.clock import now_s
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.workload import ClientTask, Declined, NotTrained, Workload
+from unstale_client import residuals
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
+from unstale_client.net.clock import now_s
+from unstale_client.outbox import Outbox, State
+from unstale_client.residuals import Residuals
 from unstale_proto import encodings, limits, transfer
 from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Task, Welcome
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class ReceivedModel:
-    """Payload frames of a version, shared by all hosted clients with a task on it."""
-
-    frames: Sequence[memoryview]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A task of a hosted client. wanted: called before the training starts. received_s: arrival time of the task."""
-
-    client_id: int
-    welcome: Welcome
-    task: Task
-    model: ReceivedModel
-    is_wanted: Callable[[], bool]
-    received_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement(Settle):
-    """The final outcome of a client's update, which changes the client's state if it was accepted."""
-
-    client_id: int
+from unstale_proto.messages import Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +35,6 @@ class Trained:
     evaluation: Measured | None  # of the task's model on the client's own test examples, if requested
     duration_s: float = 0.0  # simulated time of the task on the client's device
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """An encoded and stored update. duration_s: as in `Trained`. computed_s: real time of the task."""
-
-    job: Job
-    pending: PendingUpdate
-    duration_s: float = 0.0
-    computed_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A task without an update. message: the cause, for people. reason: on the wire. duration_s: as in `Trained`."""
-
-    job: Job
-    message: str
-    reason: Reason = Reason.NON_FINITE
-    duration_s: float = 0.0
-
-    @property
-    def is_declined(self) -> bool:
-        """Whether the client skips this round."""
-        return self.reason is Reason.UNAVAILABLE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crashed:
-    """The error that ended the worker."""
-
-    error: BaseException
-
-
-Result = Ready | Failed | Crashed
 
 Durations = Callable[[int, int, int], float]
 """Seconds that a task takes on a client's device, by client id, number of the task, and local steps."""
@@ -200,7 +142,7 @@ class Worker:
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
         encoding = encodings.of_update(job.welcome)
-        parts = translate.payload_parts(local)
+        parts = [part.numpy(force=True) for part in translate.payload_parts(local)]
         parcel, residual = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
         in_chunks = sum(map(len, parcel)) > limits.CHUNK_BYTES
         update = translate.to_update(
@@ -212,7 +154,7 @@ class Worker:
         )
         pending = PendingUpdate(run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel)
         if self._outbox is not None:
-            pending = self._outbox.put(job.client_id, pending, {**local.state, **residual})
+            pending = self._outbox.put(job.client_id, pending, {**_arrays(local.state), **residual})
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)
 
     def _settle(self, settlement: Settlement) -> None:
@@ -228,7 +170,7 @@ class Worker:
         else:
             self._outbox.drop(*key)
 
-    def _settled_state(self, settlement: Settlement) -> Mapping[str, Tensor] | None:
+    def _settled_state(self, settlement: Settlement) -> State | None:
         """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
         assert self._workload is not None
         client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
@@ -237,7 +179,7 @@ class Worker:
         if not accepted:
             workload.drop(client_id, number)
         elif workload.keep(client_id, number) or changed:
-            return {**workload.kept(client_id), **self._residuals.kept(client_id)}
+            return {**_arrays(workload.kept(client_id)), **self._residuals.kept(client_id)}
         return None
 
     def _workload_for(self, welcome: Welcome) -> Workload:
@@ -253,8 +195,8 @@ class Worker:
         if self._outbox is None:
             return
         for client_id, state_now, pending in self._outbox.restore(self._run_id):
-            of_workload = {number: residuals.without(state) for number, state in pending.items()}
-            workload.restore(client_id, residuals.without(state_now), of_workload)
+            of_workload = {number: _tensors(residuals.without(state)) for number, state in pending.items()}
+            workload.restore(client_id, _tensors(residuals.without(state_now)), of_workload)
             self._residuals.restore(client_id, state_now, pending)
         early, self._early = self._early, []
         for settlement in early:
@@ -272,3 +214,11 @@ def _received(
     d, b = model.dimension, model.buffers_b.numel()
     payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), model.buffers_b.device)
     return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
+
+
+def _arrays(state: Mapping[str, Tensor]) -> State:
+    return {name: tensor.numpy(force=True) for name, tensor in state.items()}
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(vector_d) for name, vector_d in state.items()}

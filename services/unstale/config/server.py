@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstale.settings.values import CLIENTS_MAX, Address, HttpAddress, Seconds, Section, Text, is_loopback, setting
+from unstale.settings.values import CLIENTS_MAX, Address, HttpAddress, Seconds, Section, Text, setting
+from unstale_client.addresses import is_loopback
 
 NormBound = Annotated[float, Field(gt=0, le=1e19)]
 ExamplesBound = Annotated[int, Field(ge=1, le=9 * 10**18)]

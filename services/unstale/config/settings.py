@@ -35,9 +35,9 @@ from unstale.settings.values import (
     SettingsOfClients,
     Text,
     check_link,
-    is_loopback,
     setting,
 )
+from unstale_client.addresses import is_loopback
 
 
 class EncodingSettings(Section):

@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale_client.net.wakeable_queue import WakeableQueue
 
 ANSWER_S = 5.0  # a thread that does not answer in this time hangs
 

@@ -23,13 +23,13 @@ from unstale.injector.numbers import Numbers, Tally
 from unstale.injector.relay import WAIT_S_MAX, Relay
 from unstale.injector.toxic_collection import ToxicCollection
 from unstale.injector.upstream import Upstream
-from unstale.net import sockets
-from unstale.net.clock import now_s
 from unstale.net.connections import TOO_MANY_FRAMES
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.in_flight import Direction
 from unstale.toxics.link import Counts
+from unstale_client.net import sockets
+from unstale_client.net.clock import now_s
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAMES_MAX
 

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from unstale.errors import UserError
 from unstale.injector import calls
 from unstale.injector.calls import CallQueue
-from unstale.net.clock import now_s
-from unstale.net.sockets import BACKLOG
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.link import Applied, Counts, ToxicLink
+from unstale_client.net.clock import now_s
+from unstale_client.net.sockets import BACKLOG
 from unstale_proto.limits import CLIENTS_MAX
 
 log = logging.getLogger("unstale.injector")

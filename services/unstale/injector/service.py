@@ -24,13 +24,14 @@ from unstale.injector.proxy import Proxy
 from unstale.injector.relay import Relay
 from unstale.injector.toxic_collection import ToxicCollection, needs_relay
 from unstale.injector.upstream import Upstream
-from unstale.net import files, keys, sockets
-from unstale.net.clock import now_s
+from unstale.net import authorized_keys
 from unstale.net.connections import ConnectionLimits
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound, bytes_max_by_default
 from unstale.net.zap import ZapAuthenticator
 from unstale.toxics.link import ToxicLink
+from unstale_client.net import files, sockets
+from unstale_client.net.clock import now_s
 from unstale_proto import limits
 
 INNER_ADDRESS = "tcp://127.0.0.1:*"  # of the proxy, for the relay
@@ -48,7 +49,7 @@ class Injector:
         refused: Counter[str] = Counter()
         self._authenticator = ZapAuthenticator(
             own.keys,
-            keys.INJECTOR,
+            authorized_keys.INJECTOR,
             "injector.keys",
             refused=lambda reason: refused.update((reason,)),
             on_crash=self._crash,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import zmq
 
 from unstale.errors import UserError
-from unstale.net import sockets
-from unstale.net.handshakes import Handshakes
+from unstale_client.net import sockets
+from unstale_client.net.handshakes import Handshakes
 
 log = logging.getLogger("unstale.injector")
 

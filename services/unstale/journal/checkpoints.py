@@ -21,18 +21,8 @@ from torch import Tensor
 from xxhash import xxh3_64
 
 from unstale.errors import UserError
-from unstale.journal.disk import (
-    PART,
-    DamagedError,
-    NoRoomError,
-    free_bytes,
-    opened,
-    read_all,
-    sync_folder,
-    trouble,
-    user_errors,
-    write_all,
-)
+from unstale.journal.disk import PART, free_bytes, read_all
+from unstale_client.disk import DamagedError, NoRoomError, opened, sync_folder, trouble, user_errors, write_all
 
 FORMAT = "unstale-checkpoint-1"
 SUFFIX = ".safetensors"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from unstale.journal import audit as audits
 from unstale.journal import formats, records, row_codec
 from unstale.journal.audit import UNREADABLE, Audit
-from unstale.journal.disk import DamagedError, boot
+from unstale.journal.disk import boot
 from unstale.journal.row_codec import Codec
 from unstale.journal.rows import (
     Batch,
@@ -27,6 +27,7 @@ from unstale.journal.schema import FORMAT
 from unstale.journal.sequence_file import SequenceFile
 from unstale.journal.sqlite import Connection, sqlite_errors
 from unstale.journal.tables import META, TOTALS
+from unstale_client.disk import DamagedError
 
 WAL_PAGES = 8192  # of 4 KiB; SQLite's default of 1,000 takes twice the time to store a turn
 WAL_BYTES_MAX = 64 * 1024**2  # a long read may let the log grow beyond this; it is truncated then

@@ -12,12 +12,13 @@ from unstale.config.settings import RunSettings
 from unstale.coordinator import events
 from unstale.journal import checkpoints, records, resumption
 from unstale.journal.database import BOOT, SYNCED, Database
-from unstale.journal.disk import DiskSpaceMonitor, NoRoomError, boot, free_bytes
+from unstale.journal.disk import DiskSpaceMonitor, boot, free_bytes
 from unstale.journal.resumption import DURABILITY, ENDED, RUN_ID
 from unstale.journal.rounds import Spill
 from unstale.journal.rows import Batch, CheckpointRow, Location
 from unstale.journal.rundir import SETTINGS, RunDirectory
 from unstale.journal.segments import Segments, Writer
+from unstale_client.disk import NoRoomError
 
 log = logging.getLogger("unstale.journal")
 

@@ -11,7 +11,6 @@ from unstale.coordinator import actions, events, snapshot
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal import checkpoints, records
-from unstale.journal.disk import DamagedError
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import evaluation_row, task_row
 from unstale.journal.resumption import ROLLED_BACK
@@ -21,6 +20,7 @@ from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.training.measured import Measured
+from unstale_client.disk import DamagedError
 
 log = logging.getLogger("unstale.journal")
 

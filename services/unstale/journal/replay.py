@@ -21,7 +21,6 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError
 from unstale.journal.rounds import RecordedRounds
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
@@ -30,6 +29,7 @@ from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.metrics.named import in_order
 from unstale.policies.registry import find
+from unstale_client.disk import DamagedError
 
 MACHINE_KEYS = frozenset(
     ("device", "threads", "data.path", "data.cache", "data.download", "policy.memory", "policy.memory_folder")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from unstale.journal import checkpoints, resumption
 from unstale.journal.database import BOOT, Conservation, Database
-from unstale.journal.disk import DamagedError, boot
+from unstale.journal.disk import boot
 from unstale.journal.resumption import DURABILITY, ENDED, ROLLED_BACK, RUN_ID
 from unstale.journal.rundir import RunDirectory, restore_config
 from unstale.journal.segments import Segments
+from unstale_client.disk import DamagedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import BOOT, MARKS, SYNCED, Database
-from unstale.journal.disk import DamagedError, sync_folder, user_errors
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
 from unstale.journal.segments import Segments
+from unstale_client.disk import DamagedError, sync_folder, user_errors
 
 log = logging.getLogger("unstale.journal")
 

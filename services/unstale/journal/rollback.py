@@ -18,14 +18,14 @@ from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
 from unstale.journal import checkpoints, resumption
 from unstale.journal.database import SYNCED, Database
-from unstale.journal.disk import DamagedError, sync_folder, user_errors
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovery
 from unstale.journal.restore import give_new_id
 from unstale.journal.resumption import RUN_ID
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import SET_ASIDE, RunDirectory
-from unstale.net.clock import now_s
+from unstale_client.disk import DamagedError, sync_folder, user_errors
+from unstale_client.net.clock import now_s
 
 DROPPED = "rolled-back"  # reason of an update that was pending at a rollback
 

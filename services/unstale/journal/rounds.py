@@ -16,10 +16,11 @@ from unstale import flat
 from unstale.compensators import Made
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError, open_file, read_all, user_errors
+from unstale.journal.disk import read_all
 from unstale.journal.rows import Location, RoundRow, UpdateRow
 from unstale.journal.segments import Segments
 from unstale.learner.updates import Round, RoundUpdate, Row, StagedUpdate, Staging
+from unstale_client.disk import DamagedError, open_file, user_errors
 
 FLOAT_BYTES = 4
 

@@ -16,9 +16,10 @@ from unstale.config.loader import Loader
 from unstale.config.settings import Settings
 from unstale.config.write import resolved
 from unstale.errors import UserError
-from unstale.journal.disk import NOFOLLOW, PART, DamagedError, locked, private_folder, sync_folder, user_errors
+from unstale.journal.disk import PART
 from unstale.journal.sqlite import Connection, sqlite_errors
 from unstale.journal.tables import META
+from unstale_client.disk import NOFOLLOW, DamagedError, locked, private_folder, sync_folder, user_errors
 
 CONFIG = "config.yaml"
 DATABASE = "run.db"

@@ -14,18 +14,9 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from unstale.journal.disk import (
-    DamagedError,
-    duplicate,
-    open_file,
-    opened,
-    read_all,
-    sync_folder,
-    trouble,
-    user_errors,
-    write_all,
-)
+from unstale.journal.disk import read_all
 from unstale.journal.rows import Location
+from unstale_client.disk import DamagedError, duplicate, open_file, opened, sync_folder, trouble, user_errors, write_all
 
 SEGMENT_BYTES = 32 * 1024**2  # space that is reused at a time; some hundred small updates, or one large one
 HEADER = b"unstale rows 01\n"

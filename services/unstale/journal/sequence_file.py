@@ -10,7 +10,8 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from unstale.journal.disk import DamagedError, open_file, read_all, user_errors, write_all
+from unstale.journal.disk import read_all
+from unstale_client.disk import DamagedError, open_file, user_errors, write_all
 
 _NUMBER = struct.Struct("<Q")
 _SIZE_BYTES = 2 * _NUMBER.size  # the number and its checksum

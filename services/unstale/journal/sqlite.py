@@ -7,8 +7,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from unstale.errors import UserError
-from unstale.journal.disk import DamagedError, NoRoomError
 from unstale.journal.tables import ChangedRowError, Table, Values
+from unstale_client.disk import DamagedError, NoRoomError
 
 _WRITE_ROWS = 64  # per statement
 _READ_ROWS = 256  # per fetch: a run may have a million events

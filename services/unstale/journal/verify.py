@@ -10,11 +10,11 @@ from typing import Any
 from unstale.errors import UserError
 from unstale.journal import checkpoints, resumption
 from unstale.journal.database import Database
-from unstale.journal.disk import DamagedError
 from unstale.journal.rounds import damaged_estimates
 from unstale.journal.rows import CheckpointRow
 from unstale.journal.rundir import CONFIG, DATABASE, RunDirectory, recorded_text
 from unstale.journal.segments import Segments
+from unstale_client.disk import DamagedError
 
 LISTED = 5  # damaged updates listed per segment
 

@@ -1,1 +1,1 @@
-"""Sockets with their limits and keys, the clock, and a queue between threads."""
+"""The server's side of the network: connection limits, authorized keys, HTTP."""

@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from typing_extensions import override
 
 from unstale.errors import UserError
-from unstale.net.keys import cause
+from unstale_client.net.keys import cause
 
 CLOSE_S = 0.05  # poll interval of the accepting thread, which closing waits for
 SAYS_NOTHING_S = 10  # idle time after which a connection is closed

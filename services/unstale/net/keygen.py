@@ -1,4 +1,4 @@
-"""Creates and revokes keys: the actions of `unstale keys` on a folder with the layout of `net.keys`."""
+"""Creates and revokes keys: the actions of `unstale keys` on a folder with the layout of `net.authorized_keys`."""
 
 import os
 from collections.abc import Mapping
@@ -7,8 +7,9 @@ from pathlib import Path
 import zmq
 
 from unstale.errors import UserError
-from unstale.net import keys
-from unstale.net.keys import ADMITTED, INJECTOR, PUBLIC_SUFFIX, SECRET_SUFFIX, SERVER, ClientIds, Owner, cause
+from unstale.net.authorized_keys import ADMITTED, INJECTOR, SERVER, AuthorizedKeys, ClientIds, Owner, check_unowned
+from unstale_client.net import keys
+from unstale_client.net.keys import PUBLIC_SUFFIX, SECRET_SUFFIX, cause
 
 
 def create(folder: Path, name: str, clients: ClientIds | None) -> None:
@@ -21,7 +22,7 @@ def create(folder: Path, name: str, clients: ClientIds | None) -> None:
         if file.exists():
             raise UserError(f"{file} already exists; choose another name, or run unstale keys revoke {name} first")
     if clients is not None:
-        keys.check_unowned("--clients", Owner(name, clients), keys.AuthorizedKeys(folder / ADMITTED).owners)
+        check_unowned("--clients", Owner(name, clients), AuthorizedKeys(folder / ADMITTED).owners)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / ADMITTED).mkdir(mode=0o700, exist_ok=True)

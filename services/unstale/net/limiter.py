@@ -16,11 +16,11 @@ import zmq
 
 from unstale.log_rate_limit import about_peer, logger
 from unstale.net import syn_filter, tcp
-from unstale.net.clock import now_s
 from unstale.net.connections import MEMORY, NO_HELLO, Arrivals, Connection, ConnectionLimits, ConnectionTable
-from unstale.net.handshakes import FAILED, parsed
 from unstale.net.memory import MemoryBound
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale_client.net.clock import now_s
+from unstale_client.net.handshakes import FAILED, parsed
+from unstale_client.net.wakeable_queue import WakeableQueue
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]

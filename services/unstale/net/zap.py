@@ -15,11 +15,12 @@ from zmq.utils import z85
 
 from unstale.errors import UserError
 from unstale.log_rate_limit import about_peer, logger
-from unstale.net import keys, sockets
-from unstale.net.clock import now_s
-from unstale.net.handshakes import CRYPTOGRAPHIC
-from unstale.net.keys import AuthorizedKeys
-from unstale.net.wakeable_queue import WakeableQueue
+from unstale.net import authorized_keys
+from unstale.net.authorized_keys import AuthorizedKeys
+from unstale_client.net import keys, sockets
+from unstale_client.net.clock import now_s
+from unstale_client.net.handshakes import CRYPTOGRAPHIC
+from unstale_client.net.wakeable_queue import WakeableQueue
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
@@ -57,11 +58,11 @@ class ZapAuthenticator:
             return
         file = Path(self.folder) / f"{self.name}{keys.SECRET_SUFFIX}"
         self.identity = keys.identity(file, self.setting)
-        if self.name == keys.INJECTOR and self.identity.server is None:
+        if self.name == authorized_keys.INJECTOR and self.identity.server is None:
             raise UserError(
                 f"{self.setting} {str(file)!r} does not name its server; create it by unstale keys new {self.name}"
             )
-        self._authorized = AuthorizedKeys(Path(self.folder) / keys.ADMITTED)
+        self._authorized = AuthorizedKeys(Path(self.folder) / authorized_keys.ADMITTED)
 
     def start(self, context: Context, socket: Socket) -> None:
         """Protect a socket that is not yet bound."""
@@ -106,7 +107,7 @@ class ZapAuthenticator:
         the injector, which forwards the messages of clients with keys of their own. Any thread.
         """
         owner = None if self._authorized is None or key is None else self._authorized.owners.get(key)
-        return client_id if owner is None or key is None or owner.name == keys.INJECTOR else key
+        return client_id if owner is None or key is None or owner.name == authorized_keys.INJECTOR else key
 
     def close(self) -> None:
         """Accept no more connections. Call it in the socket's thread before the socket is closed; twice is allowed."""

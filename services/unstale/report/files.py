@@ -10,9 +10,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from unstale.errors import UserError
-from unstale.journal.disk import trouble
 from unstale.report import drawing, page
 from unstale.report.content import Cell, Report, Table
+from unstale_client.disk import trouble
 
 
 def check(runs: Sequence[Path], page_file: Path, folders: Sequence[tuple[str, Path]]) -> None:

@@ -3,7 +3,7 @@
 import threading
 from queue import SimpleQueue
 
-from unstale.journal.disk import write_all
+from unstale_client.disk import write_all
 
 LARGE_BYTES = 64 * 1024  # less is written at once: handing it over takes as long
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from unstale.journal.disk import NoRoomError
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.training.measured import Measured
+from unstale_client.disk import NoRoomError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ import torch
 
 from unstale import flat
 from unstale.compensators import Made
-from unstale.journal.disk import NoRoomError
 from unstale.learner.device import compute_here
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
-from unstale.net.clock import now_s
 from unstale.server import commands
 from unstale.training.measured import Measured
+from unstale_client.disk import NoRoomError
+from unstale_client.net.clock import now_s
 from unstale_proto import payload
 from unstale_proto.encodings import Encoding
 

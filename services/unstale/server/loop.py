@@ -6,12 +6,13 @@ from typing import Any
 
 import zmq
 
-from unstale.net import connections, sockets
+from unstale.net import connections
 from unstale.net.limiter import ConnectionLimiter
-from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.server.commands import QueueItem
 from unstale.server.protocol import ServerProtocol
 from unstale.server.transport import Delivery
+from unstale_client.net import sockets
+from unstale_client.net.wakeable_queue import Ping, WakeableQueue
 from unstale_proto.limits import FRAMES_MAX
 
 TURN_MESSAGES = 64  # messages taken in before timers and results get their turn

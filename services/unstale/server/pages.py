@@ -13,9 +13,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from unstale.net.clock import now_s
 from unstale.net.http import Application
 from unstale.server.status import Live, Status
+from unstale_client.net.clock import now_s
 
 SAMPLE_S = 0.5  # between two samples of a stream
 HEARTBEAT_S = 10.0  # longest time without an event, so that a page detects a lost connection

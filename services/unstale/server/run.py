@@ -17,14 +17,12 @@ from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.journal.journal import Journal
-from unstale.journal.partial_files import PartialFiles
 from unstale.journal.recovery import Recovered, Recovery
 from unstale.journal.resumption import check_not_given_up, excluded
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
-from unstale.net.clock import RunClock, now_s
 from unstale.server import admission
 from unstale.server.admission import Admission
 from unstale.server.background_writer import BackgroundWriter
@@ -35,6 +33,8 @@ from unstale.server.state import RunState
 from unstale.server.welcome import welcome
 from unstale.training.measured import Measured
 from unstale.workers.inversion_executor import connect
+from unstale_client.net.clock import RunClock, now_s
+from unstale_client.partial_files import PartialFiles
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.messages import Welcome

@@ -25,11 +25,10 @@ from unstale.metrics.http import PING_S, HttpService
 from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import connections, files, keys, sockets, zap
+from unstale.net import authorized_keys, connections, zap
 from unstale.net.connections import MESSAGE_TOO_LONG, SPARE_STRANGERS, TOO_MANY_FRAMES, ConnectionLimits
 from unstale.net.limiter import ConnectionLimiter
 from unstale.net.memory import MemoryBound, bytes_max_by_default
-from unstale.net.wakeable_queue import Ping, WakeableQueue
 from unstale.net.zap import ZapAuthenticator
 from unstale.server import client_limits
 from unstale.server.commands import ConnectionCut, Crashed, QueueItem, StopNow
@@ -41,6 +40,8 @@ from unstale.server.run import prepare
 from unstale.server.state import ProtocolSettings
 from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
+from unstale_client.net import files, sockets
+from unstale_client.net.wakeable_queue import Ping, WakeableQueue
 from unstale_proto.limits import HEADER_BYTES_MAX
 
 log = logging.getLogger("unstale.server")
@@ -85,7 +86,7 @@ class Server:
             stack.callback(self._queue.close)
             self._authenticator = ZapAuthenticator(
                 settings.server.keys,
-                keys.SERVER,
+                authorized_keys.SERVER,
                 "server.keys",
                 refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
                 on_crash=self._crashed,

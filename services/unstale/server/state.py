@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from unstale.coordinator.machine import Coordinator
 from unstale.journal.journal import Journal
-from unstale.journal.partial_files import PartialFiles
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.server.admission import Admission
 from unstale.server.client_limits import ClientLimits, MaySpeak, allow_all
 from unstale.server.slot_scheduler import OwnerOf, key_or_client
+from unstale_client.partial_files import PartialFiles
 from unstale_proto.limits import CHUNK_BYTES
 from unstale_proto.messages import Welcome
 from unstale_proto.transfer import WINDOW_BYTES

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
-from unstale.journal.partial_files import PartialFiles
 from unstale.log_rate_limit import about_peer, logger
 from unstale.server.downloads import Chunks
 from unstale.server.executor import ActionExecutor
@@ -14,6 +13,7 @@ from unstale.server.state import RunState, TransferBounds
 from unstale.server.stats import ServerStats
 from unstale.server.update_decoder import UpdateDecoder
 from unstale.server.uploads import Uploads
+from unstale_client.partial_files import PartialFiles
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Chunk, Credit, Error, Message, Update
 from unstale_proto.transfer import LEAST_CHUNK_BYTES, checksum

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from ipaddress import ip_address
 from math import isfinite
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from unstale.errors import UserError
+from unstale_client.addresses import is_host_and_port, is_loopback
 
 CLIENTS_MAX = 1_000_000  # the wire contract's limit
 SECONDS_MAX = 7 * 24 * 3600.0  # the wire contract's limit
@@ -52,19 +52,14 @@ def range_of(metadata: Sequence[Any]) -> str:
     return " and ".join(f"{signs[attribute]} {number}" for attribute, number in bounds.items())
 
 
-def _is_host_and_port(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return bool(host) and "/" not in host and port.isascii() and port.isdigit() and int(port) <= 65535
-
-
 def _checked_address(address: str) -> str:
-    if not (address.startswith("tcp://") and _is_host_and_port(address.removeprefix("tcp://"))):
+    if not (address.startswith("tcp://") and is_host_and_port(address.removeprefix("tcp://"))):
         raise PydanticCustomError("address", "not tcp://HOST:PORT")
     return address
 
 
 def _checked_http_address(address: str) -> str:
-    if not _is_host_and_port(address):
+    if not is_host_and_port(address):
         raise PydanticCustomError("address", "not HOST:PORT")
     return address
 
@@ -99,17 +94,6 @@ def _is_client_setting(value: Any) -> bool:
 
 
 SettingsOfClients = Annotated[dict[str, Any], AfterValidator(_checked_client_settings)]
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address `tcp://HOST:PORT` is certainly reachable from this machine only."""
-    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name, an interface or *: may be reachable from other machines
 
 
 def check_link(address_key: str, address: str, path_key: str, path: str | None, *, insecure: bool) -> None:

@@ -1,12 +1,12 @@
 """Encodings in a simulation: clients train from decoded models, and the server decodes updates."""
 
 from unstale import flat, translate
-from unstale.client.residuals import Payload, Residuals
 from unstale.learner.learner import Learner
 from unstale.learner.versions import Version
 from unstale.simulator import corruption
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.training.local import LocalUpdate
+from unstale_client.residuals import Payload, Residuals
 from unstale_proto import encodings
 from unstale_proto.encodings import FLOAT32
 from unstale_proto.messages import EncodingPlan
@@ -57,7 +57,8 @@ class Encoded:
         """Payload of an update, as its client sends it. number: of the task."""
         parts = translate.payload_parts(local)
         if self.updates.feeds_back:
-            return self._residuals.encode(client_id, number, parts, self.updates)[0]
+            arrays = [part.numpy(force=True) for part in parts]
+            return self._residuals.encode(client_id, number, arrays, self.updates)[0]
         return self.updates.frames([flat.to_bytes(part) for part in parts])
 
     def settle(self, client_id: int, number: int, *, accepted: bool) -> None:

@@ -1,7 +1,7 @@
 """Clients whose messages pass the toxics of a scenario, on simulated connections.
 
-A client is a `client.session.ClientSession`, as over sockets; its messages pass the `toxics.link.ToxicLink`, as in the
-injector. Payloads are not sent: an update is computed when it arrives.
+A client is a `unstale_client.session.ClientSession`, as over sockets; its messages pass the `toxics.link.ToxicLink`,
+as in the injector. Payloads are not sent: an update is computed when it arrives.
 
 Every client has sent its hello when the run starts. Heartbeats are simulated only for clients of which a toxic may lose
 a message, because nothing depends on the others.
@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 
 from unstale import translate
-from unstale.client.actions import Action, Send, Settle, Train
-from unstale.client.session import ClientSession, State
 from unstale.coordinator import events
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
@@ -24,12 +22,14 @@ from unstale.simulator.parts import Times
 from unstale.simulator.simulated_client import Given, Relay, ServerSide, SimulatedClient, Traffic, may_lose
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.link import Applied, ToxicLink
+from unstale_client.actions import Action, Send, Settle, Train
+from unstale_client.session import ClientSession, State
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.limits import HOLDING_MAX
 from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Task, Update, Welcome
 
-RECONNECT_S = 0.1  # as `net.sockets`
+RECONNECT_S = 0.1  # as `unstale_client.net.sockets`
 NO_SIGNATURE = "0" * 64  # one process holds both sides, so there is nothing to compare
 STALLED_MESSAGES_MAX = 20_000  # messages of a client without a single update that counts: over a day of hellos
 _RUN = "0" * 32

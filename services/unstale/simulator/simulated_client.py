@@ -4,12 +4,12 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from unstale.client.session import ClientSession
 from unstale.server.executor import ActionExecutor
 from unstale.toxics.corrupt import Corrupt
 from unstale.toxics.dropout import Dropout
 from unstale.toxics.in_flight import Direction, InFlightMessage
 from unstale.toxics.toxic import Toxic
+from unstale_client.session import ClientSession
 from unstale_proto.messages import Message, Task
 
 M = TypeVar("M", bound=Message)

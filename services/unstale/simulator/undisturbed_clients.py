@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-from unstale.client.session import GREETING_S
 from unstale.coordinator import events
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.server.client_limits import ClientLimits
 from unstale.simulator.event_queue import EventQueue
 from unstale.simulator.simulated_client import ServerSide
+from unstale_client.session import GREETING_S
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import Task
 

@@ -25,10 +25,10 @@ from unstale.compensators.registry import find
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.net.clock import now_s
 from unstale.training.datasets import Dataset
 from unstale.training.models import build
 from unstale.workers.program import Compute
+from unstale_client.net.clock import now_s
 
 
 def described(settings: Settings, dataset: Dataset) -> dict[str, Any]:

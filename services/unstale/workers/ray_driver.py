@@ -24,9 +24,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstale.errors import UserError
-from unstale.net.clock import now_s
 from unstale.workers.channel import Frame, Kind, Pipe, receive, send
 from unstale.workers.pool import RayStart
+from unstale_client.net.clock import now_s
 
 CONNECT_S = 5.0  # Ray's own limit is two minutes
 STORE_BYTES = 256 * 2**20  # object store of a `local` cluster; Ray writes further objects to disk

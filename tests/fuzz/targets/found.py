@@ -15,17 +15,17 @@ from fuzz import disk, headers
 from fuzz.choices import Choices
 from fuzz.material import ONES
 from support.wire import RUN
-from unstale.client.outbox import Outbox
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
-from unstale.journal.partial_files import PartialFiles
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.journal.sequence_file import SequenceFile
-from unstale.net import keys
-from unstale.net.keys import AuthorizedKeys
+from unstale.net.authorized_keys import AuthorizedKeys
+from unstale_client.net import keys
+from unstale_client.outbox import Outbox
+from unstale_client.partial_files import PartialFiles
 from unstale_proto import codec
 from unstale_proto.limits import CLIENTS_MAX
 

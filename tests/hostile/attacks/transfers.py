@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hostile.attacks.attack import Attack, Facts
 from hostile.member import Member, members
 from hostile.target import Target
-from unstale.net.clock import now_s
+from unstale_client.net.clock import now_s
 from unstale_proto.limits import CHUNK_BYTES
 from unstale_proto.messages import Chunk, Credit, Task
 from unstale_proto.transfer import checksum

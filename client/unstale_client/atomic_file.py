@@ -7,19 +7,21 @@ parts      one after the other
 8 bytes    xxh3_64 of all bytes before, little-endian
 """
 
+import ctypes
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
+import numpy as np
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from unstale.journal.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
+from unstale_client.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"
@@ -120,7 +122,36 @@ def _open_private(path: str, flags: int) -> int:
 def _contents(path: Path) -> memoryview:
     size = path.stat().st_size
     if size >= MAPPED_BYTES:
-        # Not by `mmap`, which keeps the file open: a process may host thousands of clients.
-        with suppress(RuntimeError):  # the file system cannot map
-            return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data.cast("B")
+        with suppress(OSError):  # the file system cannot map
+            return np.asarray(_MappedFile(path, size)).data
     return memoryview(path.read_bytes())
+
+
+class _MappedFile:
+    """A file mapped into memory, as a read-only array of bytes.
+
+    Not by the module `mmap`, which keeps the file open before Python 3.13: a process may host thousands of clients.
+    Raises OSError.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        if sys.platform == "win32":
+            raise OSError("has no such mapping")
+        import mmap
+
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        self._unmap = library.munmap
+        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        with path.open("rb") as file:
+            address = library.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), 0)
+        self._address = None if address == ctypes.c_void_p(-1).value else address
+        if self._address is None:
+            raise OSError(ctypes.get_errno(), "cannot map the file")
+        self._size = size
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, True), "version": 3}
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None) is not None:
+            self._unmap(self._address, self._size)

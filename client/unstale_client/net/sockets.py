@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import zmq
 
-from unstale.errors import UserError
-from unstale.net.keys import Identity
+from unstale_client.errors import UserError
+from unstale_client.net.keys import Identity
 from unstale_proto import limits
 
 LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings

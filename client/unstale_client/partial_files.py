@@ -13,7 +13,7 @@ from typing import overload
 
 from typing_extensions import override
 
-from unstale.journal.disk import duplicate, open_file, private_folder, user_errors, when_free, write_all
+from unstale_client.disk import duplicate, open_file, private_folder, user_errors, when_free, write_all
 from unstale_proto import limits
 
 

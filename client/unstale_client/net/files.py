@@ -2,7 +2,7 @@
 
 import sys
 
-from unstale.errors import UserError
+from unstale_client.errors import UserError
 
 SPARE = 256  # libraries, logs, wake-up pipes of threads, the HTTP port; half of it for unknown connections
 UNLIMITED = 2**31

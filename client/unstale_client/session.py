@@ -13,9 +13,10 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from unstale.client.actions import Action, Payload, PendingUpdate, Retire, Send, Train, Warn
-from unstale.client.models import ModelKey, Models
-from unstale.client.pending_updates import PendingUpdates
+from unstale_client.actions import Action, Payload, PendingUpdate, Retire, Send, Train, Warn
+from unstale_client.models import ModelKey, Models
+from unstale_client.pending_updates import PendingUpdates
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 from unstale_proto import encodings, limits, payload
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import (
@@ -85,6 +86,7 @@ class ClientSession:
     chunk_bytes: InitVar[int] = limits.CHUNK_BYTES  # most bytes of an update's chunk
     offers: tuple[str, ...] | None = None  # names of the encodings that this client supports; None for float32 alone
     start: ProcessStart | None = None  # of this process; None where nothing is stored
+    names: SettingNames = CONFIGURATION
     state: State = State.AWAY
     due_s: float | None = None  # time of the next call of `tick`; None for never
     _updates: PendingUpdates = field(init=False)
@@ -337,7 +339,7 @@ class ClientSession:
         return [Retire(reason="failed", message=message), Send(message=Bye(reason="the run has failed"))]
 
     def _on_superseded(self, _stop: Stop, _parcel: Payload, _at_s: float) -> list[Action]:
-        message = f"another process took over client {self.client_id}; give each process ids of its own with --first"
+        message = f"another process took over client {self.client_id}; give each process {self.names.own_ids}"
         return [Retire(reason="superseded", message=message)]
 
     def _on_refused(self, error: Error, _parcel: Payload, _at_s: float) -> list[Action]:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
-from unstale.errors import UserError
+from unstale_client.errors import UserError
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 
 FIRST_WORD_S = 3.0  # silence before the first warning about a server that has never answered
 SILENCE_S = 20.0  # the same for one that has, although it answers heartbeats
@@ -21,6 +22,7 @@ class ServerTimeout:
     at_s: float  # time of the latest message
     lease_s: float | None = None  # of the latest welcome
     has_warned: bool = False  # since the latest message
+    names: SettingNames = CONFIGURATION
 
     def heard(self, at_s: float) -> None:
         """A message arrived."""
@@ -58,16 +60,18 @@ class ServerTimeout:
     def _for_how_long(self) -> str:
         if self._limit_s == inf:
             return (
-                "for ever, because client.patience_s is null; with --client.patience-s 60 a client gives up "
+                f"for ever, because {self.names.no_patience}; with {self.names.some_patience} a client gives up "
                 "after 60 s without a message"
             )
-        return f"until {self._limit_s:g} s have passed (client.patience_s)"
+        return f"until {self._limit_s:g} s have passed ({self.names.patience_s})"
 
     @property
     def _last_message(self) -> str:
         if self.lease_s is None:
-            return f"no server answered at {self.server} for {self._limit_s:g} s; start it, or check client.server"
+            return (
+                f"no server answered at {self.server} for {self._limit_s:g} s; start it, or check {self.names.server}"
+            )
         return (
             f"no message from the server at {self.server} for {self._limit_s:g} s; "
-            "start this client again when the server is back, or set client.patience_s higher"
+            f"start this client again when the server is back, or set {self.names.patience_s} higher"
         )

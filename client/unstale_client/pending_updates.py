@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from unstale.client.actions import PendingUpdate, Send, Settle
+from unstale_client.actions import PendingUpdate, Send, Settle
 from unstale_proto import limits
 from unstale_proto.messages import Credit
 from unstale_proto.transfer import Sending

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from unstale.errors import UserError
+from unstale_client.errors import UserError
 
 log = logging.getLogger("unstale.keys")
 

@@ -36,22 +36,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
-from torch import Tensor
 
-from unstale import flat
-from unstale.client import atomic_file
-from unstale.client.actions import PendingUpdate
-from unstale.client.atomic_file import Facts, Record
-from unstale.errors import UserError
-from unstale.journal.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
+from unstale_client import atomic_file, vectors
+from unstale_client.actions import PendingUpdate
+from unstale_client.atomic_file import Facts, Record
+from unstale_client.disk import NOFOLLOW, DamagedError, private_folder, trouble, user_errors
+from unstale_client.errors import UserError
+from unstale_client.setting_names import CONFIGURATION, SettingNames
 from unstale_proto import codec, limits, payload
+from unstale_proto.encodings import Vector
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import ProcessStart, Update
 
 log = logging.getLogger("unstale.client")
 
-State = Mapping[str, Tensor]
-"""State of a client, by name: vectors of float32 on the host."""
+State = Mapping[str, Vector]
+"""State of a client, by name: vectors of float32."""
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)\.update|\.state)(\.tmp)?", re.ASCII)
 # Consecutive successful writes that prove that the disk has room again: a full disk may still take small files.
@@ -96,15 +96,18 @@ class Outbox:
     the clients there.
     """
 
-    def __init__(self, folder: Path, first: int, count: int, *, durable: bool) -> None:
+    def __init__(
+        self, folder: Path, first: int, count: int, *, durable: bool, names: SettingNames = CONFIGURATION
+    ) -> None:
         self.folder = folder
+        self._names = names
         self._clients = range(first, first + count)
         self._durable = durable
         self._stored: dict[tuple[int, int], _Stored] = {}  # by client and number
         self._states: set[int] = set()
         self._settled: dict[int, list[int]] = {}
         self._good_writes = _RECOVERY_WRITES  # consecutive, since the latest failed one
-        with user_errors("use client.directory", folder):
+        with user_errors(f"use {names.directory}", folder):
             private_folder(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
         self._lock_clients()
@@ -120,13 +123,13 @@ class Outbox:
         except (BlockingIOError, PermissionError):
             os.close(self._lock)
             raise UserError(
-                f"client.directory {self.folder} is in use for one of the clients {self._clients.start} to "
-                f"{self._clients.stop - 1}; end the other process, give each one ids of its own with --first, or name "
+                f"{self._names.directory} {self.folder} is in use for one of the clients {self._clients.start} to "
+                f"{self._clients.stop - 1}; end the other process, give each one {self._names.own_ids}, or name "
                 "another folder"
             ) from None
         except OSError as error:
             os.close(self._lock)
-            raise trouble("lock client.directory", self.folder, error) from None
+            raise trouble(f"lock {self._names.directory}", self.folder, error) from None
 
     def close(self) -> None:
         """Unlock these clients. The files stay."""
@@ -162,7 +165,7 @@ class Outbox:
             fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, limits.CLIENTS_MAX, os.SEEK_SET)
         except OSError as error:
             raise UserError(
-                f"client.directory cannot be locked ({error.strerror}); name a folder on another disk"
+                f"{self._names.directory} cannot be locked ({error.strerror}); name a folder on another disk"
             ) from None
         try:
             yield
@@ -180,7 +183,7 @@ class Outbox:
 
     def _scan(self) -> Iterator[tuple[int, int]]:
         """Yield client and number of each update, record which states exist, and delete incomplete files."""
-        with user_errors("read client.directory", self.folder):
+        with user_errors(f"read {self._names.directory}", self.folder):
             names = os.listdir(self.folder)
         for name in names:
             match = _NAME.fullmatch(name)
@@ -222,7 +225,7 @@ class Outbox:
         for (client_id, number), stored in sorted(self._stored.items()):
             if stored.has_state and stored.run_id == run_id:
                 _, after = _read_update(self._update_path(client_id, number), number)
-                pending.setdefault(client_id, {})[number] = _tensors(after)
+                pending.setdefault(client_id, {})[number] = _vectors(after)
         self._settled.clear()
         for client_id in sorted({*self._states, *pending}):
             yield client_id, self._state_of(client_id, run_id), pending.get(client_id, {})
@@ -235,7 +238,7 @@ class Outbox:
             self._delete_state(client_id)
             return {}
         self._settled[client_id] = list(state.facts.settled)
-        return _tensors(dict(zip(state.facts.keeps, state.parts, strict=True)))
+        return _vectors(dict(zip(state.facts.keeps, state.parts, strict=True)))
 
     # --- during the run ---
 
@@ -379,8 +382,8 @@ def _are_vectors(names: Sequence[str], parts: Sequence[memoryview]) -> bool:
 
 
 def _frames(state: State) -> list[list[memoryview]]:
-    return [[flat.to_bytes(tensor)] for tensor in state.values()]
+    return [[vectors.to_bytes(vector_d)] for vector_d in state.values()]
 
 
-def _tensors(state: Mapping[str, memoryview]) -> dict[str, Tensor]:
-    return {name: flat.from_bytes([part], len(part) // limits.FLOAT_BYTES) for name, part in state.items()}
+def _vectors(state: Mapping[str, memoryview]) -> dict[str, Vector]:
+    return {name: vectors.from_bytes([part], len(part) // limits.FLOAT_BYTES) for name, part in state.items()}

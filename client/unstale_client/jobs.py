@@ -1,0 +1,74 @@
+"""Tasks on their way to the thread that trains, and their results on the way back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unstale_client.actions import PendingUpdate, Settle
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Task, Welcome
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class ReceivedModel:
+    """Payload frames of a version, shared by all hosted clients with a task on it."""
+
+    frames: Sequence[memoryview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A task of a hosted client. wanted: called before the training starts. received_s: arrival time of the task."""
+
+    client_id: int
+    welcome: Welcome
+    task: Task
+    model: ReceivedModel
+    is_wanted: Callable[[], bool]
+    received_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement(Settle):
+    """The final outcome of a client's update, which changes the client's state if it was accepted."""
+
+    client_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """An encoded and stored update.
+
+    Attributes:
+        duration_s: Simulated time of the task on the client's device.
+        computed_s: Real time of the task.
+    """
+
+    job: Job
+    pending: PendingUpdate
+    duration_s: float = 0.0
+    computed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A task without an update. message: the cause, for people. reason: on the wire. duration_s: as in `Ready`."""
+
+    job: Job
+    message: str
+    reason: Reason = Reason.NON_FINITE
+    duration_s: float = 0.0
+
+    @property
+    def is_declined(self) -> bool:
+        """Whether the client skips this round."""
+        return self.reason is Reason.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The error that ended the worker."""
+
+    error: BaseException
+
+
+Result = Ready | Failed | Crashed

@@ -1,0 +1,32 @@
+"""Vectors of float32 as NumPy arrays: the numbers of payloads and of stored states."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from unstale_proto.encodings import Vector
+
+FLOAT = np.dtype("<f4")
+
+
+def to_bytes(vector_d: Vector) -> memoryview:
+    """The little-endian bytes of a vector, as a view where that is possible. vector_d: [d] float32, contiguous."""
+    return vector_d.astype(FLOAT, copy=False).data.cast("B")
+
+
+def from_bytes(frames: Iterable[memoryview | bytes], dimension: int) -> Vector:
+    """A new vector [d] float32 from the frames of a payload, in order, whose sizes must add up to 4 d bytes."""
+    vector_d: Vector = np.empty(dimension, FLOAT)
+    target, offset = vector_d.data.cast("B"), 0
+    for frame in frames:
+        end = offset + len(frame)
+        assert end <= len(target), f"payload is longer than {len(target)} bytes"
+        target[offset:end] = frame
+        offset = end
+    assert offset == len(target), f"payload is {offset} bytes, expected {len(target)}"
+    return vector_d
+
+
+def is_finite(vector_d: Vector) -> bool:
+    """Whether the vector has no NaN and no infinity."""
+    return bool(np.isfinite(vector_d).all())
