@@ -92,6 +92,13 @@ def test_a_run_is_the_same_bits_again_and_in_processes() -> None:
         assert run(processes)[0].model_digest == first.model_digest
 
 
+def test_a_data_set_without_test_examples_is_not_evaluated() -> None:
+    untested = {"data": {"name": "support.factories:untested"}, "evaluate_clients_every": None}
+    outcome, metrics = run(regression(**untested, rounds=10))
+    assert metrics == [{}, {}]
+    assert (outcome.versions, outcome.metrics) == (10, {})
+
+
 def test_a_labelled_data_set_takes_another_objective() -> None:
     # One linear output for each of ten digits; the targets of a regression are the digits themselves.
     settings = small(objective={"name": "regression"}, model={"name": "support.factories:digit"}, rounds=3)
@@ -119,6 +126,10 @@ def test_an_iterable_data_set_is_read_in_order_by_the_only_client() -> None:
         (
             {"data": {"name": "support.factories:stream"}},
             "is iterable, so that one client has all of it, but there are 4",
+        ),
+        (
+            {"data": {"name": "support.factories:untested"}},
+            "20, but data.name 'support.factories:untested' has no test",
         ),
         ({"attack": {"name": "label-flip"}}, "has no classes, which this needs"),
         ({"compensator": {"name": "gradient-inversion"}}, "which inverts updates of a classification"),

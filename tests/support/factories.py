@@ -141,3 +141,8 @@ class _Stream(IterableDataset[tuple[torch.Tensor, ...]]):
 def stream() -> tuple[IterableDataset[tuple[torch.Tensor, ...]], IterableDataset[tuple[torch.Tensor, ...]]]:
     train, test = planes()
     return _Stream(train), _Stream(test)
+
+
+def untested() -> TensorDataset:
+    """Training examples alone."""
+    return planes()[0]

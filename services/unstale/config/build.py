@@ -82,15 +82,9 @@ def run_components(
     """
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
-    client_data = workspace.client_data
-    if client_data is not None:
-        client_data.check()
-    if settings.evaluate_clients_every is not None and client_data is not None and not client_data.has_own_tests:
-        raise UserError(
-            f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
-            f"{settings.data.name!r} does not say whose its examples are, as partition.name "
-            f"{settings.partition.name!r} needs; leave it out"
-        )
+    if workspace.client_data is not None:
+        workspace.client_data.check()
+        _check_own_tests(settings, workspace.client_data)
     return RunComponents(
         workspace=workspace,
         coordinator=coordinator,
@@ -105,6 +99,19 @@ def run_components(
             compensator=compensator_of(settings, workspace, fresh_update=fresh_update),
         ),
     )
+
+
+def _check_own_tests(settings: Settings, client_data: ClientData) -> None:
+    """Raise UserError where clients are to evaluate, but have no test examples."""
+    if settings.evaluate_clients_every is None or client_data.has_own_tests:
+        return
+    problem = f"data.name {settings.data.name!r} has no test examples"
+    if client_data.data.has("test"):
+        problem = (
+            f"the test set of data.name {settings.data.name!r} does not say whose its examples are, as partition.name "
+            f"{settings.partition.name!r} needs"
+        )
+    raise UserError(f"evaluate_clients_every is {settings.evaluate_clients_every}, but {problem}; leave it out")
 
 
 def coordinator_settings(settings: Settings, under: Conditions | None = None) -> CoordinatorSettings:
