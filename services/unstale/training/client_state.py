@@ -1,4 +1,4 @@
-"""What the clients of a process keep between their tasks: tensors by name, which change when an update is accepted."""
+"""State of clients between their tasks: tensors by name, which change when an update is accepted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The interface of all computation of clients: a client process and a simulation know nothing else of it.
+"""The interface of all computation of clients, for client processes and simulations.
 
 Legend: d parameters, b numbers of the model's float buffers.
 """
@@ -66,15 +66,15 @@ class Workload(ABC):
         """
 
     def train_each(self, tasks: Iterable[ClientTask]) -> Iterator[LocalUpdate | NotTrained]:
-        """The updates of tasks of different clients, in order, or why there is none; each is trained when requested.
+        """The updates of tasks of different clients, in order; the exception in place of an update that there is not.
 
-        May draw the random numbers of all tasks first.
+        Each task is trained when its update is requested. Random numbers of all tasks may be drawn first.
         """
         for task in tasks:
             yield self.outcome(task)
 
     def outcome(self, task: ClientTask) -> LocalUpdate | NotTrained:
-        """As `train`, but returns why there is no update."""
+        """As `train`, but returns the exception instead of raising it."""
         try:
             return self.train(task)
         except NotTrained as error:

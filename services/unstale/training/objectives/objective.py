@@ -37,7 +37,7 @@ def _total(number: float | Tensor) -> float | Tensor:
 
 
 class Objective(BaseModel, ABC):
-    """What a model is trained for. Its fields are the settings of `objective.settings`."""
+    """Loss of the training and metrics of evaluations. Fields are the settings of `objective.settings`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
