@@ -5,13 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.archives import open_archive
 from support.running import RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
@@ -28,8 +28,8 @@ STATE = "seq, handle, segment, round, position, staleness, weight"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    with open_archive(ARCHIVE) as archive:
+        archive.extractall(tmp_path)
     return tmp_path / "run"
 
 
