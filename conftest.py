@@ -1,7 +1,7 @@
 """For every test: one thread computes, as in a run by default.
 
-Models this small gain nothing from a second thread, and lose hundredfold where another process has the core; and
-results are promised to the bit for one number of threads only.
+Small models gain nothing from a second thread, and lose hundredfold if another process uses the core; and results are
+equal to the bit only for equal numbers of threads.
 """
 
 import pytest
@@ -14,5 +14,5 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _all_log_lines() -> None:
-    """Lines about clients of one test leave room for those of the next."""
+    """Reset the log's rate limit, so that one test does not suppress lines of the next."""
     log_rate_limit.OF_PROCESS.forget()

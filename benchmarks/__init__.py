@@ -1,1 +1,1 @@
-"""What is promised about speed and memory, measured. `python -m benchmarks` runs all of them."""
+"""Measurements of the promised speed and memory. `python -m benchmarks` runs all of them."""

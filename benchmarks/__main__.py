@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: run benchmarks one after the other, and write down what they found.
+"""`python -m benchmarks`: run benchmarks one after the other, and store their results.
 
-Each runs as `python -m benchmarks.NAME` in a process of its own, so that none finds the memory and threads of another.
+Each runs as `python -m benchmarks.NAME` in a process of its own, without the memory and threads of others.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _report(name: str, quick: bool) -> str:
-    """Run one benchmark; what it found, as Markdown with the machine at the head."""
+    """Run one benchmark and return its results as Markdown, headed by the machine."""
     arguments = ["-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
     head = machine.description(" ".join(["python", *arguments]))
     started_s = time.perf_counter()

@@ -1,12 +1,12 @@
 """The step of each policy against reading its matrix of updates once, at the machine's memory bandwidth.
 
 The bandwidth is that of the faster of two reductions, the sum and the extremes, over a matrix far larger than the
-caches. The fastest repetition counts, because whatever else the machine does at the time can only slow one down.
-A matrix that fits the caches can be read faster than that; the column `read here` says how fast it was.
+caches. The fastest repetition counts, because other load can only slow one down. A matrix that fits the caches can be
+read faster; the column `read here` has its measured speed.
 
-Rounds follow one another: versions count up, updates are 0 to 3 rounds late, and a client that has sent an update is
-back after a few rounds, so that memories of all clients are written to and read. There are 1,000 of them; their rows
-lie in a sparse file, of which only the clients in these rounds take room.
+Rounds are consecutive: versions increase, updates are 0 to 3 rounds stale, and each client returns after a few rounds,
+so that memories of all clients are read and written. There are 1,000 clients; their rows are in a sparse file, which
+stores only the clients in these rounds.
 
     python -m benchmarks.aggregation [--quick] [--device cuda]
 """
@@ -31,12 +31,12 @@ from unstale.policies import Policy, UpdateBatch, create, names
 DIMENSIONS = (62_006, 1_000_000, 11_000_000)  # LeNet for CIFAR-10, a small CNN, ResNet-18
 ROWS = (10, 50)
 CLIENTS = 1000
-GROUPS = 4  # rounds until a client is back
+GROUPS = 4  # rounds until a client returns
 STALENESS_MAX = 3
 MATRIX_BYTES_MAX = 3_000_000_000
 BANDWIDTH_BYTES = 512_000_000
 SECONDS = 1.0  # for each policy at each size, at least three rounds
-ROUNDS_BEFORE = 12  # not counted: memory is touched for the first time, histories fill
+ROUNDS_BEFORE = 12  # not counted: first access to memory, histories fill
 ROUNDS_MAX = 200
 BUDGETS = {"fedhist": 6.0, "wkafl": 6.0}
 WEIGHTED = (
@@ -103,10 +103,10 @@ def _measure(
 
 
 def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
-    """The fastest of the rounds that go into so many seconds."""
+    """The duration of the fastest round within so many seconds."""
     fastest_s, spent_s, version = math.inf, 0.0, 0
     while version < ROUNDS_BEFORE + 3 or (spent_s < seconds and version < ROUNDS_MAX):
-        batch.matrix_Kd[version % len(batch)].normal_()  # or all directions of the past would be one
+        batch.matrix_Kd[version % len(batch)].normal_()  # otherwise all past directions would be equal
         now = replace(
             batch, version=version + STALENESS_MAX, client_ids_K=batch.client_ids_K + len(batch) * (version % GROUPS)
         )
@@ -118,14 +118,14 @@ def _step_s(policy: Policy[Any], batch: UpdateBatch, seconds: float) -> float:
 
 
 def _sparse(rows: int, columns: int) -> Tensor:
-    """Zeros in a file with holes: rows that nobody writes to take no room."""
+    """Zeros in a sparse file, which stores only written rows."""
     with tempfile.NamedTemporaryFile(prefix="unstale-bench-") as file:
         file.truncate(4 * rows * columns)
         return torch.from_file(file.name, shared=True, size=rows * columns).view(rows, columns)
 
 
 def _read_s(matrix: Tensor, repeats: int) -> float:
-    """The least time in which every number of the matrix was read."""
+    """The least time to read every number of the matrix."""
     reads = (matrix.sum, lambda: torch.aminmax(matrix))
     return min(_seconds(read, matrix.device) for _ in range(repeats) for read in reads)
 

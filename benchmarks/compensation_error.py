@@ -1,13 +1,13 @@
-"""How wrong estimates of a fresh update are, against how stale the update is (the paper's figures 2 and 7).
+"""Errors of estimates of a fresh update against its staleness (the paper's figures 2 and 7).
 
-Clients that hold the most of class 5 of MNIST are asked for what they would send from a model s rounds older than the
-current one, for s from 5 to 60; each method estimates what they would send from the current one, and the truth is
-computed. The model is that of a run in which nobody is stale (`dirichlet-client`, alpha 0.1).
+Clients with the most examples of class 5 of MNIST compute updates from a model s rounds older than the current one, for
+s from 5 to 60; each method estimates their updates from the current model, and the true ones are computed. The model is
+that of a run without staleness (`dirichlet-client`, alpha 0.1).
 
 Gradient inversion is shown before its first iteration (noise as images, labels read from the update; residual and
-trust 0.5), as it begins (the same after 5 iterations), as it is once it has learned from later updates how long to go
-on and how much of what to add (here: from the errors at all other stalenesses, of the other seeds), and in its plain
-form, all iterations without residual. Beside them stands the stale update made a tenth shorter, which L1 rewards.
+trust 0.5), initially (the same after 5 iterations), after it has learned its iterations, residual and trust from later
+updates (here: from the errors at all other stalenesses, of the other seeds), and in its plain form, all iterations
+without residual. For comparison: the stale update shortened by a tenth, which L1 rewards.
 Errors as in docs/methods/measures.md#compensation-errors.
 
     python -m benchmarks.compensation_error --file mnist.npz --out folder [--seeds 0 1 2] [--clients 5]
@@ -48,7 +48,7 @@ DRAWN = (NONE, FIRST_ORDER, SHORTER, AS_IT_BEGINS, LEARNED, PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Of one estimate. method: `none`, `first-order`, or `iterations/residual/trust` of an inversion."""
+    """The error of one estimate. method: `none`, `first-order`, or `iterations/residual/trust` of an inversion."""
 
     seed: int
     staleness: int
@@ -72,7 +72,7 @@ def errors_of(cases: StaleUpdates, clients: int) -> Iterator[Error]:
 
 
 def estimates_of(cases: StaleUpdates, stale: StaleRound, *, inverts: bool = True) -> Iterator[tuple[str, int, Tensor]]:
-    """Method, place in the round, pseudo-gradient [d]. inverts: not only up to the first iteration."""
+    """Method, index in the round, pseudo-gradient [d]. inverts: whether to iterate beyond the first."""
     context = CompensatorContext(network=cases.network, steps=cases.steps, seed=cases.seed, device=torch.device("cpu"))
     for place, update in enumerate(stale.updates):
         yield NONE, place, update.vector_d
@@ -110,7 +110,7 @@ def name_of(choice: Choice) -> str:
 
 
 def shown(errors: Sequence[Error]) -> dict[str, list[Error]]:
-    """The errors of each method that is shown."""
+    """The errors of each displayed method."""
     inverted = sorted({error.method for error in errors if re.match("[1-9].*/", error.method)})
     longest = max(int(method.partition("/")[0]) for method in inverted)
     by_method: dict[str, list[Error]] = {
@@ -145,7 +145,7 @@ def table(by_method: Mapping[str, Sequence[Error]], measure: str) -> str:
 
 
 def crossing(by_method: Mapping[str, Sequence[Error]], method: str, measure: str) -> str:
-    """From which staleness on a method has a smaller mean error than first order."""
+    """The staleness from which on a method has a smaller mean error than first order."""
     better = []
     for staleness in STALENESS:
         means = {
@@ -161,7 +161,7 @@ def crossing(by_method: Mapping[str, Sequence[Error]], method: str, measure: str
 
 
 def draw(by_method: Mapping[str, Sequence[Error]], file: Path) -> None:
-    """Both measures against staleness, over clients and seeds."""
+    """Draw both measures against staleness, over clients and seeds."""
     names = {LEARNED: "gradient-inversion"}
     l1, cosine = (
         {

@@ -1,9 +1,9 @@
-"""A class that only stale clients hold much of, learned over sockets under each answer to staleness.
+"""Accuracy on a class of mostly stale clients, over sockets, under each compensation of staleness.
 
 A hundred clients with unlike shares of MNIST (`dirichlet-client`, alpha 0.1) train lenet_gi, ten a round in turn; the
-ten that hold the most of class 5 are 40 rounds stale (`staleness-40`). What is compared is the accuracy on
-class 5: direct aggregation, weighted aggregation, first-order compensation and `auto`. The figures are of this size,
-which one machine can do, and not of the paper's.
+ten with the most examples of class 5 are 40 rounds stale (`staleness-40`). The accuracy on class 5 is compared for
+direct aggregation, weighted aggregation, first-order compensation and `auto`. The scale fits one machine and is not
+the paper's.
 
     python -m benchmarks.compensation_run --file mnist.npz --out folder [--seeds 3] [--rounds 200]
 """
@@ -34,12 +34,12 @@ METHODS: dict[str, Sequence[str]] = {
     "auto": ("--policy", "direct", "--compensator", "auto"),
 }
 STYLES = {"direct": "-", "weighted": "-", "first-order": ":", "auto": "--"}
-LAST = 5  # evaluations that a final accuracy is the mean of
+LAST = 5  # evaluations whose mean is the final accuracy
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run came to. accuracy, of_class: by version that was measured. methods: updates by what replaced them.
+    """The result of one run. accuracy, of_class: by evaluated version. methods: updates by their replacement.
     errors: by method, version, L1 and cosine.
     """
 
@@ -58,7 +58,7 @@ class Run:
 
 
 def run(method: str, seed: int, options: argparse.Namespace) -> Run:
-    """One run over sockets."""
+    """Run once over sockets."""
     with tempfile.TemporaryDirectory() as name:
         folder, started_s = Path(name), time.perf_counter()
         processes.run(
@@ -83,17 +83,17 @@ def run(method: str, seed: int, options: argparse.Namespace) -> Run:
             measured = database.execute(
                 "SELECT version, accuracy, class_accuracy FROM evaluations ORDER BY version"
             ).fetchall()
-            told = database.execute(
+            fetched = database.execute(
                 "SELECT version, compensation FROM rounds WHERE compensation IS NOT NULL"
             ).fetchall()
         database.close()
     methods: dict[str, int] = {}
     errors: dict[str, list[tuple[int, float, float]]] = {}
-    for version, text in told:
-        said = json.loads(text)
-        for update in said["updates"]:
+    for version, text in fetched:
+        fields = json.loads(text)
+        for update in fields["updates"]:
             methods[update["method"]] = methods.get(update["method"], 0) + 1
-        for error in said["errors"]:
+        for error in fields["errors"]:
             errors.setdefault(error["method"], []).append((version, error["l1"], error["cosine"]))
     return Run(
         method=method,
@@ -108,7 +108,7 @@ def run(method: str, seed: int, options: argparse.Namespace) -> Run:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """A row a method: final accuracy of the class and of all, how long a run took, what replaced stale updates."""
+    """A row per method: final accuracy of the class and of all, duration, replacements of stale updates."""
     rows = []
     for method in METHODS:
         own = [one for one in runs if one.method == method]
@@ -133,8 +133,8 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def draw(runs: Sequence[Run], file: Path) -> None:
-    """Accuracy of the class over rounds: mean and range over the seeds, each evaluation with the one before, because
-    clients take part in turn, and a model is better at what the last ones hold.
+    """Draw the accuracy of the class over rounds: mean and range over the seeds, each evaluation averaged with the one
+    before, because clients participate in turn, and a model favours the data of the last ones.
     """
     import matplotlib as mpl
 
@@ -171,17 +171,17 @@ def draw(runs: Sequence[Run], file: Path) -> None:
 
 
 def draw_errors(runs: Sequence[Run], file: Path) -> None:
-    """How wrong estimates of `auto` and the updates as they came turned out to be over rounds, in its first run."""
-    told = next((one.errors for one in runs if one.method == "auto" and one.errors), None)
-    if told is None:
+    """Draw errors of the estimates of `auto` and of the unchanged updates over rounds, in its first run."""
+    fetched = next((one.errors for one in runs if one.method == "auto" and one.errors), None)
+    if fetched is None:
         return
-    rounds = sorted({version for found in told.values() for version, _, _ in found})
+    rounds = sorted({version for found in fetched.values() for version, _, _ in found})
     l1, cosine = (
         {
             method: np.array(
                 [fmean([one[measure] for one in found if one[0] == version] or [nan]) for version in rounds]
             )
-            for method, found in told.items()
+            for method, found in fetched.items()
         }
         for measure in (1, 2)
     )

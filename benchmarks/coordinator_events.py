@@ -1,8 +1,8 @@
 """Events a second through the coordinator, one thread, 10,000 clients, half updates and half heartbeats.
 
-The making of the event objects is counted, and so is the making of what answers them. The bare loop makes the same
-events and counts them in a dictionary by type. The two alternate, and the fastest repetition of each counts. Time is
-the thread's own: nothing here waits, and what else the machine does is not the coordinator's.
+The time includes creating the events and the resulting actions. The bare loop creates the same events and counts them
+in a dictionary by type. The two alternate, and the fastest repetition of each counts. Time is the thread's processor
+time: nothing here waits, and other load does not count.
 
     python -m benchmarks.coordinator_events [--quick]
 """
@@ -62,7 +62,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _coordinator_s(trigger: TriggerSettings, selector: SelectorSettings, events: int) -> float:
-    """Seconds for so many events; RoundApplied comes on top and is not counted among them."""
+    """Seconds for so many events; RoundApplied is processed too, but not counted."""
     coordinator = Coordinator(
         CoordinatorSettings(
             clients=CLIENTS,

@@ -1,7 +1,7 @@
-"""What each encoding costs and saves: bytes, error and time on a real update and model, and what a run makes of it.
+"""Bytes, error and time of each encoding on a real update and model, and its effect on a run.
 
 The update is that of the first client in the tenth round of FedAvg over ten clients, with lenet_28 on MNIST, or on
-scikit-learn's digits where there is no MNIST. The runs are those of `unstale simulate`, three seeds each.
+scikit-learn's digits without MNIST. The runs are those of `unstale simulate`, three seeds each.
 
     python -m benchmarks.encodings [--path mnist.npz] [--quick]
 """
@@ -45,7 +45,7 @@ Vector = np.ndarray[Any, Any]
 
 
 def real(path: str | None) -> tuple[Vector, Vector]:
-    """A model and the update that a client makes of it: [d] float32 each."""
+    """A model and a client's update from it: [d] float32 each."""
     from unstale.config import Settings
     from unstale.config.workspace import training_context
 
@@ -73,7 +73,7 @@ def encoding_of(way: dict[str, Any], dimension: int) -> Any:
 
 
 def through(encoding: Any, vector_d: Vector) -> tuple[Vector, float, float]:
-    """What comes out, and seconds to encode and to decode."""
+    """The decoded vector, and seconds to encode and to decode."""
     out_d = np.empty_like(vector_d)
     target, offset = out_d.data.cast("B"), 0
     began_s = time.perf_counter()
@@ -123,7 +123,7 @@ def of_runs(seeds: int, rounds: int) -> str:
     for name, way in RUNS.items():
         early, late = [], []
         for seed in range(seeds):
-            told: dict[int, float] = {}
+            accuracies: dict[int, float] = {}
             settings = Settings(
                 seed=seed,
                 device="cpu",
@@ -132,9 +132,9 @@ def of_runs(seeds: int, rounds: int) -> str:
                 encoding=way,
                 simulation={"backend": "loop"},
             )
-            simulation(settings, on_progress=lambda now: told.update({now.version: now.accuracy})).run()  # noqa: B023
-            early.append(told[rounds // 5])
-            late.append(told[rounds])
+            simulation(settings, on_progress=lambda now: accuracies.update({now.version: now.accuracy})).run()  # noqa: B023
+            early.append(accuracies[rounds // 5])
+            late.append(accuracies[rounds])
         rows.append((name, *(report.median_and_spread(found, ".4f") for found in (early, late))))
     return report.table(("run", f"after {rounds // 5} rounds", f"after {rounds} rounds"), rows)
 

@@ -1,8 +1,8 @@
-"""What FedHist has to tell clients apart: how like an update is to those that came later from the same model.
+"""The signal of FedHist's client utilities: similarity of an update to later ones from the same model.
 
-Plays the FedHist cells of fh-t2, and holds each update against the mean of those that were computed from the model of
-its round and came within h rounds: the cosine that its sender's utility is made of. It is computed
-beside the policy, from the updates as they come; the run is left as it is.
+Runs the FedHist cells of fh-t2, and compares each update with the mean of those computed from the model of its round
+that arrived within h rounds: the cosine behind its sender's utility. It is computed beside the policy, from the
+received updates; the run does not change.
 
     python -m benchmarks.fedhist_utilities --data cifar10.npz [--rounds 600]
 """
@@ -29,8 +29,8 @@ CELLS = {cell.labels["beta"]: cell for cell in fh_t2().cells if cell.labels["met
 H = 50  # N / (2 K)
 
 
-class Looking(Compensator[PartSettings]):
-    """Leaves every update as it is. cosines: of those that could be judged. sizes: |S| of each round that was."""
+class CosineRecorder(Compensator[PartSettings]):
+    """Changes no update. cosines: of the updates with later ones to compare. sizes: |S| of each of their rounds."""
 
     source = "ours"
 
@@ -40,7 +40,7 @@ class Looking(Compensator[PartSettings]):
         self.sizes: list[int] = []
         self._rounds: deque[tuple[int, list[int], Tensor]] = deque(maxlen=H + 1)
 
-    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (nothing is made)
+    def take(self, stale: StaleRound, made: Made) -> Outcome:  # noqa: ARG002  (no estimate)
         rows_Kd = torch.stack([each.vector_d for each in stale.updates])
         self._rounds.append((stale.version, [each.base_version for each in stale.updates], rows_Kd))
         self._judge(stale.version - H)
@@ -57,7 +57,7 @@ class Looking(Compensator[PartSettings]):
 
 
 def row(beta: str, rounds: int, data: Path) -> list[str]:
-    """What is found in the cell of one beta, in so many rounds."""
+    """The result in the cell of one beta, in so many rounds."""
     cell = CELLS[beta]
     settings = cell.settings.model_copy(
         update={
@@ -69,11 +69,11 @@ def row(beta: str, rounds: int, data: Path) -> list[str]:
             "threads": 1,
         }
     )
-    looking: list[Looking] = []
+    looking: list[CosineRecorder] = []
 
-    def look(settings: Settings, *_: object) -> Looking:
+    def look(settings: Settings, *_: object) -> CosineRecorder:
         context = CompensatorContext(network=None, steps=local_steps(settings), seed=settings.seed, device=CPU)
-        looking.append(Looking(context))
+        looking.append(CosineRecorder(context))
         return looking[0]
 
     simulation(settings, on_progress=lambda _: None, compensator_of=look).run()

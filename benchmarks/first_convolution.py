@@ -36,7 +36,7 @@ EVALUATED = 200  # examples at a time
 
 
 def plain(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The network with PyTorch's own convolution in the place of ours."""
+    """The network with PyTorch's own convolution instead of ours."""
     network = build(name, shape, classes, 0)
     for layer in network.modules():
         if isinstance(layer, FirstConv2d):

@@ -1,7 +1,7 @@
 """Time from `unstale server` and `unstale client` to the first round, beside `python -c "import torch"`.
 
-Both processes start at one moment and share the machine, as on a first try: 20 clients in one process, the default
-run, K-async with K = 5. Each start is a process of its own; the files are in the system's cache after the first.
+Both processes start together and share the machine, as in a first run: 20 clients in one process, the default run,
+K-async with K = 5. Each start is a process of its own; the files are in the system's cache after the first.
 
     python -m benchmarks.first_round [--quick]
 """
@@ -24,7 +24,7 @@ REPEATS_QUICK = 1
 
 
 def run(quick: bool = False) -> dict[str, list[float]]:
-    """Seconds of every repetition: of imports alone, and from the start to each step of the run."""
+    """Seconds of every repetition: of imports, and from the start to each step of the run."""
     repeats = REPEATS_QUICK if quick else REPEATS
     _import_s("unstale.server.service")  # fills the system's cache of files
     figures: dict[str, list[float]] = {}
@@ -42,9 +42,9 @@ def _import_s(module: str) -> float:
 
 
 def _first_round() -> dict[str, float]:
-    """Seconds from the start of both processes until the server says each thing."""
+    """Seconds from the start of both processes until each of the server's events."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"  # free again at once: the client must know it beforehand
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"  # released at once: the client must know it beforehand
     run = ("--clients", str(CLIENTS), "--evaluate-every", "1", "--rounds", "1000000")
     with ExitStack() as stack:
         started_s = time.perf_counter()
@@ -70,12 +70,12 @@ def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
 
 
 def _said_s(lines: IO[str], started_s: float, **expected: Any) -> float:
-    """When the server prints a JSON line with these fields."""
+    """Time until the server prints a JSON line with these fields."""
     for line in lines:
-        said = json.loads(line)
-        if all(said.get(field) == value for field, value in expected.items()):
+        fields = json.loads(line)
+        if all(fields.get(field) == value for field, value in expected.items()):
             return time.perf_counter() - started_s
-    raise AssertionError(f"the server ended before it said {expected}")
+    raise AssertionError(f"the server ended before it printed {expected}")
 
 
 def markdown(figures: dict[str, list[float]]) -> str:

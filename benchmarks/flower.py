@@ -1,19 +1,19 @@
 """Rounds a second of the simulator and of Flower's simulation engine, on the same work.
 
-CIFAR-10, Dirichlet 0.3, lenet_cifar, 100 clients of which 10 train in each round, all of which it waits for: Flower has
-no rounds of the first K. Federated averaging by examples, local steps of SGD. Two sizes of a round: 5 local steps of
-batch 32, as the preset fh-t1 has them, and one of batch 64, where less is computed. Both have a process a core, of one
-thread, and evaluate nothing between rounds. They take turns, each time in new processes; what is timed goes from a
-round after the first ones, by when all processes are up, to the last.
+CIFAR-10, Dirichlet 0.3, lenet_cifar, 100 clients of which 10 train in each synchronous round: Flower has no rounds of
+the first K. Federated averaging by examples, local steps of SGD. Two sizes of a round: 5 local steps of batch 32, as in
+the preset fh-t1, and one of batch 64, with less computation. Both have one single-threaded process per core and no
+evaluation between rounds. They alternate, each time in new processes; timing starts at a round after the first ones,
+when all processes are up, and ends with the last.
 
-Flower is `flwr[simulation]`, its workers are Ray's, started by `flwr.simulation.run_simulation`: the engine of
-`flwr run` without the server process that this puts in front of it. `num_cpus` is 1, so that there is a worker a core.
-Its server looks for replies every 0.1 s; it is also measured with 0.01 s, which is not among its documented options.
+Flower is `flwr[simulation]` with Ray workers, started by `flwr.simulation.run_simulation`: the engine of `flwr run`
+without its server process. `num_cpus` is 1, which gives a worker per core. Its server polls for replies every 0.1 s; it
+is also measured with 0.01 s, which is not a documented option.
 
     python -m benchmarks.flower [--data FILE.npz] [--environment FOLDER] [--quick]
 
-Not part of `make bench`: the first time it installs Flower, half a gigabyte, with pip into a virtual environment of its
-own, which sees the packages of this one behind its own, among them PyTorch. Telemetry of Flower and Ray is off.
+Not part of `make bench`: the first run installs Flower, half a gigabyte, with pip into a virtual environment of its
+own, which also imports the packages of this one, such as PyTorch. Telemetry of Flower and Ray is off.
 """
 
 import argparse
@@ -48,7 +48,7 @@ VERSION = "1.41.0"
 ENVIRONMENT = Path("~/.cache/unstale/flower").expanduser()
 CLIENTS_OF_A_ROUND = 10
 SIZES = {"5 steps of batch 32": (5, 32), "1 step of batch 64": (1, 64)}
-LEARNING_RATE = 0.05  # so that after these few rounds it shows whether both learn
+LEARNING_RATE = 0.05  # high enough that a few rounds show whether both learn
 ROUNDS_BEFORE = 5
 ROUNDS = 40
 TURNS = 5
@@ -64,7 +64,7 @@ SOURCES = (ROOT, ROOT / "services", ROOT / "client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """rounds_per_s: of what is timed. first_s: from the start of a process to the first round. accuracy: of the last
+    """rounds_per_s: of the timed rounds. first_s: from the start of a process to the first round. accuracy: of the last
     model, and loss, in nats.
     """
 
@@ -110,7 +110,7 @@ def _settings(data: Path, steps: int, batch: int, rounds: int) -> Settings:
 
 
 def _turn(command: Sequence[str], folder: Path) -> Turn:
-    """Start one side, and wait for what it says."""
+    """Run one side and return its figures."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
@@ -126,14 +126,14 @@ def _turn(command: Sequence[str], folder: Path) -> Turn:
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    applied_s = said["applied_s"]
+    fields = json.loads(done.stdout.splitlines()[-1])
+    applied_s = fields["applied_s"]
     timed_s = applied_s[-1] - applied_s[ROUNDS_BEFORE - 1]
     return Turn(
         rounds_per_s=(len(applied_s) - ROUNDS_BEFORE) / timed_s,
         first_s=applied_s[0] - started_s,
-        accuracy=said["accuracy"],
-        loss=said["loss"],
+        accuracy=fields["accuracy"],
+        loss=fields["loss"],
     )
 
 
@@ -141,7 +141,7 @@ def _turn(command: Sequence[str], folder: Path) -> Turn:
 
 
 class _Marks(Watcher):
-    """When each round was applied."""
+    """Records the time of each applied round."""
 
     def __init__(self) -> None:
         self.applied_s: list[float] = []
@@ -167,7 +167,7 @@ def _play(file: Path) -> dict[str, Any]:
 
 
 def environment_of(folder: Path) -> Path:
-    """The Python of the environment with Flower, which is made if it is not there."""
+    """The Python of the environment with Flower, created if missing."""
     python = folder / "bin" / "python"
     installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"), None)
     if installed is None:
@@ -176,11 +176,11 @@ def environment_of(folder: Path) -> Path:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={VERSION}"], check=True)
         installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"))
     ours = sysconfig.get_path("purelib")
-    (installed.parent / "behind.pth").write_text(f"{ours}\n", encoding="utf-8")  # PyTorch, and what we need
+    (installed.parent / "behind.pth").write_text(f"{ours}\n", encoding="utf-8")  # PyTorch, and our dependencies
     return python
 
 
-# --- what is printed ---
+# --- printed numbers ---
 
 
 def markdown(figures: dict[str, dict[str, list[Turn]]], data: str) -> str:

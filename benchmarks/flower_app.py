@@ -3,10 +3,10 @@
 
     python -m benchmarks.flower_app SETTINGS.json PULL_INTERVAL_S
 
-Runs in an environment that has Flower. Prints, as one line of JSON, when each round was applied by `time.perf_counter`,
-and how good the last model is. Written as Flower's documentation has it (message API, strategy `FedAvg`, 1.41), and
-faster where that is easy: a worker loads data and model once, a client's examples are tensors that are indexed in place
-of a `DataLoader`, and nothing is evaluated between rounds.
+Runs in an environment that has Flower. Prints, as one line of JSON, the `time.perf_counter` of each applied round and
+the accuracy of the last model. Follows Flower's documentation (message API, strategy `FedAvg`, 1.41), with simple
+speed-ups: a worker loads data and model once, indexed tensors replace a `DataLoader`, and there is no evaluation
+between rounds.
 """
 
 import json
@@ -31,7 +31,7 @@ from unstale.training.evaluate import evaluate
 from unstale.training.models import build
 
 BACKEND = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-"""A worker a core. Of `init_args` the documentation says: for the highest performance, do not set them."""
+"""A worker per core. The documentation advises against `init_args` for the highest performance."""
 
 client_app = ClientApp()
 
@@ -40,7 +40,7 @@ client_app = ClientApp()
 def _place(settings_file: str) -> tuple[Settings, TrainingContext, nn.Module]:
     """Settings, data and a plain module, once in each process."""
     settings = Settings(**json.loads(Path(settings_file).read_text(encoding="utf-8")))
-    context = training_context(settings)  # says how many threads, too
+    context = training_context(settings)  # also sets the number of threads
     return settings, context, _model(settings, context)
 
 
@@ -51,7 +51,7 @@ def _model(settings: Settings, context: TrainingContext) -> nn.Module:
 
 @client_app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    """A client's local steps, on mini-batches that are drawn as ours draws them."""
+    """A client's local steps, on mini-batches drawn as by ours."""
     config = message.content["config"]
     settings, place, model = _place(config["settings"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -73,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def play(settings_file: str, pull_interval_s: float) -> dict[str, object]:
-    """Play the rounds. pull_interval_s: how often the server looks for replies, for which Flower takes 0.1."""
+    """Run the rounds. pull_interval_s: the server's polling interval for replies, 0.1 in Flower."""
     settings, context, model = _place(settings_file)
     applied_s: list[float] = []
     found: list[ArrayRecord] = []

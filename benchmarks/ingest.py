@@ -1,11 +1,10 @@
 """Updates a second through the real server, beside a bare pyzmq echo server; budget: 0.7 of it from 250 KB on.
 
-Both servers run in processes of their own and are kept for all of a size's measurements, while clients that answer
-at once turn from one to the other: one pair of windows after the other, so that what else the machine does meets
-both. The ratio is taken pair by pair. The real server decodes, validates, deduplicates, stages, screens for NaN,
-acknowledges and applies real rounds: fedavg, `buffered`, so that receiving goes on while a round is made. The more
-clients there are, and the more of them make a round, the more updates share a turn, a transaction and a round: measured
-with 64 clients and K = 32, and with 16 and FedBuff's K = 10.
+Both servers run in processes of their own for all measurements of a size, and clients that answer at once alternate
+between them in pairs of windows, so that other load affects both. The ratio is taken per pair. The real server
+decodes, validates, deduplicates, stages, screens for NaN, acknowledges and applies real rounds: fedavg, `buffered`,
+which receives during a round. More clients and larger rounds share more updates per loop iteration, transaction and
+round: measured with 64 clients and K = 32, and with 16 and FedBuff's K = 10.
 
 Unless durability is `off`, an update is stored before it is acknowledged; budget with `normal`: 0.35. Models over
 4 MiB go in chunks, which `benchmarks.large_transfer` measures.
@@ -35,7 +34,7 @@ BUDGET_ACK_S = 0.005
 
 
 class Size(NamedTuple):
-    """One size of model. window_s: each measurement. pause_s: long enough for a round, before an ack is timed."""
+    """One size of model. pause_s: time for a round, before an ack is timed. acks: timed, at least one per client."""
 
     name: str
     dimension: int
@@ -53,7 +52,7 @@ PAIRS = 7
 
 
 class Shape(NamedTuple):
-    """What is measured. k: updates of a round. durability: of what is acknowledged, as in `run.durability`."""
+    """The measured run. k: updates of a round. durability: of acknowledged updates, as in `run.durability`."""
 
     clients: int = 64
     k: int = 32
@@ -68,7 +67,7 @@ SMALL = Shape(clients=16, k=10, durability="normal")
 def run(quick: bool = False, shape: Shape = USUAL) -> list[dict[str, Any]]:
     """Figures of each size. quick: two sizes, short."""
     if quick:
-        sizes = [size._replace(window_s=0.4, acks=48) for size in SIZES[1:3]]
+        sizes = [size._replace(window_s=0.4, acks=64) for size in SIZES[1:3]]
         return [_measure(size, shape, pairs=3) for size in sizes]
     return [_measure(size, shape, pairs=PAIRS) for size in SIZES]
 
@@ -93,7 +92,7 @@ def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
             for clients in (ours, theirs) if pair % 2 == 0 else (theirs, ours):
                 pid = (real if clients is ours else bare)["process"].pid
                 measured[clients].append(_window(clients, pid, size.window_s))
-        ack_s = [seconds for _ in range(size.acks // shape.clients) for seconds in ours.ack_s(size.pause_s)]
+        ack_s = [seconds for _ in range(max(1, size.acks // shape.clients)) for seconds in ours.ack_s(size.pause_s)]
         real["process"].terminate()
         bare["process"].terminate()
         real.update(json.loads(real["lines"].readline()))
@@ -124,7 +123,7 @@ def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
 
 
 class _Window(NamedTuple):
-    """One measurement. processor_s: that the server used for each update, on all cores."""
+    """One measurement. processor_s: the server's processor time per update, on all cores."""
 
     updates_per_s: float
     processor_s: float
@@ -139,7 +138,7 @@ def _window(clients: Clients, pid: int, window_s: float) -> _Window:
 
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
-    """A server beside this process: what it said first, `process`, and `lines`, where it will say more."""
+    """Start a server process: the fields of its first line, `process`, and `lines`, its further output."""
     with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,7 +1,7 @@
-"""What pyzmq alone can do, for `benchmarks.ingest`: receive an update, copy it into a matrix row, answer with a model.
+"""A bare pyzmq server for `benchmarks.ingest`: receive an update, copy it into a matrix row, answer with a model.
 
-The same socket options, frames and answer as the real server has; nothing is checked, counted or acknowledged. Prints
-one JSON line when it listens, and one when SIGTERM has ended it.
+It has the socket options, frames and answers of the real server, without validation, counts or acks. Prints one JSON
+line when it listens, and one after SIGTERM.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from unstale_client.net import sockets
 from unstale_proto import codec, payload
 from unstale_proto.messages import Task
 
-FRAMES_KEPT = 64 * 1024  # bytes; pyzmq is faster with smaller frames copied and larger ones not
+FRAMES_KEPT = 64 * 1024  # bytes; pyzmq is faster if it copies smaller frames only
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def _serve(socket: zmq.Socket[bytes], dimension: int, rows: int) -> None:
 
 
 def _end(memory_before_bytes: int) -> None:
-    """Say the last words and be gone: an exception out of a signal handler may be lost inside pyzmq."""
+    """Print the last line and exit: pyzmq may swallow an exception from a signal handler."""
     last = {"memory_before_bytes": memory_before_bytes, "memory_peak_bytes": peak_memory_bytes()}
     print(json.dumps(last), flush=True)
     os._exit(0)

@@ -15,12 +15,12 @@ from unstale_client.net import sockets
 from unstale_proto import codec, limits, payload
 from unstale_proto.messages import Hello, Update
 
-FRAMES_KEPT = 64 * 1024  # bytes; as the servers do it
+FRAMES_KEPT = 64 * 1024  # bytes; as in the servers
 PATIENCE_MS = 60_000
 
 
 class Client:
-    """One client. `answer` sends the update of the last task; between two, it holds a task and rests."""
+    """One client. `answer` sends the update of the last task; until then the client is idle with a task."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, dimension: int) -> None:
         self.socket = sockets.dealer(context, heartbeat_s=2.0, linger_s=0.0)
@@ -37,7 +37,7 @@ class Client:
         self.socket.send(codec.encode(Hello(client_id=client_id, session=secrets.token_hex(16))))
 
     def receive(self) -> str | None:
-        """Take in a message if there is one; its type. The update for a task is then ready to be sent."""
+        """Receive a message, if any, and return its type. A task prepares its update."""
         try:
             received = self.socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -61,7 +61,7 @@ class Client:
 
 
 class Clients:
-    """The clients of one server, all resting between the calls."""
+    """The clients of one server, all idle between the calls."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, count: int, dimension: int) -> None:
         self.sent = 0
@@ -73,9 +73,9 @@ class Clients:
         self._tasks(count)
 
     def updates_per_s(self, warm_s: float, window_s: float) -> float:
-        """Answer every task at once for a while; updates taken a second once the queues were full.
+        """Answer every task at once for a while; return the updates accepted per second after the warm-up.
 
-        A new task is counted, which comes when the update before was taken. The clock runs from one task to another.
+        Each new task counts as the acceptance of the update before it. The clock runs from one task to another.
         """
         self._answer(self._clients)
         self._exchange(warm_s)
@@ -85,7 +85,7 @@ class Clients:
         return answered / (ended_s - started_s)
 
     def ack_s(self, pause_s: float) -> list[float]:
-        """Each client in turn sends one update to a server that has nothing else to do; seconds to its ack."""
+        """Each client in turn sends one update to an otherwise idle server; seconds to its ack."""
         return [self._one_ack_s(client, pause_s) for client in self._clients]
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Clients:
         self.sent += len(clients)
 
     def _exchange(self, seconds: float) -> tuple[int, float]:
-        """Answer tasks for so long, at least one; how many, and when the last of them came."""
+        """Answer tasks for so long, at least one; return their number and the arrival of the last."""
         answered = 0
         end_s = time.perf_counter() + seconds
         while True:
@@ -124,7 +124,7 @@ class Clients:
                 return answered, came_s
 
     def _tasks(self, expected: int) -> None:
-        """Wait until so many tasks have come, and rest with them."""
+        """Wait until so many tasks have arrived, without an answer."""
         while expected:
             for client in self._ready():
                 while (kind := client.receive()) is not None:

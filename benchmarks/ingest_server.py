@@ -1,6 +1,6 @@
 """The real server for `benchmarks.ingest`, in a process of its own, with a model of any size.
 
-Prints one JSON line when it listens, and one when SIGTERM has ended it.
+Prints one JSON line when it listens, and one after SIGTERM.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from unstale.training.models import MODELS, Shape
 
 
 class Vector(nn.Module):
-    """As many parameters as are asked for, and as little work as can be. The first of them shift the logits."""
+    """A model of the given number of parameters and little computation. The first of them shift the logits."""
 
     def __init__(self, dimension: int, classes: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def main() -> None:
             training=TrainingSettings(name="gradient"),
             policy=PolicySettings(name="fedavg"),
             trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
-            # Clients rest while the other server is measured, and send no heartbeats.
+            # Clients are idle while the other server is measured, and send no heartbeats.
             server=ServerSettings(
                 address="tcp://127.0.0.1:0", http_address=None, lease_s=3600, linger_s=0, client_messages_per_s_max=None
             ),

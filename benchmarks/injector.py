@@ -1,9 +1,9 @@
 """Updates a second through the injector, without toxics, beside a direct connection; budget: 0.8 of it from 250 KB on.
 
 Two servers of a kind run in processes of their own, one of them behind an injector in a process of its own. 4 clients
-that answer at once turn from one to the other, one pair of windows after the other, so that what else the machine does
-meets both; the ratio is taken pair by pair. One kind is the real server, which applies real rounds as in
-`benchmarks.ingest`; the other is the bare echo server of that benchmark, which does nothing but transport.
+that answer at once alternate between them in pairs of windows, so that other load affects both; the ratio is taken per
+pair. One kind is the real server, which applies real rounds as in `benchmarks.ingest`; the other is the bare echo
+server of that benchmark, which only transports.
 
     python -m benchmarks.injector [--quick] [--tcp]
 """
@@ -26,7 +26,7 @@ PAIRS = 7
 
 
 class Size(NamedTuple):
-    """One size of model. window_s: each measurement."""
+    """One size of model. window_s: duration of each measurement."""
 
     name: str
     dimension: int

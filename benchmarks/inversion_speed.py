@@ -1,19 +1,17 @@
-"""How long inverting takes until its estimates are as good as those of the published procedure.
+"""Time of inversion until its estimates equal those of the published procedure.
 
-Ten clients that hold the most of one class are 40 rounds stale. The published procedure inverts them one at a time:
-random start, sign-Adam with rate 1, raw labels in a binary cross-entropy, half as many examples as the client holds,
-1,000 iterations. Ours inverts all ten together. Both run in one process, with one thread; what is compared is the time
-until the mean error |estimate - true update|_1 is what the published procedure ends with. Evaluating is not counted.
+Ten clients with the most examples of one class are 40 rounds stale. The published procedure inverts them one at a time:
+random start, sign-Adam with rate 1, raw labels in a binary cross-entropy, half as many examples as the client has,
+1,000 iterations. Ours inverts all ten together. Both run in one process, with one thread, and are compared by the time
+until the mean error |estimate - true update|_1 reaches the final one of the published procedure, without evaluations.
 
-What a mixture comes to without any iteration (noise as images, labels read from the update) stands beside it, and what
-the stale update itself comes to when it is only made shorter: where these are as good already, a ratio says nothing of
-inverting. The published error may rise again with further iterations,
-so that there is a second ratio, against the time of the first look that found it that small.
+For comparison: the error of a mixture without any iteration (noise as images, labels read from the update), and of the
+shortened stale update. Where these suffice, a ratio says nothing about inversion. The published error may rise again
+with further iterations, so a second ratio is against the first evaluation at which it is that small.
 
-The published procedure takes a quarter of an hour for one client, so it is run on some of them (`--clients`), and its
-time for ten is ten times the mean. Errors are compared over those. Seconds are of the processor, so that other work on
-the machine does not count. Memory is the most that the process held at a time while it inverted, and what it held
-before: the data, the models and the libraries.
+The published procedure takes a quarter of an hour for one client, so it runs on some of them (`--clients`), and its
+time for ten is ten times the mean. Errors are compared over those. Seconds are processor time, so that other load does
+not count. Memory is the peak of the process during the inversion, and its size before: data, models and libraries.
 
     python -m benchmarks.inversion_speed --data mnist --file mnist.npz --out speed.jsonl
     python -m benchmarks.inversion_speed --table speed.jsonl ...
@@ -46,7 +44,7 @@ MARKS = (10, 25, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000)
 SCALES = (0.9, 0.75)  # of stale updates
 PLAIN = "0/1"
 MIXTURES = ((0.0, 1.0), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0))
-"""Residual and trust: the plain estimate, that of a first inversion, and others that are learned."""
+"""Residual and trust: the plain estimate, that of a first inversion, and learned ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Mark:
 
 
 class Procedure:
-    """One way to invert, watched. settings: of the inversion."""
+    """A measured inversion. settings: of the inversion."""
 
     def __init__(self, cases: StaleUpdates, settings: InversionSettings, seed: int) -> None:
         context = CompensatorContext(network=cases.network, steps=cases.steps, seed=seed, device=torch.device("cpu"))
@@ -102,7 +100,7 @@ def _name(residual: float, trust: float) -> str:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Run both procedures, and write a line for whatever was found."""
+    """Run both procedures, and write a line per result."""
     torch.set_num_threads(1)
 
     def say(**facts: Any) -> None:
@@ -151,7 +149,7 @@ def _plain(mark: Mark) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one file tells. published: marks of the clients that were waited for to the end, by iterations, in order.
+    """The content of one file. published: marks of the completed clients, by iterations, in order.
     ours: marks by repeat, in order.
     """
 
@@ -166,7 +164,7 @@ class Found:
 
     @property
     def places(self) -> list[int]:
-        """Clients that the published procedure was run on to its end."""
+        """Clients for which the published procedure was completed."""
         return [line["place"] for line in self.of("published") if line["iterations"] == self.last]
 
     def published(self, iterations: int) -> tuple[float, float]:
@@ -190,7 +188,7 @@ class Found:
 
 
 def table(files: Sequence[Path]) -> str:
-    """For each data set: what was measured on, and a row for each mixture."""
+    """For each data set the clients and models, and a row for each mixture."""
     parts = []
     for file in files:
         found = Found([json.loads(line) for line in file.read_text().splitlines()])
@@ -225,7 +223,9 @@ def table(files: Sequence[Path]) -> str:
             "residual/trust", "error, no iteration", "error, all iterations", "iterations to the published error",
             "seconds, ten clients", "times less", "times less than its first arrival",
         ]  # fmt: skip
-        memory = {line["of"]: line for line in reversed(found.of("memory"))}  # of the first: what is freed is kept
+        memory = {
+            line["of"]: line for line in reversed(found.of("memory"))
+        }  # of the first run, since the process keeps freed memory
         parts += [
             f"## {found.lines[0]['data']}",
             found.of("machine")[0]["text"],
@@ -239,8 +239,8 @@ def table(files: Sequence[Path]) -> str:
     return "\n\n".join(parts)
 
 
-def _mib(told: dict[str, Any]) -> str:
-    return f"{told['peak_bytes'] / 2**20:,.0f} MiB, {told['before_bytes'] / 2**20:,.0f} of them before"
+def _mib(line: dict[str, Any]) -> str:
+    return f"{line['peak_bytes'] / 2**20:,.0f} MiB, {line['before_bytes'] / 2**20:,.0f} of them before"
 
 
 def _spread(values: Sequence[float], spec: str) -> str:

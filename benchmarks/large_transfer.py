@@ -1,8 +1,8 @@
 """A model of 760 MB and its update over a link that breaks about ten times: bytes sent, time, and memory of both sides.
 
 Server, injector and client run in processes of their own. The injector has the toxic `disconnect`, which breaks the
-connection at the first chunk of each few seconds. The client trains nothing: it sends the model back as its update, so
-that what its memory holds is the transfers'. Budget: two model sizes of memory above what a process had before it.
+connection at the first chunk of each few seconds. The client does not train: it sends the model back as its update, so
+that its memory is that of the transfers. Budget: two model sizes of memory above the process's size before it.
 
     python -m benchmarks.large_transfer [--quick]
 """
@@ -41,13 +41,13 @@ from unstale_proto.messages import Ack, Chunk, Task, Update
 
 DIMENSION = 190_000_000
 CUT_EVERY_S, QUICK_EVERY_S = 0.9, 0.3
-CUT_FOR_S = 0.05  # how long each toxic lies in wait for a chunk
-CUTS_MAX = 90  # as many toxics as an injector takes
+CUT_FOR_S = 0.05  # duration for which each toxic waits for a chunk
+CUTS_MAX = 90  # the injector's limit of toxics
 NOW, PEAK = "memory_bytes", "memory_peak_bytes"
 
 
 class Vector(nn.Module):
-    """So many parameters, of which the first shift the logits."""
+    """A model of the given number of parameters, of which the first shift the logits."""
 
     def __init__(self, dimension: int, classes: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Vector(nn.Module):
 
 
 def say(**facts: Any) -> None:
-    """A line for the process that started this one."""
+    """Print a JSON line for the parent process."""
     print(json.dumps(facts), flush=True)
 
 
@@ -67,7 +67,7 @@ def say(**facts: Any) -> None:
 
 
 def serve(dimension: int, folder: str) -> None:
-    """One round that takes two updates, of which one comes: what a round needs is not measured."""
+    """Wait in a round of two updates for one, so that the memory of a round is not measured."""
 
     def vector(_: Shape, classes: int) -> nn.Module:
         return Vector(dimension, classes)
@@ -94,7 +94,7 @@ def serve(dimension: int, folder: str) -> None:
 
 
 def memory() -> dict[str, Any]:
-    """Of this process, resident."""
+    """Resident memory of this process."""
     return {NOW: machine.memory_bytes(), PEAK: machine.peak_memory_bytes()}
 
 
@@ -102,7 +102,7 @@ def memory() -> dict[str, Any]:
 
 
 class Client:
-    """A client without training: its session on a socket. The model comes back as the update."""
+    """A client session on a socket without training, whose update is the model."""
 
     def __init__(self, server: str, folder: Path) -> None:
         self._outbox = Outbox(folder, 0, 1, durable=False)
@@ -116,7 +116,7 @@ class Client:
         self.trained_s = 0.0
 
     def run(self) -> None:
-        """Until there is a verdict."""
+        """Run until the verdict."""
         while self.outcome is None:
             away = self._session.state is State.AWAY
             due_s = self._session.due_s
@@ -125,16 +125,16 @@ class Client:
             if ready & zmq.POLLOUT:
                 self._follow(self._session.reachable(now_s()))
             if ready & zmq.POLLIN:
-                self._take_in()
+                self._receive()
             self._follow(self._session.tick(now_s()))
 
     def close(self) -> None:
-        """Leave without a word."""
+        """Close the socket without a bye."""
         self._socket.close(linger=0)
         self._context.term()
         self._outbox.close()
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         while (received := sockets.receive(self._socket)) is not None:
             message = codec.decode(received[0])
             frames = [frame.buffer for frame in received[1]]
@@ -169,7 +169,7 @@ class Client:
 
 
 def take_part(server: str, folder: str) -> None:
-    """The client's process."""
+    """Run the client's process."""
     client = Client(server, Path(folder))
     before = memory()[NOW]
     started_s = now_s()
@@ -207,11 +207,11 @@ def answer(task: Task, checksum: str | None) -> Update:
     )
 
 
-# --- all of it ---
+# --- the measurement ---
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    """The figures of one transfer to and fro."""
+    """The figures of one transfer in both directions."""
     dimension = DIMENSION // 10 if quick else DIMENSION
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         own = ("-m", "benchmarks.large_transfer")
@@ -255,7 +255,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
 
 
 def _touched(http: str) -> int:
-    """Connections that were broken on purpose."""
+    """Number of connections that the toxics broke."""
     with urllib.request.urlopen(f"http://{http}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     found = [line for line in lines if line.startswith('unstale_injected_faults_total{toxic="disconnect"}')]
@@ -274,7 +274,7 @@ def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def _line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line, "it has ended"
+    assert line, "the process has ended"
     return line
 
 

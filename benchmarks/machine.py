@@ -1,4 +1,4 @@
-"""What a figure was measured on, for the head of a report."""
+"""Description of the measuring machine, for the head of a report."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def hardware() -> str:
 
 
 def description(command: str) -> str:
-    """Machine, load, versions, command and month, as a Markdown list. Call it before measuring: load is of now."""
+    """Machine, current load, versions, command and month, as a Markdown list. Call it before measuring."""
     load = ", ".join(f"{value:.1f}" for value in psutil.getloadavg())
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return "\n".join(
@@ -42,25 +42,25 @@ def description(command: str) -> str:
 
 
 def _build() -> str:
-    """How Python was compiled: with profiles it runs a fifth to a third faster."""
-    told = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    return "optimised with profiles" if "--enable-optimizations" in told else "not optimised with profiles"
+    """Build of Python: profile-guided builds are a fifth to a third faster."""
+    flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    return "optimised with profiles" if "--enable-optimizations" in flags else "not optimised with profiles"
 
 
 def memory_bytes() -> int:
-    """Memory that this process has now (resident)."""
+    """Current resident memory of this process."""
     resident: int = psutil.Process().memory_info().rss
     return resident
 
 
 def processor_s(pid: int) -> float:
-    """Processor time that a process has used so far, on all cores, in the kernel too."""
+    """Processor time of a process, on all cores, including the kernel's."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 def peak_memory_bytes() -> int | None:
-    """Most memory that this process has had at a time (resident), or None where the system does not say.
+    """Peak resident memory of this process, or None where the system does not report it.
 
     Not `ru_maxrss`, which on Linux a child inherits from the process that started it.
     """
@@ -72,7 +72,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def forget_peak_memory() -> None:
-    """Begin to look for the most memory anew, where the system can (Linux)."""
+    """Reset the peak of the memory, where the system can (Linux)."""
     peaks = Path("/proc/self/clear_refs")
     if sys.platform == "linux" and peaks.exists():
         peaks.write_text("5", encoding="ascii")

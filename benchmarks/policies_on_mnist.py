@@ -2,7 +2,7 @@
 
 100 clients, Dirichlet 0.3, K = 10, latency Exp(1) for each task, so that a consumed update is on average N/K = 10
 versions old, counted from 1. LeNet, 5 local steps of batch 32, learning rate 0.1 (0.02 where that
-is too large), nothing else tuned for any policy. One process a cell; a cell that is done is not computed again.
+is too large), nothing else tuned for any policy. One process per cell; a stored cell is not computed again.
 
     python -m benchmarks.policies_on_mnist --path mnist.npz --store cells.jsonl [--workers 2] [--rounds 200]
 
@@ -28,16 +28,16 @@ K = 10
 EVALUATE_EVERY = 5
 TARGET = 0.9
 LAST = 10  # evaluations whose mean is the final accuracy, docs/methods/measures.md#accuracy
-WARM_UP_ROUNDS = 100  # ten times N/K: before it few updates can be old
+WARM_UP_ROUNDS = 100  # ten times N/K: before it few updates can be stale
 NEEDS_TRAINING = ("fedprox", "moon", "scaffold")
 LEARNING_RATES = {"fedar": 0.02, "gsgm": 0.02, "mifa": 0.02, "scaffold": 0.02}
-"""Where the rate of all others, 0.1, is too large: these act on what clients sent long ago as if it were fresh."""
+"""Policies for which the usual rate of 0.1 is too large: they apply old updates as if they were fresh."""
 
 ONLY_WITH_AVAILABILITY = {
     "fedavg-is": "weighs by the probability that a client is available",
     "fedavg-s": "takes S of those that are available",
 }
-"""Policies that say nothing in this loop, and why."""
+"""Policies that this loop does not measure, and the reason."""
 
 
 def cells(seeds: int) -> Iterator[tuple[str, int]]:
@@ -51,7 +51,7 @@ def cells(seeds: int) -> Iterator[tuple[str, int]]:
 
 
 def measure(policy: str, seed: int, rounds: int, path: str | None) -> dict[str, Any]:
-    """Play one cell."""
+    """Simulate one cell."""
     import torch
 
     from unstale.config.settings import Settings
@@ -81,10 +81,10 @@ def measure(policy: str, seed: int, rounds: int, path: str | None) -> dict[str, 
     accuracies: list[float] = []
     staleness: list[list[int]] = []
 
-    def observe(_: object, what_to_do: Any) -> None:
+    def observe(_: object, following: Any) -> None:
         staleness.extend(
             [each.staleness + 1 for each in action.contributions]
-            for action in what_to_do
+            for action in following
             if isinstance(action, actions.ApplyRound)
         )
 
@@ -112,7 +112,7 @@ def measure(policy: str, seed: int, rounds: int, path: str | None) -> dict[str, 
 
 
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All cells, those in the store as they are."""
+    """All cells, stored ones without computation."""
     store = Path(arguments.store)
     done: dict[tuple[str, int], dict[str, Any]] = {}
     if store.exists():
@@ -137,8 +137,8 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return list(pool.map(one, cells(arguments.seeds)))
 
 
-def told(found: list[dict[str, Any]]) -> str:
-    """The table, best policies first, and what it says of staleness."""
+def markdown(found: list[dict[str, Any]]) -> str:
+    """The table, best policies first, and a sentence on staleness."""
     by_policy: dict[str, list[dict[str, Any]]] = {}
     for cell in found:
         by_policy.setdefault(cell["policy"], []).append(cell)
@@ -202,7 +202,7 @@ def main() -> None:
     print(
         f"# Policies in the K-async loop on MNIST\n\n{machine.description('python -m benchmarks.policies_on_mnist')}\n"
     )
-    print(told(found))
+    print(markdown(found))
 
 
 if __name__ == "__main__":

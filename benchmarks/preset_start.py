@@ -1,9 +1,9 @@
-"""When the first round of a published cell is applied that `unstale reproduce run` plays, told by the command itself.
+"""Time of the first applied round of a published cell in `unstale reproduce run`, measured inside the command.
 
     python -m benchmarks.preset_start FILE.npz [DEVICE]
 
-Prints `time.perf_counter` at that moment and ends there; one clock serves all processes of a machine. Of a hundred
-rounds the command is told each. It imports nothing that the command does not.
+Prints `time.perf_counter` at that moment and ends; one clock serves all processes of a machine. With a hundred rounds
+the command reports each. It imports nothing beyond the command's imports.
 """
 
 import sys
@@ -18,23 +18,23 @@ from unstale.cli import main as command
 from unstale_papers.engine import Engine
 
 CELL = {"data": "CIFAR-10", "beta": "0.3", "N/K": "10", "method": "FedHist"}
-"""Of fh-t1, by its labels."""
+"""Labels of a cell of fh-t1."""
 
-ROUNDS = 100  # of each the command is told
-SCALE = ROUNDS / 5000  # as many as the cell has in print
+ROUNDS = 100  # the command reports each
+SCALE = ROUNDS / 5000  # the published number of rounds
 
 
-class Enough(Exception):  # noqa: N818  (nothing went wrong)
-    """What is timed is over."""
+class TimingEnded(Exception):  # noqa: N818  (not an error)
+    """Raised at the end of the timed part."""
 
 
 def first_round_s(data: Path, device: str = "cpu") -> float:
-    """When it is applied, by `time.perf_counter`. data: in the place of CIFAR-10."""
+    """`time.perf_counter` of the first applied round. data: replaces CIFAR-10."""
     marks: list[float] = []
 
     def on_share(*_: Any) -> None:
         marks.append(time.perf_counter())
-        raise Enough
+        raise TimingEnded
 
     cell = " ".join(f"{name}={label}" for name, label in CELL.items())
     options = ("--cells", cell, "--seeds", "1", "--scale-rounds", str(SCALE), "--device", device)
@@ -42,7 +42,7 @@ def first_round_s(data: Path, device: str = "cpu") -> float:
         tempfile.TemporaryDirectory(prefix="unstale-bench-") as store,
         patch.object(Engine, "_on_share", on_share),
         redirect_stdout(sys.stderr),
-        suppress(Enough),
+        suppress(TimingEnded),
     ):
         command.run(["reproduce", "run", "fh-t1", *options, "--data", f"cifar10={data}", "--store", store])
     return marks[0]

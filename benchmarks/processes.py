@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-LIMIT_S = 600  # of one run, which has failed then
+LIMIT_S = 600  # of one run, which fails after it
 ERRORS = "errors.txt"
 UNSTALE = (sys.executable, "-m", "unstale")
 
@@ -16,8 +16,8 @@ UNSTALE = (sys.executable, "-m", "unstale")
 def run(
     folder: Path, of_the_run: Sequence[str], *, clients: int, of_the_clients: Sequence[str] = (), limit_s: int = LIMIT_S
 ) -> str:
-    """What the server printed. of_the_run: its arguments. clients: hosted by two processes. of_the_clients: their
-    arguments. Raises RuntimeError when a process fails, or the run takes longer than limit_s.
+    """Run to the end and return the server's output. of_the_run: its arguments. clients: in two processes.
+    of_the_clients: their arguments. Raises RuntimeError when a process fails, or the run takes longer than limit_s.
     """
     with ExitStack() as stack:
         server = _start(stack, folder, "server", *of_the_run)
@@ -41,17 +41,17 @@ def run(
 def _end_of(
     server: "subprocess.Popen[str]", clients: Sequence["subprocess.Popen[str]"], folder: Path, limit_s: int
 ) -> str:
-    """What the server printed until it ended. Raises RuntimeError when a process fails."""
+    """Output of the server until its end. Raises RuntimeError when a process fails."""
     for _ in range(limit_s):
         try:
-            said, _ = server.communicate(timeout=1)
+            output, _ = server.communicate(timeout=1)
         except subprocess.TimeoutExpired:
-            said = None
+            output = None
         if any(process.poll() not in (None, 0) for process in (server, *clients)):
             break
-        if said is not None:
-            return said
-    raise RuntimeError(f"the run did not come to its end: {(folder / ERRORS).read_text()[-2000:]}")
+        if output is not None:
+            return output
+    raise RuntimeError(f"the run did not end: {(folder / ERRORS).read_text()[-2000:]}")
 
 
 def _start(stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":

@@ -1,7 +1,7 @@
-"""Runs of 500 rounds over loopback, recorded, and computed again: every version has to come out as it was.
+"""Runs of 500 rounds over loopback, recorded and replayed: every version must have the same digest.
 
-For each policy a server and two client processes train a small network on scikit-learn's digits, and keep every update;
-then `unstale replay` computes the run again in a process of its own, and compares each digest.
+For each policy a server and two client processes train a small network on scikit-learn's digits, and store every
+update; then `unstale replay` replays the run in a process of its own, and compares each digest.
 
     python -m benchmarks.replay [--quick]
 """
@@ -26,7 +26,7 @@ K = 4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A policy, and the loop and the training that its paper has."""
+    """A policy, with the loop and training of its paper."""
 
     policy: str
     trigger: str
@@ -37,7 +37,7 @@ CASES = (Case("fedbuff", "buffered", "sgd"), Case("wkafl", "k-async", "gradient"
 
 
 def run(rounds: int) -> list[dict[str, str]]:
-    """One row a policy. Raises RuntimeError or CalledProcessError when a process fails."""
+    """A row per policy. Raises RuntimeError or CalledProcessError when a process fails."""
     rows = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def run(rounds: int) -> list[dict[str, str]]:
 
 
 def record(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
-    """A run in `run` below a folder; what its server said last."""
+    """Record a run in `run` below a folder; return the server's last line."""
     of_the_run = (
         *("--policy", case.policy, "--trigger", case.trigger, "--k", str(K), "--training", case.training),
         *("--rounds", str(rounds), "--clients", str(CLIENTS), "--device", "cpu"),
@@ -78,7 +78,7 @@ def record(case: Case, rounds: int, folder: Path) -> dict[str, Any]:
 
 
 def replay(folder: Path) -> dict[str, Any]:
-    """What `unstale replay` says of it."""
+    """The output of `unstale replay` for the run."""
     found = subprocess.run(
         [*processes.UNSTALE, "replay", "run", "--json"],
         cwd=folder, env=processes.environment(), stdout=subprocess.PIPE, text=True, check=False,

@@ -22,5 +22,5 @@ def median_and_spread(values: Sequence[float], spec: str = ".2f") -> str:
 
 
 def megabytes(size_bytes: int | None) -> str:
-    """In units of 10^6 bytes, or a dash for what is not known."""
+    """In units of 10^6 bytes, or a dash if unknown."""
     return "-" if size_bytes is None else f"{size_bytes / 1e6:,.0f} MB"

@@ -1,7 +1,7 @@
 """Robust aggregation against Byzantine clients: test accuracy by defence, attack and share of attackers.
 
 20 clients train `digits_cnn` on the bundled digits in virtual time, K = 10 of 20, 50 rounds, all else as by default.
-Not part of `make bench`. A cell that stands in the CSV is not computed again, so that an interrupted run resumes.
+Not part of `make bench`. A cell in the CSV is not computed again, so that an interrupted run resumes.
 
     python -m benchmarks.robust_aggregation [--seeds 3]   # compute the cells that are missing, then draw
     python -m benchmarks.robust_aggregation --seeds 0     # draw only
@@ -26,7 +26,7 @@ LAST = 3
 """Evaluations whose mean is the accuracy of a run."""
 
 NORM_MAX, CLIP_NORM = 20.0, 5.0
-"""Of deltas over their learning rate. Honest ones: 2 in the median, 16 at most, the largest in the first rounds."""
+"""Norm bound of deltas over their learning rate. Honest ones: median 2, maximum 16, largest in the first rounds."""
 
 PARTITIONS = {"iid": "IID", "dirichlet": "Dirichlet 0.3"}
 
@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one run. accuracy: mean of the last evaluations, on the test set. ended_early: a run that was given up."""
+    """The result of one run. accuracy: mean of the last evaluations, on the test set. ended_early: an aborted run."""
 
     partition: str
     defence: str
@@ -118,7 +118,7 @@ def measure(cell: Cell) -> Result:
     try:
         run = simulation(settings, on_progress=lambda now: accuracies.append(now.accuracy))
         updates = run.run().updates
-    except UserError as error:  # the run is given up
+    except UserError as error:  # the run is aborted
         print(f"{cell}: {error}", file=sys.stderr, flush=True)
         ended_early = True
     return Result(
@@ -201,7 +201,7 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def mean_accuracy(results: list[Result], partition: str, defence: str, attack: str, attackers: int) -> float:
-    """Over the seeds; nan where there is none."""
+    """Mean over the seeds; nan without any."""
     chosen = (partition, defence, attack, attackers)
     of_seeds = [
         result.accuracy

@@ -1,4 +1,4 @@
-"""One scenario, two shells: how stale updates are through real sockets, and in the simulator.
+"""Staleness of one scenario through real sockets and in the simulator.
 
 For each scenario and seed the same configuration runs once as processes (a server, the injector, two client processes
 over loopback) and once in virtual time. A two-sample Kolmogorov-Smirnov test compares the staleness of all updates that
@@ -37,7 +37,7 @@ AGREEING_SEEDS_MIN = 9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A scenario, ready or a file, and what its times are multiplied by so that a run takes seconds."""
+    """A scenario, ready or a file, and the factor of its times, so that a run takes seconds."""
 
     name: str
     scenario: str
@@ -54,7 +54,7 @@ CASES = (
 
 
 def run(quick: bool = False, plot: Path | None = None, store: Path | None = None) -> list[dict[str, Any]]:
-    """One row a scenario and seed. store: file of what went through sockets, taken from there when it is in it."""
+    """A row per scenario and seed. store: file of the results through sockets, reused where present."""
     kept: dict[str, list[int]] = json.loads(store.read_text()) if store is not None and store.exists() else {}
     seeds, rounds = (2, 40) if quick else (SEEDS, ROUNDS)
     rows, drawn = [], []
@@ -76,7 +76,7 @@ def run(quick: bool = False, plot: Path | None = None, store: Path | None = None
 
 
 def settings_of(case: Case, seed: int, rounds: int) -> Settings:
-    """What both run."""
+    """The settings of both runs."""
     return Settings.model_validate(
         {
             "seed": seed,
@@ -96,7 +96,7 @@ def settings_of(case: Case, seed: int, rounds: int) -> Settings:
 
 
 class Staleness:
-    """Of every update in a round, in the order in which the rounds hold them."""
+    """Staleness of every aggregated update, in the order of the rounds."""
 
     def __init__(self) -> None:
         self.rounds: list[int] = []
@@ -108,14 +108,14 @@ class Staleness:
 
 
 def in_simulation(settings: Settings) -> list[int]:
-    """In virtual time."""
+    """Staleness in virtual time."""
     staleness = Staleness()
     simulation(settings, on_progress=lambda _: None, observe=staleness.observe).run()
     return staleness.rounds
 
 
 def through_sockets(settings: Settings) -> list[int]:
-    """Over loopback: the server in this process, the others in processes of their own."""
+    """Staleness over loopback: the server in this process, the others in processes of their own."""
     staleness = Staleness()
     server = Server(settings, on_progress=lambda _: None, observe=staleness.observe)
     with ExitStack() as stack:
@@ -134,7 +134,7 @@ def through_sockets(settings: Settings) -> list[int]:
 
 
 class _Process:
-    """One of our own commands, ended with its context."""
+    """A process of an unstale command, terminated with its context."""
 
     def __init__(self, settings: Settings, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two seeds, fewer rounds")
     parser.add_argument("--plot", type=Path, help="file for the histograms of seed 0")
-    parser.add_argument("--store", type=Path, help="file of what went through sockets, to go on from")
+    parser.add_argument("--store", type=Path, help="file of the results through sockets, to resume from")
     arguments = parser.parse_args()
     rows = run(arguments.quick, arguments.plot, arguments.store)
     headings = list(rows[0])

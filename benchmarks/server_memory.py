@@ -1,10 +1,10 @@
 """Peak memory of a server whose clients all send a model of 45 MB, over the number of clients; budget: flat, and
-three models above what the same server has with as many clients and next to no model.
+three models above the same server with as many clients and a tiny model.
 
 Synchronous rounds of all clients, policy fedavg, durability normal, all keys at their defaults but
-`run.rows_memory_bytes_max: 0`, so that rows wait on disk however few they are; and one run whose rounds are of four
-updates, which come while the round before is made. Every run has a server of its own. The clients are sessions of one
-other process, which train nothing and all send the same bytes; that process fetches a model once.
+`run.rows_memory_bytes_max: 0`, so that all rows wait on disk; and one run with rounds of four updates, which arrive
+during the previous round. Every run has a server of its own. The clients are sessions of one other process, which do
+not train and all send the same bytes; that process fetches a model once.
 
     python -m benchmarks.server_memory [--quick] [--plot FILE.png]
 """
@@ -72,7 +72,7 @@ def _measure(clients: int, dimension: int, *, rounds: int, k: int = 0) -> dict[s
 
 
 def _served(clients: int, dimension: int, rounds: int, k: int) -> dict[str, Any]:
-    """What one server says."""
+    """The reported memory of one server."""
     own = [sys.executable, "-m", "benchmarks.server_memory", "--dimension", str(dimension)]
     own += ["--clients", str(clients), "--rounds", str(rounds), "--k", str(k), "--folder"]
     with (
@@ -87,7 +87,7 @@ def _served(clients: int, dimension: int, rounds: int, k: int) -> dict[str, Any]
 
 
 def serve(clients: int, dimension: int, folder: str, *, rounds: int, k: int) -> None:
-    """The server's process. Before: when all is imported, the data set is read, and no model is made."""
+    """Run the server's process. Memory before: after imports and data, without a model."""
     before_bytes = 0
 
     def vector(_: Shape, classes: int) -> torch.nn.Module:
@@ -136,7 +136,7 @@ class Host:
             self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
 
     def run(self) -> None:
-        """Until the run is over for all of them."""
+        """Run until the end of the run reaches all sessions."""
         while any(session.state is not State.OVER for session in self._lines.values()):
             for socket, ready in self._poller.poll(100):
                 session = self._lines[socket]
@@ -178,7 +178,7 @@ class Host:
 
 
 def take_part(server: str, clients: int, dimension: int, folder: str) -> None:
-    """The clients' process."""
+    """Run the clients' process."""
     files.allow_connections(clients, files_each=2)
     host = Host(server, clients, dimension, Path(folder))
     host.run()
@@ -211,7 +211,7 @@ def markdown(figures: list[dict[str, Any]]) -> str:
 
 
 def plot(figures: list[dict[str, Any]], file: Path) -> None:
-    """The curve of the synchronous rounds."""
+    """Draw the curve of the synchronous rounds."""
     figures = [one for one in figures if not one["k"]]
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,10 +1,9 @@
 """The simulator against bare training loops over the same batches; budget: 15 % overhead over the bare loop.
 
-The simulation is recorded once, to know who computes which mini-batch in which order. Bare is what one would write by
-hand: an ordinary module, the same mini-batches drawn and gathered beforehand, K gradients accumulated, one step, and
-as many evaluations. It is also arranged as fast as this machine allows: channels last, and one process a core, none of
-which waits for another. All take turns; an overhead is of two that ran in one turn. Processes are up before the clock
-starts.
+The simulation is recorded once, for the clients and mini-batches in order. The bare loop is handwritten: an ordinary
+module, the same mini-batches drawn and gathered beforehand, K gradients accumulated, one step, and as many evaluations.
+It also has the fastest arrangement of this machine: channels last, and one independent process per core. All alternate;
+an overhead compares two in the same turn. Processes start before the clock.
 
     python -m benchmarks.simulation [--quick] [--device cuda]
 """
@@ -52,7 +51,7 @@ TURNS = 5
 ROUNDS = 200
 BUDGET_OVERHEAD = 0.15
 MODELS = {"digits_cnn": (), "lenet_28": (28, 28, 1), "lenet_cifar": (32, 32, 3)}
-"""Models, and the shape of the images of noise that they are trained on; none: the digits."""
+"""Models, and the shape of their noise images; none: the digits."""
 
 BARE = "bare loop"
 
@@ -62,8 +61,8 @@ Seconds = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A simulation's work. order: client id and number of its task, of every update in order of arrival. evaluations:
-    how often the model was evaluated.
+    """A simulation's work. order: client id and task number of every update in order of arrival. evaluations: number of
+    evaluations of the model.
     """
 
     settings: Settings
@@ -72,7 +71,7 @@ class Recorded:
 
 
 def run(quick: bool = False, device: str = "cpu") -> list[dict[str, Any]]:
-    """Figures of each model: client-gradients a second of each arrangement, turn by turn."""
+    """Figures of each model: client gradients per second of each arrangement, by turn."""
     turns, rounds = (2, 40) if quick else (TURNS, ROUNDS)
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as folder:
         return [
@@ -114,10 +113,10 @@ def _recorded(settings: Settings) -> Recorded:
     order = []
     evaluations: list[Progress] = []
 
-    def observe(event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
+    def observe(event: events.Event, following: Sequence[actions.Action]) -> None:
         if isinstance(event, events.UpdateArrived):
             order.append((event.client_id, numbers.pop((event.client_id, event.task_id))))
-        for action in what_to_do:
+        for action in following:
             if isinstance(action, actions.SendTask):
                 numbers[action.client_id, action.task_id] = action.number
 
@@ -210,7 +209,7 @@ def _evaluate(model: nn.Module, inputs_MX: Tensor, labels_M: Tensor) -> tuple[fl
 
 @contextmanager
 def _bare_processes(recorded: Recorded, count: int) -> Iterator[Seconds]:
-    """Bare loops in processes of one thread, each over every so-manieth round: how long the slowest takes."""
+    """Bare loops in single-threaded processes, each over every count-th round: duration of the slowest."""
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection[Any, Any]] = []
     for place in range(count if count > 1 else 0):
@@ -235,7 +234,7 @@ def _bare_process(pipe: "Connection[Any, Any]", recorded: Recorded, place: int, 
     batches = list(_batches(recorded, place, count))
     tests = _tests(recorded.settings)
     evaluations = 0 if place else recorded.evaluations
-    while True:  # the first time nobody looks at
+    while True:  # the first time is not measured
         taken_s = _bare_s(recorded.settings, batches, tests, evaluations, torch.contiguous_format)
         pipe.send_bytes(str(taken_s).encode())
         if not pipe.recv_bytes():

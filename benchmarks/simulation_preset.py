@@ -1,16 +1,16 @@
-"""A cell of fh-t1 as `unstale reproduce` plays it, against a bare loop over the very same local steps.
+"""A cell of fh-t1 in `unstale reproduce`, against a bare loop over the same local steps.
 
 CIFAR-10, Dirichlet 0.3, 100 clients, K-async with K = 10, 5 local steps of batch 32, lenet_cifar, FedHist. What is
-timed is a piece of the run of 5,000 rounds, from one evaluation to another; what begins the run comes once, and has a
-time of its own. Bare is what one would write by hand: an ordinary module, the mini-batches of the same tasks in the
-same order, gathered beforehand, and a step of `torch.optim.SGD` for each. It keeps one model, sends and aggregates
-nothing; the run is also held against one that evaluates as often. All in one process of one thread, in turns; a ratio
-is of two that ran in one turn. Seconds are the process's own on a CPU, so that what else runs shows little. Where the
-time goes is seen by a profiler on a turn of its own, which takes longer.
+timed is a piece of the run of 5,000 rounds, from one evaluation to another; the start of the run is timed separately.
+The bare loop is handwritten: an ordinary module, the mini-batches of the same tasks in order, gathered beforehand, and
+a step of `torch.optim.SGD` for each. It has one model, sends and aggregates nothing; the run is also compared with one
+that evaluates as often. All run in one single-threaded process, in turns; a ratio compares two in the same turn.
+Seconds are processor time on a CPU, so that other load has little effect. A profiler measures the shares of parts in a
+slower turn of its own.
 
     python -m benchmarks.simulation_preset [--data FILE.npz] [--quick] [--device cuda]
 
-Without --data the images are noise of the shape and number of CIFAR-10's: as much work, and nothing to learn.
+Without --data the images are noise of the shape and number of CIFAR-10's: equal work without learning.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from benchmarks import report
-from benchmarks.preset_start import CELL, Enough
+from benchmarks.preset_start import CELL, TimingEnded
 from unstale import translate
 from unstale.config.settings import Settings, SimulationSettings
 from unstale.config.workspace import TrainingContext, training_context
@@ -54,9 +54,9 @@ from unstale_papers import runners
 from unstale_papers.presets.fedhist import fh_t1
 
 EVALUATIONS = 2
-"""In what is timed. It goes from the first evaluation after version 0 until before one that is not timed."""
+"""Evaluations in the timed piece, from the first after version 0 until before an untimed one."""
 
-EVALUATED_AT_A_TIME = 1000  # examples, by the bare loop: as many as `evaluate` takes
+EVALUATED_AT_A_TIME = 1000  # examples, in the bare loop: as in `evaluate`
 TURNS = 5
 BUDGET = 0.87
 
@@ -71,39 +71,39 @@ PARTS: Mapping[str, Sequence[Callable[..., Any]]] = {
     ),
     "coordinator": (Coordinator.handle,),
 }
-"""Functions of which none calls another one of these."""
+"""Functions that do not call each other."""
 
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What is timed: rounds after `first` until `last` is applied."""
+    """The timed rounds: after `first` until `last` is applied."""
 
     first: int
     last: int
 
     @classmethod
     def of(cls, settings: Settings, evaluations: int) -> "Piece":
-        """So many evaluations, and as many rounds as go with them."""
+        """A piece of so many evaluations and their rounds."""
         every = settings.evaluate_every
         return cls(first=every, last=(1 + evaluations) * every)
 
     def watched(self, settings: Settings, begin: Callable[[], None]) -> Callable[[float], None]:
-        """An `on_progress` that calls begin where the piece begins, and raises Enough where it ends."""
+        """An `on_progress` that calls begin at the start of the piece, and raises TimingEnded at its end."""
 
         def watch(share: float) -> None:
             version = round(share * settings.rounds)
             if version == self.first:
                 begin()
             if version == self.last:
-                raise Enough
+                raise TimingEnded
 
         return watch
 
 
 def settings_of(data: Path, device: str = "cpu") -> Settings:
-    """Those of the cell, with the data of a file."""
+    """Settings of the cell, with the data of a file."""
     (cell,) = (cell for cell in fh_t1().cells if cell.labels == CELL)
     return cell.settings.model_copy(
         update={
@@ -116,7 +116,7 @@ def settings_of(data: Path, device: str = "cpu") -> Settings:
 
 
 def write_noise(path: Path) -> None:
-    """As many images as CIFAR-10 has, of its shape."""
+    """Write noise images in CIFAR-10's number and shape."""
     rng = np.random.default_rng(0)
     parts: dict[str, Any] = {}
     for part, examples in (("train", 50_000), ("test", 10_000)):
@@ -162,13 +162,13 @@ def _play(settings: Settings, piece: Piece, begin: Callable[[], None]) -> None:
     """Measure the cell as the engine does, up to the end of the piece."""
     try:
         runners.measure("run", settings, {}, on_progress=piece.watched(settings, begin))
-    except Enough:
+    except TimingEnded:
         return
-    raise AssertionError("the run ended before what is timed")
+    raise AssertionError("the run ended before the timed piece")
 
 
 def _clock(settings: Settings) -> Callable[[], float]:
-    """Seconds of this process, or of the wall where another device computes."""
+    """Processor seconds of this process, or wall-clock seconds for another device."""
     return time.process_time if settings.device == "cpu" else time.perf_counter
 
 
@@ -180,7 +180,7 @@ def _run_s(settings: Settings, piece: Piece) -> float:
 
 
 def _shares(settings: Settings, piece: Piece) -> dict[str, float]:
-    """What share of the piece each part takes, under a profiler."""
+    """Shares of the piece by part, under a profiler."""
     now_s = _clock(settings)
     profile = Profile(now_s)
     marks: list[float] = []
@@ -201,16 +201,16 @@ def _shares(settings: Settings, piece: Piece) -> dict[str, float]:
 
 
 def _ends_after_s(benchmark: str, *arguments: str) -> float:
-    """Seconds from the start of a process until what it prints, by `time.perf_counter`."""
+    """Seconds from the start of a process to the `time.perf_counter` that it prints."""
     started_s = time.perf_counter()
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", *arguments], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return float(said) - started_s  # one clock for all processes of a machine
+    return float(printed) - started_s  # one clock for all processes of a machine
 
 
 def _until_first_round(settings: Settings) -> float:
-    """When it was applied, by `time.perf_counter`."""
+    """`time.perf_counter` of the first applied round."""
     marks: list[float] = []
     _play(settings, Piece(first=1, last=1), lambda: marks.append(time.perf_counter()))
     return marks[0]
@@ -220,7 +220,7 @@ def _until_first_round(settings: Settings) -> float:
 
 
 class _Marks(Watcher):
-    """Keeps the tasks that are computed in a piece of a run."""
+    """Records the tasks in a piece of a run."""
 
     def __init__(self, piece: Piece, context: TrainingContext) -> None:
         self.tasks: list[tuple[int, LocalTask]] = []
@@ -236,7 +236,7 @@ class _Marks(Watcher):
         if result.version == self._piece.first:
             self.tasks.clear()
         if result.version == self._piece.last:
-            raise Enough
+            raise TimingEnded
 
     @override
     def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
@@ -244,9 +244,9 @@ class _Marks(Watcher):
 
 
 def _recorded(settings: Settings, context: TrainingContext, piece: Piece) -> list[Batch]:
-    """The mini-batches of all tasks that are computed in the piece, gathered, in their order."""
+    """The gathered mini-batches of all tasks in the piece, in order."""
     marks = _Marks(piece, context)
-    with patch.object(context.trainer, "compute", marks.compute), suppress(Enough):
+    with patch.object(context.trainer, "compute", marks.compute), suppress(TimingEnded):
         simulation(settings, on_progress=lambda _: None, context=context, watcher=marks).run()
     batches = []
     for client_id, task in marks.tasks:
@@ -279,7 +279,7 @@ def _bare(
 
 
 def _evaluate(model: nn.Module, tests: Batch, layout: torch.memory_format) -> tuple[int, float]:
-    """How many are right, and the sum of their losses."""
+    """Number of correct predictions, and the sum of the losses."""
     right, loss = 0, 0.0
     parts = (torch.split(part, EVALUATED_AT_A_TIME) for part in tests)
     for inputs_bX, labels_b in zip(*parts, strict=True):
@@ -289,7 +289,7 @@ def _evaluate(model: nn.Module, tests: Batch, layout: torch.memory_format) -> tu
     return right, loss
 
 
-# --- what is printed ---
+# --- printed numbers ---
 
 
 def markdown(figures: dict[str, Any], settings: Settings, data: str) -> str:

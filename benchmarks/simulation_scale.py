@@ -1,7 +1,7 @@
 """100,000 clients in virtual time: rounds a second and memory, with a model of one parameter that costs nothing.
 
-What is left is the simulator's own work: the coordinator, a time that is drawn for each task, messages, staging, and
-the learner. Seconds are the process's own.
+This measures the simulator's own work: the coordinator, task latencies, messages, staging, and the learner. Seconds are
+the process's processor time.
 
     python -m benchmarks.simulation_scale [--quick]
 """
@@ -41,7 +41,7 @@ BUDGET_BYTES = 2 * 10**9
 
 
 class Null(Backend):
-    """Every update is the same."""
+    """A backend with equal updates."""
 
     def __init__(self) -> None:
         local = LocalUpdate(
@@ -66,7 +66,7 @@ class Null(Backend):
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Rounds a second, with and without the first tasks of all clients, and the most memory that the process had.
+    """Rounds per second, with and without the first tasks of all clients, and the process's peak memory.
 
     quick: fewer rounds.
     """
@@ -95,7 +95,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _simulation(rounds: int, observe: Observer) -> Simulation:
-    told = CoordinatorSettings(
+    coordinator_settings = CoordinatorSettings(
         clients=CLIENTS,
         rounds=rounds,
         trigger=TriggerSettings(name="k-async", k=K),
@@ -109,7 +109,7 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
     device = Device(task=Exponential(distribution="exponential", mean_s=1.0))
     policy = create("fedavg", dimension=1, clients=CLIENTS, device="cpu")
     parts = Parts(
-        coordinator=Coordinator(told),
+        coordinator=Coordinator(coordinator_settings),
         learner=Learner(torch.zeros(1), policy, learning_rate=lambda _: 1.0, keep_versions=True),
         staging=Staging(1, K, blocks_max=CLIENTS // K + 2),
         clients=Clients(

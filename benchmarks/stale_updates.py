@@ -1,7 +1,7 @@
-"""Stale updates of real data, and the true ones that nobody has: what estimates are measured against.
+"""Stale updates on real data and their true counterparts, the reference of estimates.
 
-A hundred clients with unlike shares (`dirichlet-client`, alpha 0.1) train a model in rounds of ten, in turn; those that
-hold the most of one class are asked for what they would send from older models.
+A hundred clients with unlike shares (`dirichlet-client`, alpha 0.1) train a model in rounds of ten, in turn; those with
+the most examples of one class compute updates from older models.
 
 Legend: d parameters.
 """
@@ -21,7 +21,7 @@ from unstale.config.workspace import TrainingContext, training_context
 from unstale.settings.learning import DataSettings, ModelSettings, PartitionSettings, TrainingSettings
 
 CLIENTS, AT_A_TIME, EPOCHS, RATE = 100, 10, 5, 0.01
-STALE = 10  # clients that hold the most of the affected class
+STALE = 10  # clients with the most examples of the affected class
 FULL_BATCH = 10**6
 
 MODELS = {"mnist": ("lenet_gi", 5), "cifar10": ("lenet_cifar", 2)}
@@ -72,7 +72,7 @@ class StaleUpdates:
         return [int(client) for client in np.argsort(held, kind="stable")[::-1][:STALE]]
 
     def models(self, rounds: int) -> list[Tensor]:
-        """Every version of a run in which nobody is stale, [d] each."""
+        """Every version of a run without staleness, [d] each."""
         versions = [self.context.model.parameters_d.clone()]
         for version in range(rounds):
             first = version * AT_A_TIME % CLIENTS
@@ -85,7 +85,7 @@ class StaleUpdates:
         return self.context.trainer.train(client_id, number, model_d, RATE).vector_d
 
     def stale_round(self, versions: list[Tensor], now: int, staleness: int, clients: list[int]) -> StaleRound:
-        """What these clients send from an older model than the current one."""
+        """Updates of these clients from a model older than the current one."""
         base = now - staleness
         return StaleRound(
             version=now,
@@ -107,5 +107,5 @@ class StaleUpdates:
         )
 
     def true_updates(self, stale: StaleRound) -> list[Tensor]:
-        """The pseudo-gradients that they would send from the current one, [d] each."""
+        """Their pseudo-gradients from the current model, [d] each."""
         return [self.update(one.client_id, stale.version, stale.model_d) / RATE for one in stale.updates]

@@ -1,1 +1,1 @@
-"""What watches a run: Prometheus' rules, Grafana's dashboards, and what makes their files."""
+"""Monitoring of a run: Prometheus' rules, Grafana's dashboards, and generators of their files."""

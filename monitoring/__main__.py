@@ -1,4 +1,4 @@
-"""`python -m monitoring`: write what is made from catalogue, rules and the dashboards' code; or draw the dashboards."""
+"""`python -m monitoring`: write the files of catalogue, rules and dashboard code, or draw the dashboards."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 
 
 def files() -> dict[Path, str]:
-    """All that is written, by where."""
+    """Contents of all generated files, by path."""
     document = metrics_document.DOCUMENT
     return {
         document: metrics_document.with_tables(document.read_text(encoding="utf-8")),

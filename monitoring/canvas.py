@@ -1,4 +1,4 @@
-"""The page that a dashboard is drawn on, measured in pixels from its upper left corner."""
+"""The page of a drawn dashboard, in pixels from its upper left corner."""
 
 import io
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Box:
     height: float
 
     def inside(self, *, left: float, top: float, right: float, bottom: float) -> "Box":
-        """Without so much at each side."""
+        """The box reduced at each side."""
         return Box(self.left + left, self.top + top, self.width - left - right, self.height - top - bottom)
 
 
@@ -63,7 +63,7 @@ class Canvas:
         weight: str = "normal",
         align: str = "left",
     ) -> float:
-        """Write a line; where it ends."""
+        """Write a line; return its right end."""
         written: Text = self._figure.text(
             left / self.width,
             1 - middle / self.height,
@@ -122,7 +122,7 @@ class Canvas:
         axes.set_xticks(ticks, [clock_time(at_s, with_seconds=step_s < 60) for at_s in ticks])
 
     def save(self, path: Path) -> None:
-        """As a PNG of 256 colours, which is a third of the size."""
+        """Save a PNG of 256 colours, which has a third of the size."""
         picture = io.BytesIO()
         self._figure.savefig(picture, format="png", dpi=DOTS_PER_INCH)
         image = Image.open(picture).convert("RGB")
@@ -131,5 +131,5 @@ class Canvas:
 
 
 def clock_time(at_s: float, *, with_seconds: bool) -> str:
-    """Of the day, UTC."""
+    """Time of the day, UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S" if with_seconds else "%H:%M")

@@ -8,11 +8,11 @@ from unstale.metrics.catalogue import CATALOGUE, CLIENT_CATALOGUE, INJECTOR_CATA
 
 DOCUMENT = Path(__file__).parents[1] / "docs/metrics.md"
 TABLES = {"metric": CATALOGUE, "client metric": CLIENT_CATALOGUE, "injector metric": INJECTOR_CATALOGUE}
-"""By the head of the first column."""
+"""Metrics by the heading of the first column."""
 
 
 def with_tables(text: str) -> str:
-    """The document with every table as the catalogue has it now."""
+    """The document with every table generated from the catalogue."""
     for head, metrics in TABLES.items():
         found = re.findall(rf"^\| {head} \|.*\n(?:\|.*\n)+", text, flags=re.MULTILINE)
         assert len(found) == 1, f"{DOCUMENT.name} has {len(found)} tables of {head}s"
@@ -21,7 +21,7 @@ def with_tables(text: str) -> str:
 
 
 def table(head: str, metrics: Sequence[Metric]) -> str:
-    """A row a metric."""
+    """A row per metric."""
     rows = [f"| {head} | kind | labels | help |", "|---|---|---|---|"]
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)

@@ -1,4 +1,4 @@
-"""One function a kind of panel: what Grafana would show in it."""
+"""Drawing functions for each kind of panel, as in Grafana."""
 
 from math import isnan, nan
 from typing import Any
@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 
 
 def draw(canvas: Canvas, panel: Panel, box: Box, answer: list[Series]) -> None:
-    """Whatever kind it is. answer: of its queries."""
+    """Draw a panel of any kind. answer: of its queries."""
     canvas.text(box.left + 12, box.top + 18, panel.title, size=9.5)
     present = [one for one in answer if not all(map(isnan, one.values))]
     if not present:
@@ -104,7 +104,7 @@ def _ticks(low: float, high: float, panel: Panel) -> list[float]:
 def _legend(canvas: Canvas, panel: Panel, box: Box, names: list[str]) -> None:
     left, line = box.left + 14.0, box.top + box.height - 14
     for place, name in enumerate(names):
-        if left + 17 + 6 * len(name) > box.left + box.width:  # Grafana goes on in a second line
+        if left + 17 + 6 * len(name) > box.left + box.width:  # Grafana wraps to a second line
             break
         canvas.rectangle(Box(left, line - 1.5, 12, 3), fill=_colour(panel, name, place))
         left = canvas.text(left + 17, line, name) + 16
@@ -181,7 +181,7 @@ def _table(canvas: Canvas, panel: Table, box: Box, rows: Rows) -> None:
 
 
 def _named(colour: str) -> str:
-    """Of Grafana's name, or as it is."""
+    """The colour of a Grafana name, or the given colour."""
     return COLOURS.get(colour, colour)
 
 
@@ -195,7 +195,7 @@ def _by_bound(answer: list[Series]) -> list[tuple[float, Series]]:
 
 
 def _parted(answer: list[Series]) -> list[tuple[str, float]]:
-    """What each bucket holds alone, by its bound as people write it."""
+    """The count of each bucket alone, by its bound as text."""
     rows = _by_bound(answer)
     counts = np.diff([0.0, *(one.values[-1] for _, one in rows)])
     names = ["more" if bound == np.inf else f"{bound:g}" for bound, _ in rows]

@@ -1,6 +1,6 @@
-"""Pictures of the dashboards, drawn from what a Prometheus knows, on Grafana's grid and in its dark colours.
+"""Pictures of the dashboards, drawn from the data of a Prometheus, on Grafana's grid and in its dark colours.
 
-They show what to expect, and need no Grafana.
+They need no Grafana.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ HEAD, HEADING = 66, 38  # pixels: above the first panel, of a row's heading
 POINTS = 240  # of a line
 _LOOK: dict[Any, Any] = {
     "text.color": INK,
-    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.parse_math": False,  # a name may contain a dollar sign
     "axes.edgecolor": GRID,
     "axes.facecolor": "none",
     "xtick.color": FAINT,
@@ -34,8 +34,8 @@ _LOOK: dict[Any, Any] = {
 def draw(
     dashboards: Sequence[Dashboard], url: str, folder: Path, *, seconds: float, scrape_s: float, run: str | None = None
 ) -> Iterator[Path]:
-    """One picture a dashboard. url: of a Prometheus. seconds: of the past that are shown. scrape_s: between two
-    scrapes. run: that those of one run show; None for the first. Raises UserError when there is no answer or run.
+    """Draw a picture per dashboard. url: of a Prometheus. seconds: displayed time. scrape_s: between two scrapes. run:
+    of dashboards of one run; None for the first. Raises UserError without an answer or run.
     """
     get = over_http(url)
     now_s = float(get("query", {"query": "time()"})["result"][1])
@@ -60,7 +60,7 @@ def draw(
 
 
 def _laid_out(rows: Sequence[Row]) -> tuple[list[tuple[Panel, Box]], list[tuple[Row, float]], float]:
-    """Where panels are, at which height headings, and how high all is."""
+    """Boxes of panels, heights of headings, and the total height."""
     boxes: list[tuple[Panel, Box]] = []
     headings: list[tuple[Row, float]] = []
     column, line, top = (WIDE - GAP) / COLUMNS, LINE + GAP, float(HEAD)
@@ -79,7 +79,7 @@ def _laid_out(rows: Sequence[Row]) -> tuple[list[tuple[Panel, Box]], list[tuple[
 
 
 def _head(canvas: Canvas, dashboard: Dashboard, found: dict[str, str]) -> None:
-    """Title, what is chosen, and the time that is shown."""
+    """Draw title, selected variables and time range."""
     canvas.text(GAP + 6, 20, dashboard.title, size=13, weight="bold")
     left = float(GAP + 6)
     for variable in dashboard.variables:

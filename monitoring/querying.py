@@ -17,12 +17,12 @@ from unstale.errors import UserError, unknown_name
 Get = Callable[[str, Mapping[str, str]], Any]
 """`data` of an answer of Prometheus' HTTP API: to a path below /api/v1/, with parameters."""
 
-PATIENCE_S = 30.0  # no query of a dashboard may take so long
+PATIENCE_S = 30.0  # upper limit of a dashboard's query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What is looked at, in seconds since 1970. step_s: between two points. scrape_s: between two scrapes."""
+    """The displayed time, in seconds since 1970. step_s: between two points. scrape_s: between two scrapes."""
 
     start_s: float
     end_s: float
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one set of labels, in order of time. values: nan where there is none. query: its place in the panel."""
+    """Points of one set of labels, in order of time. values: nan if missing. query: its index in the panel."""
 
     name: str
     labels: Mapping[str, str]
@@ -50,7 +50,7 @@ class Series:
 
 
 def over_http(url: str) -> Get:
-    """url: of a Prometheus. What is returned raises UserError when it gives no answer, or refuses."""
+    """A query function. url: of a Prometheus. It raises UserError without an answer and for a refused query."""
 
     def get(path: str, parameters: Mapping[str, str]) -> Any:
         address = f"{url.rstrip('/')}/api/v1/{path}?{urlencode(parameters)}"
@@ -67,9 +67,9 @@ def over_http(url: str) -> Get:
 
 
 def chosen(get: Get, dashboard: Dashboard, span: Span, run: str | None = None) -> dict[str, str]:
-    """What its variables stand for when somebody opens it, by name: all values, or of those that are one the first.
+    """The initial values of its variables, by name: all values, or the first for a single choice.
 
-    run: is chosen instead. Raises UserError where there is no such run.
+    run: replaces the first. Raises UserError for an unknown run.
     """
     found = span.windows
     for variable in dashboard.variables:
@@ -83,19 +83,19 @@ def chosen(get: Get, dashboard: Dashboard, span: Span, run: str | None = None) -
 
 
 def values_of(get: Get, variable: Variable, found: Mapping[str, str], span: Span) -> list[str]:
-    """What there is to choose. found: what the variables before it stand for."""
+    """The values of a variable. found: values of the variables before it."""
     parameters = {"match[]": filled(variable.metric, found), **_between(span)}
     values: list[str] = get(f"label/{variable.label}/values", parameters)
     return sorted(values)
 
 
 def filled(expression: str, found: Mapping[str, str]) -> str:
-    """With what its variables stand for. Raises KeyError for one that there is not."""
+    """The expression with its variables interpolated. Raises KeyError for an unknown one."""
     return re.sub(r"\$(\w+)", lambda variable: found[variable[1]], expression)
 
 
 def asked(get: Get, panel: Panel, found: Mapping[str, str], span: Span) -> list[Series]:
-    """What a panel shows. found: what the variables stand for."""
+    """The data of a panel. found: values of the variables."""
     return [
         Series(
             name=_name(query, one["metric"]),
@@ -123,7 +123,7 @@ def _between(span: Span) -> dict[str, str]:
 
 
 def _joined(variable: Variable, values: list[str]) -> str:
-    """As it stands in a PromQL string: one value, or an expression that matches all."""
+    """The variable in a PromQL string: one value, or an expression that matches all."""
     if variable.thousands:
         return WHATEVER
     escaped = [re.escape(value).replace("\\", "\\\\") for value in values]

@@ -1,4 +1,4 @@
-"""Numbers with their units, about as Grafana writes them."""
+"""Numbers with their units, similar to Grafana's format."""
 
 from math import floor, isfinite, log10
 
@@ -17,7 +17,7 @@ _COUNT = ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
 
 
 def shown(value: float, unit: str, decimals: int | None = None) -> str:
-    """unit: Grafana's id. decimals: None for about three digits. `–` for what is no number."""
+    """Format a value. unit: Grafana's id. decimals: None for about three digits. `–` for nan."""
     if not isfinite(value):
         return "–"
     if unit == "percentunit":
@@ -36,7 +36,7 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
 
 
 def _scaled(value: float, scale: tuple[tuple[float, str], ...], decimals: int | None) -> str:
-    """In the largest unit of the scale that it has one of, or the smallest."""
+    """The value in the largest unit of the scale of which it has at least one, or the smallest."""
     size, name = next((step for step in scale if abs(value) >= step[0]), scale[-1])
     if value == 0:
         size, name = next(step for step in scale if step[0] == 1.0)

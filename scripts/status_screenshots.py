@@ -1,4 +1,4 @@
-"""Screenshots of the status page for the documents: a run of a minute, looked at in a browser while it goes on.
+"""Screenshots of the status page for the documents: a run of a minute, displayed in a browser.
 
     python scripts/status_screenshots.py [--into docs/images] [--chromium /usr/bin/chromium]
 

@@ -1,4 +1,4 @@
-"""The dashboards, in the order in which they are looked at."""
+"""The dashboards, in display order."""
 
 from monitoring.dashboards.aggregation import AGGREGATION
 from monitoring.dashboards.dashboard import Dashboard

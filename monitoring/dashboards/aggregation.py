@@ -1,4 +1,4 @@
-"""What rounds are made of, where their time goes, and whether compensation helps."""
+"""Composition and duration of rounds, and the effect of compensation."""
 
 from monitoring.dashboards.dashboard import JOB, RUN, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import Not, Wanted, latest, of, quantile, rate, share
@@ -13,7 +13,7 @@ ERROR = catalogue.COMPENSATION_ERROR
 
 
 def _error(measure: str, **method: Wanted) -> str:
-    """Mean of the last minutes by method: that of one round is of few updates."""
+    """Mean of the last minutes by method, because one round has few updates."""
     return f"max by (method) (avg_over_time({of(ERROR, '', measure=measure, **method)}[5m]))"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from monitoring.dashboards.panels import DATASOURCE, Panel
 
-SCHEMA_VERSION = 41  # of Grafana 11.6 and 12.0; newer ones bring it up to date when they read it
+SCHEMA_VERSION = 41  # of Grafana 11.6 and 12.0; newer ones migrate it
 COLUMNS = 24
 TAG = "unstale"
 ALL = {"text": ["All"], "value": ["$__all"]}
@@ -16,8 +16,8 @@ WHATEVER = ".+"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """What the reader chooses. metric, label: its values are those that the label has. several: or all of them.
-    thousands: there may be so many, so that all of them are not written out in each query.
+    """A choice of the user. metric, label: its values are those of the label. several: or all of them. thousands: there
+    may be so many that a query does not list all.
     """
 
     name: str
@@ -74,7 +74,7 @@ PROCESS = Variable(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a heading. title: empty for none. folded: closed until somebody opens it."""
+    """Panels under a heading. title: empty for none. folded: initially closed."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """uid: in links and bookmarks, so it never changes. subject: the variable that says which processes it is about."""
+    """uid: in links and bookmarks, so it never changes. subject: the variable that selects its processes."""
 
     uid: str
     title: str
@@ -94,12 +94,12 @@ class Dashboard:
 
     @property
     def panels(self) -> list[Panel]:
-        """All of them, in their order."""
+        """All panels in order."""
         return [panel for row in self.rows for panel in row.panels]
 
     @property
     def started(self) -> str:
-        """When its processes started, in milliseconds: each value is one moment."""
+        """PromQL of the start times of its processes, in milliseconds."""
         return f'process_start_time_seconds{{job=~"$job", instance=~"${self.subject.name}"}} * 1000'
 
     def json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Dashboard:
         }
 
     def text(self) -> str:
-        """The file of it."""
+        """The content of its file."""
         return json.dumps(self.json(), indent=2, ensure_ascii=False) + "\n"
 
     def _restarts(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Dashboard:
 
 
 def placed(panels: Iterable[Panel], y: int = 0) -> tuple[list[tuple[Panel, int, int]], int]:
-    """Panels with their corner, from left to right and in lines from the top, y the first; and the first line below."""
+    """Panels with their corner, in lines from left to right, y the first line; and the first line below them."""
     found: list[tuple[Panel, int, int]] = []
     x = height = 0
     for panel in panels:
@@ -168,7 +168,7 @@ def _laid_out(rows: Iterable[Row]) -> list[dict[str, Any]]:
             number += 1
             panels.append(panel.json(number, x=x, y=top))
         if row.folded:
-            assert heading is not None, "what is folded needs a heading"
+            assert heading is not None, "a folded row needs a heading"
             heading["panels"] = panels
         else:
             made += panels
@@ -204,7 +204,7 @@ def _datasource() -> dict[str, Any]:
 
 
 def _links() -> dict[str, Any]:
-    """To all dashboards with the same tag, for what is chosen here."""
+    """Links to all dashboards with the same tag, with the current variables."""
     return {
         "title": "",
         "type": "dashboards",
@@ -220,7 +220,7 @@ def _links() -> dict[str, Any]:
 
 
 def _of_grafana() -> dict[str, Any]:
-    """What people note by hand."""
+    """Annotations by users."""
     return {
         "name": "Annotations & Alerts",
         "type": "dashboard",

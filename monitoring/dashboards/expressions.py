@@ -1,7 +1,7 @@
 """PromQL of the panels, made from the catalogue, so that no metric or label can be misspelt.
 
-Series are chosen by `job` and `instance`, the labels that Prometheus gives to what it scrapes. Which instances belong
-to a run is what the dashboard's variables find out, so no query has to join.
+Series are selected by `job` and `instance`, the labels that Prometheus adds to its targets. The dashboard's variables
+map a run to its instances, so no query has to join.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from unstale.metrics.catalogue import CLIENT_CATALOGUE, INJECTOR_CATALOGUE, RUN_INFO, Metric
 
-WINDOW = "$__rate_interval"  # at least four scrapes, as Grafana reckons
-SHOWN = "$__range"  # all that the dashboard shows
-LINES_MAX = 20  # more in a panel cannot be told apart, and client processes may be thousands
+WINDOW = "$__rate_interval"  # at least four scrapes in Grafana
+SHOWN = "$__range"  # the whole displayed time range
+LINES_MAX = 20  # readers cannot distinguish more, and there may be thousands of client processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +39,52 @@ def of(metric: Metric, part: str = "", **values: Wanted) -> str:
 
 
 def of_process(name: str) -> str:
-    """What every process says of itself, or Prometheus says of it."""
+    """A metric of every process, its own or Prometheus'."""
     return _selected(name, "process")
 
 
 def rate(metric: Metric, *by: str, part: str = "", **values: Wanted) -> str:
-    """How much a counter grows a second. by: labels that are kept apart; all others are summed."""
+    """Growth of a counter per second. by: labels to keep; all others are summed."""
     return f"{_sum(by)}(rate({of(metric, part, **values)}[{WINDOW}]))"
 
 
 def mean(metric: Metric, *by: str) -> str:
-    """Of the values that a histogram counts."""
+    """Mean of the values of a histogram."""
     return f"{rate(metric, *by, part='sum')} / {rate(metric, *by, part='count')}"
 
 
 def quantile(share: float, metric: Metric, *by: str) -> str:
-    """Of the values that a histogram counts: this share of them is at most so large."""
+    """Quantile of the values of a histogram."""
     return f"histogram_quantile({share}, {rate(metric, 'le', *by, part='bucket')})"
 
 
 def spread(metric: Metric, over: str = WINDOW) -> str:
-    """How many values fell into each bucket."""
+    """Number of values in each bucket."""
     return f"sum by (le) (increase({of(metric, 'bucket')}[{over}]))"
 
 
 def share(part: str, whole: str) -> str:
-    """Nothing where the whole is nothing. part: may be missing as long as nothing of it happened."""
+    """The share of a part; empty where the whole is 0. part: may be missing before its first event."""
     return f"({part} or 0 * {whole}) / ({whole} > 0)"
 
 
 def latest(metric: Metric, *by: str, **values: Wanted) -> str:
-    """A gauge of one run, whichever process of it runs now; summed where it belongs to parts."""
+    """A gauge of one run, from its current process; summed over parts."""
     return f"{_sum(by)}({of(metric, '', **values)})"
 
 
 def most(expression: str) -> str:
-    """The series that are largest, of as many as there may be."""
+    """The largest series, at most `LINES_MAX`."""
     return f"topk({LINES_MAX}, {expression})"
 
 
 def least(expression: str) -> str:
-    """The series that are smallest, of as many as there may be."""
+    """The smallest series, at most `LINES_MAX`."""
     return f"bottomk({LINES_MAX}, {expression})"
 
 
 def named(expression: str) -> str:
-    """With the policy of its run as a further label. expression: of one series for each instance."""
+    """The expression with the policy of its run as a label. expression: one series per instance."""
     return f"{expression} * on (job, instance) group_left (policy) {of(RUN_INFO)}"
 
 

@@ -1,4 +1,4 @@
-"""What is done to messages on purpose."""
+"""Injected delays and faults of messages."""
 
 from monitoring.dashboards import dashboard
 from monitoring.dashboards.dashboard import JOB, Dashboard, Row
@@ -7,7 +7,7 @@ from monitoring.dashboards.panels import Query, Stat, Steps
 from monitoring.dashboards.shared import altogether, by_process, over_time, quantiles, rates_by
 from unstale.metrics import catalogue
 
-TOXICS = {  # what holds up, what changes, what loses
+TOXICS = {  # toxics that delay, change and lose
     "latency": "blue",
     "bandwidth": "dark-blue",
     "slow": "light-blue",
@@ -98,7 +98,7 @@ DELAYS = (
     ),
 )
 
-HELD = (
+IN_FLIGHT = (
     by_process(
         catalogue.INJECTOR_MESSAGES_IN_FLIGHT,
         title="Messages in flight",
@@ -135,5 +135,5 @@ INJECTOR = Dashboard(
     description="Injected delays and faults.",
     variables=(JOB, dashboard.INJECTOR),
     subject=dashboard.INJECTOR,
-    rows=(Row("", NOW), Row("Delays and faults", DELAYS), Row("What it holds", HELD)),
+    rows=(Row("", NOW), Row("Delays and faults", DELAYS), Row("Messages in flight and connections", IN_FLIGHT)),
 )

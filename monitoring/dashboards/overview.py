@@ -1,4 +1,4 @@
-"""Is it learning, how fast, and is anything wrong: every run at once."""
+"""Accuracy, speed and health of all runs."""
 
 from monitoring.dashboards.dashboard import JOB, RUNS, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import mean, named, of, quantile, rate
@@ -15,7 +15,7 @@ from unstale.metrics import catalogue
 OF_A_RUN = "{{policy}} at {{instance}}"
 EACH = ("job", "instance")
 VERSION, ROUNDS = of(catalogue.MODEL_VERSION), of(catalogue.RUN_ROUNDS)
-# Not a rate: where rounds take longer than its window, that is of no round or of one.
+# Not a rate: if rounds take longer than its window, a rate covers at most one round.
 OF_A_ROUND = f"{of(catalogue.ROUND_DURATION, 'sum')} / ({of(catalogue.ROUND_DURATION, 'count')} > 0)"
 DOWN = 'count(up{job=~"$job"} == 0) or vector(0)'
 FIRING = 'count(ALERTS{alertname=~"Unstale.+", alertstate="firing"}) or vector(0)'

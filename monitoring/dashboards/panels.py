@@ -1,4 +1,4 @@
-"""Panels as values, and what Grafana reads of them. Where a panel goes is its dashboard's to say."""
+"""Panels as values, and their JSON for Grafana. The dashboard places them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 Format = Literal["time_series", "heatmap", "table"]
 COUNT = "count:"
-"""Begins a unit of things that are counted."""
+"""Prefix of the unit of a count."""
 NONE_YET = {"type": "special", "options": {"match": "null+nan", "result": {"text": "–", "index": 0}}}
 
 
@@ -28,7 +28,7 @@ class Steps:
     above: tuple[tuple[float, str], ...] = ()
 
     def colour(self, value: float) -> str:
-        """What a value is shown in."""
+        """The colour of a value."""
         return ([self.base] + [colour for bound, colour in self.above if value >= bound])[-1]
 
     def json(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Steps:
 
 
 PLAIN = Steps("blue")
-"""Nothing is good or bad."""
+"""Steps without good or bad values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,27 +64,27 @@ class Panel(ABC):
     colours: Mapping[str, str] = field(default_factory=dict)
 
     def unit_of_values(self) -> str:
-        """What Grafana writes beside each value."""
+        """The unit beside each value in Grafana."""
         return self.unit
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """What only this kind of panel has."""
+        """Options of this kind of panel."""
 
     def custom(self) -> dict[str, Any]:
-        """The same of each series."""
+        """Options of each series of this kind of panel."""
         return {}
 
     def colour(self) -> dict[str, Any]:
-        """Where a series has its colour from."""
+        """The colour mode of a series."""
         return {"mode": "thresholds"}
 
     def overrides(self) -> list[dict[str, Any]]:
-        """What some series have otherwise."""
+        """Properties of some series."""
         return [override(name, color={"mode": "fixed", "fixedColor": colour}) for name, colour in self.colours.items()]
 
     def transformations(self) -> list[dict[str, Any]]:
-        """What becomes of the answers before they are shown."""
+        """Transformations of the answers before display."""
         return []
 
     def json(self, number: int, *, x: int, y: int) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def override(series: str, **properties: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries(Panel):
-    """Lines over time. stacked: they lie on each other, and their sum is what counts. lined: the thresholds are drawn.
-    log: the axis shows powers of ten alike.
+    """Lines over time. stacked: on each other, for their sum. lined: the thresholds are drawn. log: logarithmic
+    axis.
     """
 
     kind: ClassVar[str] = "timeseries"
@@ -150,7 +150,7 @@ class TimeSeries(Panel):
 
     @property
     def axis(self) -> str:
-        """What the axis counts; it is written beside the axis once, and not at each of its ticks."""
+        """The counted things, written beside the axis once and not at each tick."""
         return self.unit.removeprefix(COUNT) if self.unit.startswith(COUNT) else ""
 
     def unit_of_values(self) -> str:
@@ -166,7 +166,7 @@ class TimeSeries(Panel):
             "lineWidth": 1 if self.stacked else 2,
             "fillOpacity": 35 if self.stacked else 6,
             "gradientMode": "none",
-            "showPoints": "auto",  # where rounds are rare, a value may have no neighbour
+            "showPoints": "auto",  # with rare rounds a value may have no neighbour
             "spanNulls": False,
             "axisPlacement": "auto",
             "axisLabel": self.axis,
@@ -189,7 +189,7 @@ def _newest() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat(Panel):
-    """The newest value, large, over its course."""
+    """The newest value, large, over its history."""
 
     kind: ClassVar[str] = "stat"
     width: int = 4
@@ -210,7 +210,7 @@ class Stat(Panel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars(Panel):
-    """A bar for each series, as it is now. by_value: red where it is small, green where it is large."""
+    """A bar for the current value of each series. by_value: red for small values, green for large ones."""
 
     kind: ClassVar[str] = "bargauge"
     instant: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What the processes take of their machines."""
+"""Resources of the machines that the processes use."""
 
 from monitoring.dashboards.dashboard import JOB, PROCESS, RUNS, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import WINDOW, least, most, of, of_process

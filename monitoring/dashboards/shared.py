@@ -1,4 +1,4 @@
-"""What several dashboards show alike: colours that mean something, and panels."""
+"""Colours with a meaning and panels that several dashboards share."""
 
 from collections.abc import Mapping
 
@@ -33,13 +33,13 @@ LOW_DISK = Steps("red", ((1024**3, "yellow"), (10 * 1024**3, "green")))
 
 
 def over_time(metric: Metric, *, title: str, description: str, unit: str, width: int = 12, height: int = 8) -> Heatmap:
-    """How the values of a histogram lie, from one time to the next."""
+    """Distribution of a histogram over time."""
     queries = (Query(spread(metric), "{{le}}"),)
     return Heatmap(title=title, description=description, unit=unit, queries=queries, width=width, height=height)
 
 
 def altogether(metric: Metric, *, title: str, description: str) -> Spread:
-    """How the values of a histogram lie, over all the time shown."""
+    """Distribution of a histogram over the whole displayed time."""
     return Spread(
         title=title,
         description=description,
@@ -60,7 +60,7 @@ def quantiles(
     maximum: float | None = None,
     log: bool = False,
 ) -> TimeSeries:
-    """Of a histogram, and the mean."""
+    """Quantiles and mean of a histogram."""
     named = ((0.5, "median"), (0.95, "95 %"), (0.99, "99 %"))
     return TimeSeries(
         title=title,
@@ -86,7 +86,7 @@ def rates_by(
     width: int = 12,
     **values: Wanted,
 ) -> TimeSeries:
-    """What a counter counts a second, by a label: parts that lie on each other. things: that it counts."""
+    """Rates of a counter by a label, stacked. things: that it counts."""
     return TimeSeries(
         title=title,
         description=description,
@@ -150,7 +150,7 @@ def time_until_acknowledged(*, width: int = 12) -> TimeSeries:
 
 
 def disk() -> tuple[TimeSeries, TimeSeries]:
-    """What the runs take, and what is free."""
+    """Used and free disk space of the runs."""
     return (
         TimeSeries(
             title="Disk use of the run",

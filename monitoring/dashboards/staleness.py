@@ -1,4 +1,4 @@
-"""How late updates are, why, and who loses by it."""
+"""Staleness of updates, its causes, and its effect on clients and classes."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import latest, least, of, quantile, rate, share
@@ -62,7 +62,7 @@ NOW = (
     ),
 )
 
-LATE = (
+STALENESS_PANELS = (
     over_time(
         STALENESS_OF,
         title="Staleness of updates over time",
@@ -157,8 +157,8 @@ STALENESS = Dashboard(
     subject=SERVER,
     rows=(
         Row("", NOW),
-        Row("How late updates are", LATE),
-        Row("Whom the model serves", FAIRNESS),
+        Row("Staleness", STALENESS_PANELS),
+        Row("Fairness", FAIRNESS),
         Row("Client processes", CLIENTS, folded=True),
     ),
 )

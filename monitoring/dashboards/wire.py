@@ -1,4 +1,4 @@
-"""What goes over the network, what is refused, and whether the disk keeps up."""
+"""Network traffic, refused messages, and the journal on disk."""
 
 from monitoring.dashboards.dashboard import CLIENT, JOB, RUN, SERVER, Dashboard, Row
 from monitoring.dashboards.expressions import latest, of, quantile, rate

@@ -1,4 +1,4 @@
-"""Which cells are chosen, and which axes say what tells them apart."""
+"""The choice of cells, and the axes that determine their differing settings."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def names(text: str | None, *presets: Preset) -> list[str]:
     return [one.name for _, cells in chosen(presets, text) for one in cells]
 
 
-def test_a_label_may_hold_a_comma() -> None:
+def test_a_label_may_contain_a_comma() -> None:
     waits = preset("waits", *(cell(method, "1") for method in ("FedAvg (S=50, waits)", "FedAvg", "MIFA")))
     assert names("method='FedAvg (S=50, waits)'", waits) == ["beta=1 method=FedAvg (S=50, waits)"]
     both = names("method='MIFA,FedAvg (S=50, waits)'", waits)
@@ -67,12 +67,12 @@ def test_cells_are_chosen_by_their_labels(text: str | None, expected: list[str])
     assert [name.replace("beta=", "").replace("method=", "") for name in names(text, FOUR)] == expected
 
 
-def test_of_several_presets_those_without_such_a_cell_are_left_out() -> None:
+def test_presets_without_a_chosen_cell_are_left_out() -> None:
     assert [one.name for one, _ in chosen([FOUR, OTHER], "beta=IID")] == ["other"]
     assert len(names("method=FedAvg", FOUR, OTHER)) == 3
 
 
-def test_labels_that_no_cell_has_together_are_refused() -> None:
+def test_a_combination_of_labels_without_a_cell_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         chosen([FOUR, OTHER], "beta=IID 'method=GI (ours)'")
     assert str(caught.value) == (
@@ -80,11 +80,11 @@ def test_labels_that_no_cell_has_together_are_refused() -> None:
     )
 
 
-def test_what_tells_cells_apart_is_told_by_the_fewest_axes_that_decide_it() -> None:
+def test_differing_settings_are_grouped_by_the_fewest_axes_that_determine_them() -> None:
     assert common(FOUR.cells) == {"rounds": 9, "measurement": "run"}
     by = {one.axes: one.rows for one in differences(FOUR.cells)}
     assert by == {
-        # 0.3 is the default, and yet told beside the other one.
+        # 0.3 is the default, but is listed beside the other value.
         ("beta",): {("0.3",): {"partition.alpha": 0.3}, ("1.0",): {"partition.alpha": 1.0}},
         ("method",): {
             ("FedAvg",): {"policy.name": "fedavg"},
@@ -99,7 +99,7 @@ def test_what_tells_cells_apart_is_told_by_the_fewest_axes_that_decide_it() -> N
     }
 
 
-def test_data_sets_are_told_once_with_those_that_come_later() -> None:
+def test_each_data_set_is_listed_once_including_later_ones() -> None:
     later = {"name": "svhn", "rate": 0.5}
     cells = [cell("a", "1"), cell("b", "1", data={"name": "mnist", "variant": later}), cell("c", "1")]
     assert data_sets(cells) == ["digits", "mnist", "svhn"]

@@ -1,5 +1,4 @@
-"""`unstale reproduce`: what there is, what it consists of, and runs that are ended and go on, in processes of their
-own."""
+"""`unstale reproduce`: list, show, and runs in subprocesses that are stopped and resumed."""
 
 import json
 import os
@@ -49,7 +48,7 @@ def _with_the_tiny_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def started(folder: Path, does: str, *arguments: str, preset: str = "tiny") -> "subprocess.Popen[str]":
-    """`unstale reproduce run PRESET` in the folder. does: what methods of `tiny` are told, as `beta=waits`."""
+    """Start `unstale reproduce run PRESET` in the folder. does: options of the methods of `tiny`, as `beta=waits`."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), does, "reproduce", "run", preset, *arguments],
         stdout=subprocess.PIPE,
@@ -62,7 +61,7 @@ def started(folder: Path, does: str, *arguments: str, preset: str = "tiny") -> "
 
 
 def ran(folder: Path, does: str, *arguments: str, preset: str = "tiny", code: int = 0) -> tuple[str, str]:
-    """What it prints on both streams."""
+    """Return its stdout and stderr."""
     with started(folder, does, *arguments, preset=preset) as process:
         try:
             out, err = process.communicate(timeout=PATIENCE_S)
@@ -89,7 +88,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 # --- export, import ---
 
 
-def test_what_one_machine_computed_another_one_need_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_imported_result_is_not_computed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran(tmp_path, "", "--seeds", "1", "--device", "cpu")
     assert printed(capsys, "export", "results.jsonl", "tiny") == "written: results.jsonl, 3 results\n"
     assert printed(capsys, "export", "none.jsonl", "fh-t2") == "written: none.jsonl, 0 results\n"
@@ -100,13 +99,13 @@ def test_what_one_machine_computed_another_one_need_not(tmp_path: Path, capsys: 
     assert len(stand_in.calls(tmp_path)) == 3
     here, there = (tmp_path / store / "full/tiny.csv" for store in ("unstale-reproduction", "other"))
     assert there.read_bytes() == here.read_bytes()
-    told = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
-    assert told == {"event": "imported", "new": 0, "had": 3}
-    told = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
-    assert told == {"event": "exported", "results": 3, "file": "results.jsonl"}
+    parsed = json.loads(printed(capsys, "import", "results.jsonl", "--store", "other", "--json"))
+    assert parsed == {"event": "imported", "new": 0, "had": 3}
+    parsed = json.loads(printed(capsys, "export", "results.jsonl", "--json"))
+    assert parsed == {"event": "exported", "results": 3, "file": "results.jsonl"}
 
 
-def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_export_without_a_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.run(["reproduce", "export", "results.jsonl"]) == 2
     assert capsys.readouterr().err.startswith("unstale: there is no store in unstale-reproduction, expected ")
     assert list(tmp_path.glob("*.jsonl")) == []
@@ -115,7 +114,7 @@ def test_an_export_of_no_store_is_refused(capsys: pytest.CaptureFixture[str], tm
 # --- run ---
 
 
-def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
+def test_a_run_prints_its_progress_and_results(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "", "--seeds", "2", "--processes", "1", "--device", "cpu")
     assert err == ""
     lines = out.splitlines()
@@ -129,14 +128,14 @@ def test_a_run_says_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 6
 
 
-def test_what_a_smaller_size_does_not_show_is_said_before_it_is_computed(tmp_path: Path) -> None:
+def test_limits_of_a_smaller_scale_are_printed_before_the_run(tmp_path: Path) -> None:
     lines = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--scale-clients", "0.1")[0].splitlines()
     assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, rounds x 1, clients x 0.1, data x 1, ")
     assert lines[1].startswith("A round has 1 update here, 5 at full size: ")
     assert lines[2].startswith("[1/3] ")
 
 
-def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: Path) -> None:
+def test_a_page_shows_all_stored_results_after_a_partial_run(tmp_path: Path) -> None:
     where = tmp_path / "unstale-reproduction/full/tiny.md"
     for method, runs in (("alpha", "1 run"), ("beta", "2 runs")):
         ran(tmp_path, "", "--seeds", "1", "--cells", f"method={method}")
@@ -150,9 +149,9 @@ def test_a_page_has_all_that_the_store_holds_though_a_run_chose_less(tmp_path: P
     ]
 
 
-def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: Path) -> None:
+def test_a_failed_job_exits_with_1_and_prints_its_traceback(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
-    assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as it was told" in out
+    assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as instructed" in out
     assert "tiny: method=gamma, seed 0: failed: the data is not there; get it" in out
     assert err.count("Traceback (most recent call last)") == 1
     assert out.splitlines()[-3:] == [
@@ -161,31 +160,31 @@ def test_a_failure_makes_the_exit_code_1_and_its_traceback_is_printed(tmp_path: 
         WRITTEN,
     ]
     text = (tmp_path / "unstale-reproduction/full/tiny.md").read_text()
-    assert "ZeroDivisionError: as it was told" in text
+    assert "ZeroDivisionError: as instructed" in text
 
 
-def test_programs_are_told_in_json(tmp_path: Path) -> None:
+def test_json_output_describes_a_run(tmp_path: Path) -> None:
     out, _ = ran(
         tmp_path, "beta=fails", "--seeds", "1", "--cells", "method=alpha,beta", "--device", "cpu", "--json", code=1
     )
-    told = facts(out)
-    assert told[0] == {
+    parsed = facts(out)
+    assert parsed[0] == {
         "event": "planned", "presets": ["tiny"], "jobs": 2, "seeds": 1, "scale": "full size", "lost": [], "data": {},
-        "device": "cpu", "by": told[0]["by"],
+        "device": "cpu", "by": parsed[0]["by"],
     }  # fmt: skip
-    by_event = {one["event"]: one for one in told}
+    by_event = {one["event"]: one for one in parsed}
     assert by_event["finished"]["cell"] == "method=alpha"
     assert by_event["finished"]["accuracy"] == 0.0
-    assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as it was told\n")
+    assert by_event["failed"]["traceback"].endswith("ZeroDivisionError: as instructed\n")
     assert by_event["standing"]["counts"] == {"jobs": 2, "before": 0, "done": 1, "failed": 1}
-    assert told[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
-    assert told[-2] == {
+    assert parsed[-1] == {"event": "written", "pages": ["unstale-reproduction/full/tiny.html"]}
+    assert parsed[-2] == {
         "event": "ended", "jobs": 2, "before": 0, "done": 1, "failed": 1, "left": 0, "stopped": False,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_a_run_which_prints_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "beta=waits", "--seeds", "1", "--processes", "2", "--device", "cpu") as process:
         until(lambda: {"beta 0", "gamma 0"} <= set(stand_in.calls(tmp_path)), "it computes")
         process.send_signal(number)
@@ -197,7 +196,7 @@ def test_a_signal_ends_it_and_it_says_how_to_go_on(tmp_path: Path, number: signa
     assert how == "repeat the command to compute the remaining jobs and to retry failed ones"
 
 
-def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_twice(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_and_computes_no_cell_twice(tmp_path: Path) -> None:
     arguments = ["--seeds", "2", "--processes", "2", "--device", "cpu"]
     with started(tmp_path, "beta=waits", *arguments) as process:
         until(lambda: len(stand_in.calls(tmp_path)) >= 5, "both processes wait")
@@ -212,22 +211,22 @@ def test_killed_and_started_again_it_completes_the_table_and_computes_nothing_tw
 
 
 @pytest.mark.slow
-def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_path: Path) -> None:
+def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path) -> None:
     counts = {"train": 900, "test": 50}
     images = {f"x_{part}": np.arange(n * 3072, dtype=np.uint8).reshape(n, 32, 32, 3) for part, n in counts.items()}
     np.savez(tmp_path / "mine.npz", **images, **{f"y_{part}": np.arange(n) % 10 for part, n in counts.items()})
     smaller = ["--scale-rounds", "0.0008", "--scale-clients", "0.1", "--cells", "beta=IID method=FedAvg"]
-    told = facts(
+    parsed = facts(
         ran(
             tmp_path, "", *smaller, "--data", "cifar10=mine.npz", "--seeds", "1", "--device", "cpu", "--json",
             preset="fh-t2",
         )[0]
     )  # fmt: skip
-    assert told[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
-    assert told[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
-    (lost,) = told[0]["lost"]
+    assert parsed[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
+    assert parsed[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
+    (lost,) = parsed[0]["lost"]
     assert lost.startswith("A round has 1 update here, 10 at full size: how a policy weighs ")
-    (finished,) = (one for one in told if one["event"] == "finished")
+    (finished,) = (one for one in parsed if one["event"] == "finished")
     assert finished["cell"] == "beta=IID method=FedAvg"
     assert len(finished["model_digest"]) == 64
     assert 0 <= finished["accuracy"] <= 1
@@ -272,20 +271,20 @@ def test_a_cell_of_a_real_preset_is_computed_on_a_file_in_place_of_its_data(tmp_
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence_before_anything_begins(
+def test_a_wrong_option_is_one_error_line_before_the_run_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     assert refusal(capsys, arguments) == sentence
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_data_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert refusal(capsys, ["tiny", "--data", "digits=mine.npz"]).startswith(
         f"--data: cannot read {tmp_path / 'mine.npz'}: no such file or directory"
     )
 
 
-def test_a_file_may_be_given_for_data_that_the_chosen_cells_do_not_have(
+def test_a_data_file_may_be_given_that_the_chosen_cells_do_not_use(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.npz").write_bytes(b"not read before a job needs it")
@@ -309,10 +308,10 @@ def test_every_published_table_and_figure_is_listed(capsys: pytest.CaptureFixtur
         "name": "fh-t2", "paper": "FedHist", "item": "Table II, Fig. 3", "data": ["cifar10"], "cells": 24,
         "title": listed["fh-t2"]["title"], "seconds_of_a_seed": None,
     }  # fmt: skip
-    assert "a seed takes" not in printed(capsys, "list"), "nobody knows"
+    assert "a seed takes" not in printed(capsys, "list"), "no duration is known"
 
 
-def test_what_a_seed_takes_is_known_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_duration_of_a_seed_is_estimated_from_the_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     first, *_ = jobs(of, of.cells, seeds=[5], scale=Scale(), place=Place(cache="/data"))
     with Store.open(Path("unstale-reproduction")) as store:
@@ -320,27 +319,27 @@ def test_what_a_seed_takes_is_known_from_the_store(capsys: pytest.CaptureFixture
     listed = {one["name"]: one for one in json.loads(printed(capsys, "list", "--json"))}
     assert listed["tiny"]["seconds_of_a_seed"] == 60.0, "three cells"
     assert listed["fh-t2"]["seconds_of_a_seed"] is None
-    said = printed(capsys, "list")
-    assert "a seed takes" in said
-    assert [line.split()[-2:] for line in said.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
+    output = printed(capsys, "list")
+    assert "a seed takes" in output
+    assert [line.split()[-2:] for line in output.splitlines() if line.split()[:1] == ["tiny"]] == [["60", "s"]]
 
 
-def test_a_preset_is_shown_with_what_is_ours_and_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(capsys, "show", "tiny")
-    assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in said
-    assert "  clients: 30 (ours, [P]). It is small.\n" in said
-    assert "  rounds: 7 (paper)\n" in said
-    assert said.count("  50.0") == 3
-    told = json.loads(printed(capsys, "show", "tiny", "--json"))
-    assert told["cells"][0]["labels"] == {"method": "alpha"}
-    assert told["cells"][0]["settings"] == {"clients": 30, "rounds": 7, "policy.name": "fedavg"}
-    assert told["cells"][0]["published"] == {"final accuracy": {"value": 0.5, "text": "50.0"}}
-    assert [(one["key"], one["ours"]) for one in told["sources"]] == [("rounds", False), ("clients", True)]
+def test_show_prints_own_choices_and_published_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    output = printed(capsys, "show", "tiny")
+    assert "tiny: FedHist, Table 0: a table of nothing\n  3 cells on digits; measured: final accuracy\n" in output
+    assert "  clients: 30 (ours, [P]). It is small.\n" in output
+    assert "  rounds: 7 (paper)\n" in output
+    assert output.count("  50.0") == 3
+    parsed = json.loads(printed(capsys, "show", "tiny", "--json"))
+    assert parsed["cells"][0]["labels"] == {"method": "alpha"}
+    assert parsed["cells"][0]["settings"] == {"clients": 30, "rounds": 7, "policy.name": "fedavg"}
+    assert parsed["cells"][0]["published"] == {"final accuracy": {"value": 0.5, "text": "50.0"}}
+    assert [(one["key"], one["ours"]) for one in parsed["sources"]] == [("rounds", False), ("clients", True)]
 
 
-def test_settings_are_shown_by_the_axis_that_decides_them(capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(capsys, "show", "fh-t2")
-    shared, by_method, by_beta, *_ = said.split("\nBy ")
+def test_settings_are_shown_by_the_axis_that_determines_them(capsys: pytest.CaptureFixture[str]) -> None:
+    output = printed(capsys, "show", "fh-t2")
+    shared, by_method, by_beta, *_ = output.split("\nBy ")
     assert "clients 1000, rounds 5000" in shared
     assert "  FedProx: policy.name fedprox" in by_method
     assert "partition" not in by_method
@@ -350,8 +349,8 @@ def test_settings_are_shown_by_the_axis_that_decides_them(capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_can_be_shown(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    told = json.loads(printed(capsys, "show", name, "--json"))
-    said = printed(capsys, "show", name)
-    for cell in told["cells"]:
+    parsed = json.loads(printed(capsys, "show", name, "--json"))
+    output = printed(capsys, "show", name)
+    for cell in parsed["cells"]:
         for number in cell["published"].values():
-            assert number["text"] in said
+            assert number["text"] in output

@@ -1,4 +1,4 @@
-"""`unstale sweep`: what it says, writes and refuses, with processes of its own."""
+"""`unstale sweep` in subprocesses: its output, report and errors."""
 
 import json
 import os
@@ -38,7 +38,7 @@ sys.exit(main.run(["sweep", *sys.argv[1:]]))
 
 
 def small() -> Preset:
-    """Two methods on digits, in a second."""
+    """Two methods on digits, computed in a second."""
     return Preset(
         name="small", paper="FedHist", item="Table 0", title="digits", measures=("final accuracy",),
         rows=("method",), columns=(), sources=(),
@@ -63,7 +63,7 @@ def _with_the_hill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def swept(folder: Path, *arguments: str, preset: str = "hilly", code: int = 0) -> str:
-    """What `unstale sweep PRESET` prints in the folder."""
+    """Run `unstale sweep PRESET` in the folder and return its output."""
     here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, preset, "--device", "cpu", "--processes", "1", *arguments],
@@ -79,13 +79,13 @@ def swept(folder: Path, *arguments: str, preset: str = "hilly", code: int = 0) -
 
 
 def found(text: str) -> dict[str, Any]:
-    """The last line of what is printed with --json."""
-    told: dict[str, Any] = json.loads(text.splitlines()[-1])
-    assert told["event"] == "found"
-    return told
+    """Parse the last line of the --json output."""
+    parsed: dict[str, Any] = json.loads(text.splitlines()[-1])
+    assert parsed["event"] == "found"
+    return parsed
 
 
-def test_it_says_what_it_tries_what_is_best_and_how_sure_that_is(tmp_path: Path) -> None:
+def test_a_sweep_prints_its_candidates_the_best_and_the_confidence(tmp_path: Path) -> None:
     out = swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1", "--cells", "method=one", "--seeds", "2")
     lines = out.splitlines()
     assert lines[0] == f"3 candidates, every combination of {RATE}: 0.001, 0.01, 0.1"
@@ -101,10 +101,10 @@ def test_it_says_what_it_tries_what_is_best_and_how_sure_that_is(tmp_path: Path)
     )
     assert sorted(hill.calls(tmp_path)) == [f"one {rate} {seed} 0.1" for rate in (0.001, 0.01, 0.1) for seed in (0, 1)]
     swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1,0.03", "--cells", "method=one", "--seeds", "2")
-    assert len(hill.calls(tmp_path)) == 8, "what is done is not computed again"
+    assert len(hill.calls(tmp_path)) == 8, "a completed job is not computed again"
 
 
-def test_cells_together_have_one_candidate_and_programs_are_told_in_json(tmp_path: Path) -> None:
+def test_cells_searched_together_share_a_candidate_in_json(tmp_path: Path) -> None:
     over = ("--over", f"{RATE}=0.001,0.01,0.1", "--json")
     apart = found(swept(tmp_path, *over))
     assert [one["best"] for one in apart["groups"]] == [[{RATE: 0.01}], [{RATE: 0.1}]]
@@ -118,7 +118,7 @@ def test_cells_together_have_one_candidate_and_programs_are_told_in_json(tmp_pat
     assert [one["mean"] for one in both["candidates"]] == pytest.approx([0.75, 0.75, 0.65])
 
 
-def test_toward_a_number_the_nearest_is_best(tmp_path: Path) -> None:
+def test_the_nearest_candidate_to_a_number_is_best(tmp_path: Path) -> None:
     (one,) = found(
         swept(tmp_path, "--over", f"{RATE}=0.001,0.01,0.1,1", "--cells", "method=one", "--toward", "61", "--json")
     )["groups"]  # fmt: skip
@@ -128,10 +128,10 @@ def test_toward_a_number_the_nearest_is_best(tmp_path: Path) -> None:
     assert f"It has the greatest {RATE} of all that were tried, so a better one may lie beyond." in one["says"]
 
 
-def test_draws_go_on_where_fewer_ended(tmp_path: Path) -> None:
+def test_more_draws_continue_a_smaller_sweep(tmp_path: Path) -> None:
     over = ("--over", f"{RATE}=0.001..0.1", "--cells", "method=one")
-    said = swept(tmp_path, *over, "--random", "3")
-    assert said.startswith(
+    output = swept(tmp_path, *over, "--random", "3")
+    assert output.startswith(
         f"3 candidates, what is different in 3 draws with seed 0 of {RATE}: from 0.001 to 0.1, every factor as likely "
         "as another\n"
     )
@@ -141,13 +141,13 @@ def test_draws_go_on_where_fewer_ended(tmp_path: Path) -> None:
     assert len(set(hill.calls(tmp_path))) == len(hill.calls(tmp_path)) == 5
 
 
-def test_what_was_found_is_written_to_check_in(tmp_path: Path) -> None:
+def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x_train=[0])
     out = swept(
         tmp_path, "--over", f"{RATE}=0.01,2", "--cells", "method=one", "--data", "digits=mine.npz", "--scale-rounds",
         "0.5", "--out", "found.md", "--store", "kept", code=1,
     )  # fmt: skip
-    assert "failed: ZeroDivisionError: as it was told" in out
+    assert "failed: ZeroDivisionError: as instructed" in out
     text = (tmp_path / "found.md").read_text().replace("\\", "")
     assert text.startswith(f"# hilly: a search over {RATE}\n\nFedHist, Table 0: two hills\n")
     for sentence in (
@@ -168,7 +168,7 @@ def test_what_was_found_is_written_to_check_in(tmp_path: Path) -> None:
         "| data.validation | 0.1 | – | – |\n",
     ):
         assert sentence in text
-    assert str(tmp_path / "mine.npz") not in text, "where it lies says nothing to others"
+    assert str(tmp_path / "mine.npz") not in text, "the path means nothing on other machines"
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
@@ -204,7 +204,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
          "staleness=10 method=GI policy.settings.x=1: unknown setting 'x' of policy 'direct'"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence_before_anything_begins(
+def test_a_wrong_option_is_one_error_line_before_the_run_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "mine.npz").touch()
@@ -213,20 +213,20 @@ def test_a_mistake_is_one_sentence_before_anything_begins(
 
 
 @pytest.mark.slow
-def test_a_real_search_finds_what_its_runs_find(tmp_path: Path) -> None:
+def test_a_real_search_reports_the_results_of_its_runs(tmp_path: Path) -> None:
     labels = np.arange(300) % 3
     images = (40 * labels[:, None, None] + np.arange(300 * 64).reshape(300, 8, 8) * 7919 % 100).astype(np.uint8)
     np.savez(
         tmp_path / "mine.npz", x_train=images[:240], y_train=labels[:240], x_test=images[240:], y_test=labels[240:]
     )  # fmt: skip
-    told = found(
+    parsed = found(
         swept(
             tmp_path, "--over", f"{RATE}=0.001,0.1", "--over", "training.steps=1,4", "--data", "digits=mine.npz",
             "--validation", "0.2", "--json", preset="small",
         )
     )  # fmt: skip
-    assert [one["cells"] for one in told["groups"]] == [["method=fedavg"], ["method=dynsgd"]]
-    for group, cell in zip(told["groups"], small().cells, strict=True):
+    assert [one["cells"] for one in parsed["groups"]] == [["method=fedavg"], ["method=dynsgd"]]
+    for group, cell in zip(parsed["groups"], small().cells, strict=True):
         means = [one["mean"] for one in group["candidates"]]
         assert means == sorted(means, reverse=True)
         assert len(means) == 4

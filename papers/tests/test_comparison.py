@@ -1,4 +1,4 @@
-"""Published beside measured: numbers and orders, by hand."""
+"""Published and measured numbers and orders, compared by hand."""
 
 from dataclasses import replace
 from math import atan, pi
@@ -33,7 +33,7 @@ def test_one_seed_shows_no_deviation_and_no_seed_shows_nothing() -> None:
     assert (absent.text, absent.spread, absent.difference) == ("", None, None)
 
 
-def test_a_target_that_some_seeds_miss_is_shown_with_how_many_reach_it() -> None:
+def test_a_target_is_shown_with_the_number_of_seeds_that_reach_it() -> None:
     records = {
         ("method=A", 0): ends_with(0.5, at=20),
         ("method=A", 1): ends_with(0.5, at=40),
@@ -43,12 +43,12 @@ def test_a_target_that_some_seeds_miss_is_shown_with_how_many_reach_it() -> None
     made = preset(cell("method=A", rounds=25), cell("method=B"), measures=("rounds to 40 %",))
     comparison = Comparison(preset=made, records=records)
     some, none = (comparison.entries[f"method={method}", "rounds to 40 %"] for method in "AB")
-    # 30 is of the two that were fast enough, so it is not held against 25.
+    # 30 is the mean of the two that reached the target, so it is not compared with 25.
     assert (some.text, some.missed, some.difference) == ("30 ± 14 (2 of 3 seeds)", 1, None)
     assert (none.text, none.missed, none.difference) == ("not reached", 1, None)
 
 
-def test_what_is_relative_is_so_to_the_cell_alike_but_for_its_method_and_to_the_same_seed() -> None:
+def test_a_relative_measure_compares_cells_that_differ_in_method_by_seed() -> None:
     names = [f"beta={beta} method={method}" for beta in (1, 2) for method in ("FedAvg", "A")]
     made = preset(*map(cell, names), measures=("speedup",))
     records = {
@@ -61,17 +61,17 @@ def test_what_is_relative_is_so_to_the_cell_alike_but_for_its_method_and_to_the_
     entries = Comparison(preset=made, records=records).entries
     assert entries["beta=1 method=FedAvg", "speedup"].text == "1.0 ± 0.0"
     assert entries["beta=1 method=A", "speedup"].values == {0: 2.0, 1: 4.0}
-    assert entries["beta=2 method=A", "speedup"].text == ""  # its FedAvg was not run
+    assert entries["beta=2 method=A", "speedup"].text == ""  # without a run of its FedAvg
 
 
-def test_the_axis_of_methods_may_have_another_name() -> None:
+def test_the_method_axis_may_have_another_name() -> None:
     cells = (cell("strategy=FedAvg"), cell("strategy=A"))
     made = preset(*cells, measures=("speedup",), method="strategy")
     records = {("strategy=FedAvg", 0): ends_with(0.5, at=60), ("strategy=A", 0): ends_with(0.5, at=20)}
     assert Comparison(preset=made, records=records).entries["strategy=A", "speedup"].values == {0: 3.0}
 
 
-def test_a_p_is_of_all_seeds_together() -> None:
+def test_a_p_value_covers_all_seeds() -> None:
     # Over two seeds the final accuracies differ by 0.1 and 0.3: t = 2, and of one degree of freedom p is Cauchy's.
     made = preset(cell("method=A"), cell("method=B"), measures=("p over seeds against A",))
     table = {"method=A": [0.4, 0.4], "method=B": [0.5, 0.7]}
@@ -85,7 +85,7 @@ def test_a_p_is_of_all_seeds_together() -> None:
 # Orders
 
 
-def test_methods_are_ranked_in_print_and_here_and_the_orders_compared() -> None:
+def test_printed_and_measured_rankings_are_compared() -> None:
     cells = [cell(f"beta=1 method={method}", accuracy=value) for method, value in (("A", 0.5), ("B", 0.3), ("C", 0.4))]
     other = cell("beta=2 method=A", accuracy=0.6)
     table = {"beta=1 method=A": [0.6], "beta=1 method=B": [0.5], "beta=1 method=C": [0.4]}
@@ -100,7 +100,7 @@ def test_methods_are_ranked_in_print_and_here_and_the_orders_compared() -> None:
     assert found.agreement.tau == pytest.approx(1 / 3)
 
 
-def test_a_method_that_misses_its_target_comes_last_and_equals_stand_together() -> None:
+def test_a_missed_target_ranks_last_and_ties_share_a_rank() -> None:
     made = preset(*(cell(f"method={method}") for method in "ABCDE"), measures=("rounds to 40 %",))
     records = {
         ("method=A", 0): ends_with(0.3, at=10),
@@ -113,7 +113,7 @@ def test_a_method_that_misses_its_target_comes_last_and_equals_stand_together() 
     assert (found.published, found.agreement) == ((), None)
 
 
-def test_a_run_that_diverged_has_no_number_at_its_end_but_what_it_reached_before() -> None:
+def test_a_diverged_run_has_no_final_number_but_keeps_its_earlier_target() -> None:
     made = preset(cell("method=A"), cell("method=B"), measures=("final accuracy", "rounds to 40 %"))
     dead = replace(ends_with(0.5, at=7), found={"ended": "nobody's model is finite"})
     comparison = Comparison(
@@ -128,7 +128,7 @@ def test_a_run_that_diverged_has_no_number_at_its_end_but_what_it_reached_before
     assert alone.rankings[0].measured == (("B",), ("A",))
 
 
-def test_what_is_relative_to_a_run_that_diverged_is_not_known() -> None:
+def test_a_measure_relative_to_a_diverged_run_is_unknown() -> None:
     made = preset(cell("method=A"), cell("method=B"), measures=("ahead of B", "p over seeds against B"))
     dead = replace(ends_with(0.9), found={"ended": "nobody's model is finite"})
     records = runs({"method=A": [0.5, 0.5, 0.5], "method=B": [0.40, 0.41, 0.42]})
@@ -140,7 +140,7 @@ def test_what_is_relative_to_a_run_that_diverged_is_not_known() -> None:
     assert [spread.n for spread in tests if spread is not None] == [3, 2]
 
 
-def test_a_printed_bound_is_in_no_order_and_no_difference() -> None:
+def test_a_printed_bound_has_no_rank_and_no_difference() -> None:
     made = preset(*(cell(f"method={method}", accuracy=0.45) for method in "AB"), cell("method=C", accuracy=0.47))
     bounds = [replace(one, published={"final accuracy": Number(0.45, "< 45 %")}) for one in made.cells[:2]]
     made = replace(made, cells=(*bounds, made.cells[2]))

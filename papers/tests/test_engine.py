@@ -1,4 +1,4 @@
-"""The engine with real processes: each job once, failures kept, what is lost tried again, killed at any time."""
+"""The engine with real processes: each job once, failures stored, lost jobs retried, kills at any time."""
 
 import itertools
 import os
@@ -21,14 +21,14 @@ from unstale.errors import UserError
 from unstale.workers.pool import Pool
 from unstale_papers import pools
 from unstale_papers.durations import Durations, left_s
-from unstale_papers.engine import TELL_S, Counts, Engine, Progress
+from unstale_papers.engine import REPORT_S, Counts, Engine, Progress
 from unstale_papers.jobs import Job, Place, jobs
 from unstale_papers.preset import Preset
 from unstale_papers.record import Record
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale
 from unstale_papers.store import Store
-from unstale_papers.worker import file_of, give_memory_back
+from unstale_papers.worker import file_of, release_memory
 
 ALL_CALLS = [f"{method} {seed}" for seed in (0, 1) for method in stand_in.METHODS]
 PATIENCE_S = 120.0
@@ -40,8 +40,8 @@ def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Seen:
-    """What a watcher was told."""
+class Recorder:
+    """A watcher that records its calls."""
 
     done: dict[str, float] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
@@ -69,8 +69,8 @@ def planned(of: Preset, seeds: int = 2) -> list[Job]:
     return jobs(of, of.cells, seeds=range(seeds), scale=Scale(), place=Place(cache="/data"))
 
 
-def compute(folder: Path, wanted: list[Job], processes: int = 2, **more: Any) -> tuple[Counts, Seen]:
-    seen = Seen()
+def compute(folder: Path, wanted: list[Job], processes: int = 2, **more: Any) -> tuple[Counts, Recorder]:
+    seen = Recorder()
     with Store.open(folder / "store") as store:
         return Engine(store, seen, processes=processes, **more).run(wanted), seen
 
@@ -80,11 +80,11 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # One that nobody has waited for is dead, too.
+    # A zombie counts as dead.
     return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
-def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) -> None:
+def test_every_cell_and_seed_is_computed_once_and_stored(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path))
     counts, seen = compute(tmp_path, wanted)
     assert counts == Counts(jobs=6, before=0, done=6, failed=0)
@@ -103,16 +103,16 @@ def test_every_cell_with_every_seed_is_computed_once_and_kept(tmp_path: Path) ->
         }
 
 
-def test_it_says_how_it_stands_though_somebody_always_has_something_to_say(
+def test_progress_is_reported_while_workers_send_messages_continuously(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minutes = itertools.count(0.0, TELL_S)
+    minutes = itertools.count(0.0, REPORT_S)
     monkeypatch.setattr("unstale_papers.engine.now_s", lambda: next(minutes))
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path), seeds=1), processes=1)
-    assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute has gone by at each word of a job"
+    assert [one.shares for one in seen.standings].count((0.5,)) == 3, "a minute passes at each message of a job"
 
 
-def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:
+def test_a_completed_job_is_not_computed_again(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     compute(tmp_path, planned(of, seeds=1))
     counts, seen = compute(tmp_path, planned(of))
@@ -129,7 +129,7 @@ def test_the_same_cell_of_two_presets_is_computed_once(tmp_path: Path) -> None:
     assert len(stand_in.calls(tmp_path)) == 3
 
 
-def test_a_failure_is_kept_with_its_traceback_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failure_is_stored_with_its_traceback_and_other_jobs_continue(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path, beta="fails"), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1)
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
@@ -139,26 +139,26 @@ def test_a_failure_is_kept_with_its_traceback_and_the_others_go_on(tmp_path: Pat
     assert failure.traceback == seen.why["tiny: method=beta, seed 0"]
     assert failure.traceback.startswith("Traceback (most recent call last)")
     assert "stand_in.py" in failure.traceback
-    assert failure.traceback.endswith("ZeroDivisionError: as it was told\n")
+    assert failure.traceback.endswith("ZeroDivisionError: as instructed\n")
     assert len(seen.pids) == 1, "a process survives a job that fails"
     compute(tmp_path, wanted)
-    assert stand_in.calls(tmp_path).count("beta 0") == 2, "it is tried again"
+    assert stand_in.calls(tmp_path).count("beta 0") == 2, "the failed job is retried"
     assert stand_in.calls(tmp_path).count("alpha 0") == 1
 
 
-def test_what_the_user_can_mend_is_kept_as_a_sentence(tmp_path: Path) -> None:
+def test_a_user_error_is_stored_as_one_sentence(tmp_path: Path) -> None:
     _, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="refuses"), seeds=1))
     assert seen.why == {"tiny: method=alpha, seed 0": "the data is not there; get it"}
 
 
-def test_a_process_that_is_killed_costs_its_own_job_which_is_tried_again(tmp_path: Path) -> None:
+def test_a_killed_process_loses_only_its_job_which_is_retried(tmp_path: Path) -> None:
     counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, beta="dies once"), seeds=1))
     assert counts == Counts(jobs=3, before=0, done=3, failed=0)
     assert seen.lost == ["its process was ended by signal 9, perhaps for want of memory"]
     assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "beta 0", "beta 0", "gamma 0"]
 
 
-def test_a_job_whose_process_is_killed_twice_has_failed(tmp_path: Path) -> None:
+def test_a_job_whose_process_is_killed_twice_fails(tmp_path: Path) -> None:
     counts, seen = compute(tmp_path, planned(stand_in.preset(tmp_path, alpha="dies"), seeds=1), processes=1)
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
     assert seen.why == {
@@ -168,7 +168,7 @@ def test_a_job_whose_process_is_killed_twice_has_failed(tmp_path: Path) -> None:
     assert stand_in.calls(tmp_path).count("alpha 0") == 2
 
 
-def test_the_text_of_a_scenario_lies_in_a_file_while_it_is_measured(tmp_path: Path) -> None:
+def test_a_scenario_is_in_a_file_during_its_measurement(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     wanted = planned(replace(of, cells=(replace(of.cells[0], scenario="groups: []\n"),)), seeds=1)
     compute(tmp_path, wanted)
@@ -177,7 +177,7 @@ def test_the_text_of_a_scenario_lies_in_a_file_while_it_is_measured(tmp_path: Pa
     assert record.found["scenario"] == "groups: []\n"
 
 
-def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> None:
+def test_a_changed_data_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
     (one,) = planned(stand_in.preset(tmp_path), seeds=1)[:1]
@@ -189,7 +189,7 @@ def test_a_file_that_is_not_the_same_any_more_is_not_read(tmp_path: Path) -> Non
     assert stand_in.calls(tmp_path) == []
 
 
-def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Path) -> None:
+def test_a_touched_file_is_accepted_by_its_bytes(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     file.write_bytes(b"one")
     wanted = [replace(one, files=(file_of(str(file)),)) for one in planned(stand_in.preset(tmp_path), seeds=1)]
@@ -197,7 +197,7 @@ def test_a_file_is_the_same_by_its_bytes_where_its_time_is_another(tmp_path: Pat
     assert compute(tmp_path, wanted)[0].done == 3
 
 
-def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
+def test_a_started_process_gets_the_first_jobs_and_ends_with_the_run(tmp_path: Path) -> None:
     first = pools.local(stand_in.MODULE)
     wanted = planned(stand_in.preset(tmp_path), seeds=1)
     counts, seen = compute(tmp_path, wanted, processes=1, first=first)
@@ -206,13 +206,13 @@ def test_a_process_that_has_begun_is_the_first_to_do_jobs_and_ends_with_the_run(
     assert not is_alive(*seen.pids)
 
 
-def test_a_process_that_cannot_import_what_it_should_is_said(tmp_path: Path) -> None:
+def test_a_failed_import_in_a_worker_process_is_reported(tmp_path: Path) -> None:
     first = pools.local("support.there_is_none")
     with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\)"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), processes=1, first=first)
 
 
-def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path) -> None:
+def test_a_started_process_ends_when_all_jobs_are_done(tmp_path: Path) -> None:
     compute(tmp_path, planned(stand_in.preset(tmp_path)))
     first = pools.local(stand_in.MODULE)
     counts, _ = compute(tmp_path, planned(stand_in.preset(tmp_path)), first=first)
@@ -220,9 +220,9 @@ def test_a_process_that_has_begun_ends_where_all_is_done_already(tmp_path: Path)
     assert not first.close.alive
 
 
-def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
+def test_a_stopped_engine_resumes_later(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path, beta="waits", gamma="waits")
-    seen = Seen()
+    seen = Recorder()
     with Store.open(tmp_path / "store") as store:
         engine = Engine(store, seen, processes=2)
         stopper = threading.Thread(target=lambda: (wait_for_calls(tmp_path, "beta 0", "gamma 0"), engine.stop()))
@@ -234,13 +234,13 @@ def test_it_is_stopped_while_jobs_run_and_goes_on_later(tmp_path: Path) -> None:
     assert stand_in.calls(tmp_path).count("alpha 0") == 1
 
 
-def test_a_process_that_never_begins_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_process_that_never_starts_ends_the_engine_with_an_error(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(pools, "local", lambda: Pool("support.no_such_module", ""))
     with pytest.raises(UserError, match=r"did not begin \(its process ended with exit code 1\); see what it printed"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)))
 
 
-def test_a_cluster_that_is_lost_ends_it_with_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_lost_cluster_ends_the_engine_with_an_error(tmp_path: Path, monkeypatch: Any) -> None:
     def lost(address: str, gpus: float) -> Pool:
         return Pool("support.no_such_module", "")
 
@@ -259,7 +259,7 @@ ENGINE = """
 import sys
 from pathlib import Path
 from helpers import stand_in
-from test_engine import Seen, planned
+from test_engine import Recorder, planned
 from unstale_papers.engine import Engine
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.store import Store
@@ -269,7 +269,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with Store.open(folder / "store") as store:
         of = stand_in.preset(folder, beta="waits")
-        Engine(store, Seen(), processes=2).run(planned(of))
+        Engine(store, Recorder(), processes=2).run(planned(of))
 """
 
 
@@ -279,7 +279,7 @@ def wait_for_calls(folder: Path, *wanted: str) -> None:
 
 @contextmanager
 def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process group of an engine that cannot get past beta."""
+    """An engine in a process group of its own that blocks in beta."""
     here = os.pathsep.join([str(Path(__file__).parent), *(path for path in sys.path if path)])
     process = subprocess.Popen(
         [sys.executable, "-c", ENGINE, str(folder)], env={**os.environ, "PYTHONPATH": here}, start_new_session=True
@@ -293,9 +293,9 @@ def engine_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["with its group", "alone"])
-def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: bool) -> None:
+def test_a_killed_engine_loses_only_running_jobs(tmp_path: Path, whole_group: bool) -> None:
     with engine_of_its_own(tmp_path) as process:
-        # Two processes: one waits in beta 0, the other has done the rest and waits in beta 1.
+        # Two processes: one waits in beta 0, the other has completed the rest and waits in beta 1.
         wait_for_calls(tmp_path, *ALL_CALLS[:5])
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
@@ -309,14 +309,14 @@ def test_killed_at_any_time_it_loses_only_what_ran(tmp_path: Path, whole_group: 
     counts, _ = compute(tmp_path, wanted)
     assert counts == Counts(jobs=6, before=len(kept), done=6 - len(kept), failed=0)
     again = stand_in.calls(tmp_path)[len(began) :]
-    assert sorted(again) == sorted(set(ALL_CALLS) - kept), "nothing that was done is computed again"
+    assert sorted(again) == sorted(set(ALL_CALLS) - kept), "no completed job is computed again"
 
 
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(),
-    reason="this system does not say which processes another one has",
+    reason="this system does not list the children of a process",
 )
-def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
+def test_worker_processes_end_with_a_killed_engine(tmp_path: Path) -> None:
     with engine_of_its_own(tmp_path) as process:
         wait_for_calls(tmp_path, "beta 0")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -330,16 +330,16 @@ def test_processes_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
 # --- time left ---
 
 
-def test_what_is_left_is_what_runs_and_waits_shared_out() -> None:
+def test_the_time_left_divides_running_and_waiting_jobs_among_workers() -> None:
     assert left_s([], [], 2) == 0.0
     assert left_s([], [None, None], 2) is None
     assert left_s([(4.0, 10.0), (1.0, 3.0)], [10.0, 10.0], 2) == (6 + 2 + 10 + 10) / 2
-    assert left_s([(4.0, 10.0)], [], 2) == 6.0, "one job is not shared out"
+    assert left_s([(4.0, 10.0)], [], 2) == 6.0, "one job is not divided"
     assert left_s([(30.0, 10.0)], [], 1) == 0.0
-    assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "what is not known is as the others"
+    assert left_s([(1.0, None)], [4.0, 8.0, None], 1) == 5 + 4 + 8 + 6, "an unknown duration is the mean of others"
 
 
-def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
+def test_a_job_is_estimated_from_jobs_of_its_size(tmp_path: Path) -> None:
     of = stand_in.preset(tmp_path)
     alike = [replace(cell, options={}) for cell in of.cells]
     other = alike[1].settings.model_copy(
@@ -353,7 +353,7 @@ def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
     second = jobs(of, cells, seeds=[1], scale=Scale(), place=Place(cache="/data"))[0].configuration
     took = Durations([(first, 10.0), (second, 14.0)])
     assert took.of(first) == 12.0
-    assert took.of(by_other_policy) == 12.0, "for want of anything closer"
+    assert took.of(by_other_policy) == 12.0, "without a closer job"
     assert took.of(longer) is None
     took.add(by_other_policy, 20.0)
     assert took.of(by_other_policy) == 20.0
@@ -365,22 +365,22 @@ def test_a_job_takes_what_those_of_its_size_took(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_ray_cluster_does_them_and_a_worker_that_is_killed_costs_its_own_job(tmp_path: Path) -> None:
+def test_a_ray_cluster_runs_jobs_and_a_killed_worker_loses_only_its_job(tmp_path: Path) -> None:
     wanted = planned(stand_in.preset(tmp_path, alpha="dies once", beta="fails"), seeds=1)
     counts, seen = compute(tmp_path, wanted, ray="local")
     assert counts == Counts(jobs=3, before=0, done=2, failed=1)
     assert len(seen.lost) == 1
-    assert seen.why["tiny: method=beta, seed 0"].endswith("ZeroDivisionError: as it was told\n")
+    assert seen.why["tiny: method=beta, seed 0"].endswith("ZeroDivisionError: as instructed\n")
     assert sorted(stand_in.calls(tmp_path)) == ["alpha 0", "alpha 0", "beta 0", "gamma 0"]
 
 
 @pytest.mark.network
-def test_a_cluster_that_does_not_answer_is_said(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--ray is '127.0.0.1:1', but nothing answers there"):
         compute(tmp_path, planned(stand_in.preset(tmp_path)), ray="127.0.0.1:1")
 
 
-def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     digests = []
     for content in (b"one", b"another"):
@@ -390,14 +390,14 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_what_a_job_used_goes_back_to_the_system() -> None:
+def test_a_job_returns_its_memory_to_the_system() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     blocks = [b"x" * 100_000 for _ in range(3000)]
     used = resident()
-    needed = blocks[-1]  # behind all others, where glibc alone would give nothing back
+    needed = blocks[-1]  # behind all others, so that glibc alone would return no memory
     del blocks
-    give_memory_back()
+    release_memory()
     assert used - resident() > 250_000_000
     assert len(needed) == 100_000

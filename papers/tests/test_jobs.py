@@ -1,4 +1,4 @@
-"""Jobs: what their digest knows and what it passes over, and the settings that they come to."""
+"""Jobs: the settings that enter their digest, those that do not, and their final settings."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def _with_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(cell: Cell | None = None, *, seed: int = 0, place: Place = HERE, scale: Scale | None = None) -> Job:
-    """That of one cell."""
+    """The job of one cell."""
     of = stand_in.preset(WHERE)
     chosen = of.cells[0] if cell is None else cell
     (only,) = jobs(of, [chosen], seeds=[seed], scale=scale or Scale(), place=place)
@@ -36,15 +36,15 @@ def job(cell: Cell | None = None, *, seed: int = 0, place: Place = HERE, scale: 
 
 
 def cell(**settings: Any) -> Cell:
-    """One that is measured as a run."""
+    """A cell that is measured as a run."""
     return Cell(labels={"method": "alpha"}, settings=Settings(**settings))
 
 
-def test_the_digest_is_that_of_the_configuration() -> None:
+def test_the_job_digest_is_the_digest_of_its_configuration() -> None:
     one = job()
     assert one.digest == sha256(one.configuration.encode()).hexdigest()
-    said = json.loads(one.configuration)
-    assert said == {
+    configuration = json.loads(one.configuration)
+    assert configuration == {
         "format": made.RECORD_FORMAT,
         "measurement": "stand-in",
         "options": {"folder": "/nowhere", "method": "alpha"},
@@ -75,7 +75,7 @@ def test_the_same_cell_of_two_presets_is_one_job() -> None:
         (replace(cell(), scenario="groups: []"), replace(cell(), scenario="groups: [ ]")),
     ],
 )
-def test_what_can_move_a_bit_changes_the_digest(one: Cell, other: Cell) -> None:
+def test_settings_that_affect_results_change_the_digest(one: Cell, other: Cell) -> None:
     assert job(one).digest != job(other).digest
 
 
@@ -90,17 +90,17 @@ def test_what_can_move_a_bit_changes_the_digest(one: Cell, other: Cell) -> None:
         replace(cell(), labels={"method": "beta"}),
     ],
 )
-def test_what_cannot_leaves_it_as_it_is(other: Cell) -> None:
+def test_settings_that_do_not_affect_results_keep_the_digest(other: Cell) -> None:
     assert job(other).digest == job(cell()).digest
 
 
-def test_a_seed_changes_it_and_so_does_another_kind_of_device() -> None:
+def test_seed_and_device_kind_change_the_digest() -> None:
     assert job(seed=1).digest != job(seed=0).digest
     on_gpus = [job(place=Place(cache="/data", device=device)).digest for device in ("cuda", "cuda:1")]
     assert on_gpus[0] == on_gpus[1] != job().digest
 
 
-def test_a_file_in_place_of_a_data_set_counts_by_its_bytes() -> None:
+def test_a_substituted_data_file_enters_the_digest_by_its_bytes() -> None:
     def with_file(path: str, sha: str) -> Job:
         files = {"mnist": File(path=path, sha256=sha, size=3, modified_ns=len(path) + int(sha))}
         return job(
@@ -116,7 +116,7 @@ def test_a_file_in_place_of_a_data_set_counts_by_its_bytes() -> None:
     assert "/a.npz" not in one.configuration
 
 
-def test_a_file_may_take_the_place_of_the_data_set_that_comes_later() -> None:
+def test_a_file_may_replace_a_later_data_set() -> None:
     files = {"svhn": File(path="/s.npz", sha256="33", size=3, modified_ns=1)}
     variant = job(
         cell(data={"variant": {"name": "svhn", "rate": 0.5}}), place=Place(cache="/data", files=files)
@@ -124,7 +124,7 @@ def test_a_file_may_take_the_place_of_the_data_set_that_comes_later() -> None:
     assert (variant.name, variant.path, variant.rate) == ("npz", "/s.npz", 0.5)
 
 
-def test_the_place_says_seed_device_and_data_and_each_job_has_one_thread() -> None:
+def test_a_job_runs_with_its_seed_device_data_and_one_thread() -> None:
     settings = job(cell(threads=4, run={"durability": "full"}), seed=3).settings
     assert (settings.seed, settings.device, settings.data.cache) == (3, "cpu", "/data")
     assert (settings.threads, settings.run.durability, settings.simulation.backend) == (1, "off", "loop")
@@ -137,32 +137,32 @@ def test_the_first_seed_of_all_cells_comes_before_the_second() -> None:
     assert order == [("method=alpha", 0), ("method=beta", 0), ("method=alpha", 1), ("method=beta", 1)]
 
 
-def test_a_smaller_one_is_another_job() -> None:
+def test_a_scaled_cell_is_another_job() -> None:
     small = job(cell(rounds=100, clients=40), scale=Scale(rounds=0.1))
     assert small.settings.rounds == 10
     assert small.digest != job(cell(rounds=100, clients=40)).digest
 
 
-def test_an_order_says_the_settings_again() -> None:
+def test_an_order_restores_the_settings() -> None:
     one = job(cell(policy={"name": "fedbuff", "settings": {"alpha": 0.5}}, training={"steps": None, "epochs": 2}))
     order = json.loads(json.dumps(one.order))
     assert Settings(**order["settings"]) == one.settings
     assert order["module"] == MEASUREMENTS["run"]
 
 
-def test_what_was_given_is_told_by_key() -> None:
+def test_a_job_lists_its_given_settings_by_key() -> None:
     settings = Settings(training={"steps": None}, policy={"settings": {"alpha": {"a": 1}}}, rounds=200)
     assert values(settings) == {"training.steps": None, "policy.settings": {"alpha": {"a": 1}}}
     assert given(settings) == {"training": {"steps": None}, "policy": {"settings": {"alpha": {"a": 1}}}}
 
 
-def test_a_measurement_that_there_is_not_is_refused() -> None:
+def test_an_unknown_measurement_is_refused() -> None:
     with pytest.raises(UserError, match=r"^unknown measurement 'stand-on'; did you mean 'stand-in'"):
         job(replace(stand_in.preset(WHERE).cells[0], measurement="stand-on"))
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
-def test_the_jobs_of_every_preset_can_be_told_to_another_process_and_none_is_another(name: str) -> None:
+def test_jobs_of_every_preset_survive_serialization_and_are_distinct(name: str) -> None:
     preset = PRESETS[name]()
     for scale in (Scale(), Scale.of(0.01)):
         planned = jobs(preset, preset.cells, seeds=[0, 1], scale=scale, place=HERE)

@@ -1,4 +1,4 @@
-"""Figures: what they show, of what, and that they are told to who does not see them."""
+"""Figures: their content, and their alternative texts."""
 
 import re
 from dataclasses import replace
@@ -24,13 +24,13 @@ from unstale_papers.scale import Scale
 
 
 def made(name: str, seeds: range = range(2), scale: Scale | None = None) -> dict[str, Figure]:
-    """By title."""
+    """Figures by title."""
     context = ReportContext(comparison=comparison(name, seeds), scale=scale or Scale())
     return {figure.title: figure for figure in figures(context)}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_figure_of_every_preset_has_panels_that_are_told(name: str) -> None:
+def test_every_figure_of_every_preset_has_described_panels(name: str) -> None:
     drawn = made(name, range(1))
     assert {curve.title for curve in make(name).curves} <= drawn.keys()
     pictures = [picture for figure in drawn.values() for _, picture in figure.panels]
@@ -40,7 +40,7 @@ def test_every_figure_of_every_preset_has_panels_that_are_told(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_nothing_is_drawn_of_what_was_not_measured(name: str) -> None:
+def test_a_figure_without_measurements_is_not_drawn(name: str) -> None:
     assert figures(ReportContext(comparison=Comparison(preset=make(name), records={}), scale=Scale())) == []
 
 
@@ -54,8 +54,8 @@ def test_a_figure_has_a_panel_for_each_of_the_other_axes_labels(name: str, panel
     assert len({of for of, _ in figure.panels}) == panels
 
 
-def test_printed_rounds_are_marked_only_where_rounds_are_as_many() -> None:
-    """FedHist is at 40 % in round 1754 in print; and both ends are marked in any case."""
+def test_printed_rounds_are_marked_only_at_full_scale() -> None:
+    """The paper has FedHist at 40 % in round 1754; both ends are always marked."""
     for scale, marks in ((Scale(), 2), (Scale.of(0.5), 1)):
         (figure,) = (one for title, one in made("fh-t2", scale=scale).items() if "Fig. 3" in title)
         (draw,) = (picture.draw for of, picture in figure.panels if of == "beta 0.3")
@@ -79,10 +79,10 @@ def test_a_line_is_the_mean_and_its_band_one_standard_deviation() -> None:
     assert line.curve.high_x - line.curve.mean_x == pytest.approx(runs.std(0, ddof=1))
 
 
-# What is shown of a record
+# Curves of a record
 
 
-def test_a_long_curve_is_drawn_as_a_mean_of_ten_points_and_a_short_one_as_it_is() -> None:
+def test_only_long_curves_are_drawn_as_means_of_ten_points() -> None:
     values_x = np.arange(80.0)
     values_x[5] = np.nan
     at_x, none_x = np.arange(80.0), np.full(80, np.nan)
@@ -103,13 +103,13 @@ def test_errors_of_a_round_are_means_over_its_clients() -> None:
     assert list(show("E2").of(record)) == [(2, 8.0)]
 
 
-def test_a_class_that_has_no_test_examples_has_no_curve() -> None:
+def test_a_class_without_test_examples_has_no_curve() -> None:
     record = Record(version_E=[0, 5], class_accuracy_EC=[[0.1, None], [0.3, None]])
     assert list(show("class accuracy 0").of(record)) == [(0, 0.1), (5, 0.3)]
     assert not show("class accuracy 1").of(record) and not show("class accuracy 7").of(record)
 
 
-def test_what_a_measurement_found_is_shown_over_what_it_says() -> None:
+def test_a_measurement_is_drawn_over_its_own_axis() -> None:
     record = Record(found={"curves": {"L1 error": {"x": "staleness, rounds", "points": [(0, 1.0), (5, 2.0)]}}})
     assert list(show("L1 error").of(record)) == [(0.0, 1.0), (5.0, 2.0)]
     assert along("L1 error", [Record(), record]) == "staleness, rounds"
@@ -117,11 +117,11 @@ def test_what_a_measurement_found_is_shown_over_what_it_says() -> None:
     assert arrays([])[0].shape == (0,)
 
 
-def test_clients_without_test_examples_count_for_nothing() -> None:
+def test_clients_without_test_examples_have_no_weight() -> None:
     assert of_clients(Record(client_accuracy_N=[0.5, None, float("nan"), 1.0])) == [50.0, 100.0]
 
 
-def test_labels_that_are_numbers_are_known_by_value() -> None:
+def test_numeric_labels_match_by_value() -> None:
     assert numeric(["1/64", "10", "IID", "0.1", "1/0"]) == {"1/64": 1 / 64, "10": 10.0, "0.1": 0.1}
 
 
@@ -148,7 +148,7 @@ def test_every_figure_is_a_png_that_the_markdown_names_and_a_picture_on_the_page
             assert attributes.get(key, "#").startswith(("#", "data:image/png;"))
 
 
-def test_a_run_that_ended_early_ends_its_line_and_is_said(tmp_path: Path) -> None:
+def test_a_run_that_ended_early_ends_its_line_and_is_noted(tmp_path: Path) -> None:
     found = comparison("fh-t2", range(1))
     name = "beta=0.3 method=MOON"
     found.records[name, 0].found["ended"] = "training diverged"  # type: ignore[index]
@@ -159,7 +159,7 @@ def test_a_run_that_ended_early_ends_its_line_and_is_said(tmp_path: Path) -> Non
     assert "other seeds have: training diverged" in text
 
 
-def test_a_run_that_diverged_does_not_cut_the_line_of_other_seeds(tmp_path: Path) -> None:
+def test_a_diverged_run_does_not_cut_the_line_of_other_seeds(tmp_path: Path) -> None:
     found = comparison("fh-t2", range(2))
     record = found.records["beta=0.3 method=MOON", 1]
     short = replace(record, version_E=record.version_E[:5], accuracy_E=record.accuracy_E[:5])
@@ -171,12 +171,12 @@ def test_a_run_that_diverged_does_not_cut_the_line_of_other_seeds(tmp_path: Path
     assert line == str(record.version_E[-1])
 
 
-def test_p_of_tests_are_not_drawn_against_print() -> None:
+def test_p_values_are_not_drawn_against_printed_ones() -> None:
     assert not [title for title in made("ar-f2") if title.startswith("P against")]
     assert "Client accuracy mean: measured against printed" in made("ar-t3")
 
 
-def test_runs_that_diverged_leave_the_frame_of_those_that_learn() -> None:
+def test_diverged_runs_do_not_change_the_axis_range() -> None:
     def line(place: int, losses: list[float], *, diverged: bool) -> plots.Line:
         none = np.full(3, np.nan)
         curve = Curve(n=1, at_x=np.arange(3.0), mean_x=np.array(losses), low_x=none, high_x=none, left_out=0)
@@ -192,6 +192,6 @@ def test_runs_that_diverged_leave_the_frame_of_those_that_learn() -> None:
 
 
 def test_losses_over_decades_are_drawn_with_plain_numbers(tmp_path: Path) -> None:
-    """matplotlib's own would be mathematical text, which a name with a dollar sign forbids."""
+    """matplotlib's default is mathematical text, which conflicts with a dollar sign in a name."""
     output.write(comparison("gi-t1", range(1)), tmp_path, scale=Scale(), about=())
     assert "mathdefault" not in (tmp_path / "gi-t1.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every output says what the comparison says, and what it does not know."""
+"""Every output has the numbers of the comparison and marks the missing ones."""
 
 import re
 from pathlib import Path
@@ -28,12 +28,12 @@ def found(request: pytest.FixtureRequest) -> Comparison:
 
 
 def shown(entry: Entry) -> str:
-    """As a cell with a number in print has it, by hand."""
+    """The text of a cell with a published number, by hand."""
     return " / ".join((printed(entry) or "–", measured(entry), difference(entry) or "–"))
 
 
 def measured(entry: Entry) -> str:
-    """Of two seeds, of which one may have no number. FedAR against itself is not one."""
+    """The measured text for two seeds, one possibly without a number; none for FedAR against itself."""
     if is_itself(entry):
         return "–"
     if entry.spread is None:
@@ -42,12 +42,12 @@ def measured(entry: Entry) -> str:
 
 
 def is_itself(entry: Entry) -> bool:
-    """Whether it is FedAR, held against FedAR."""
+    """Whether the entry compares FedAR with FedAR."""
     return entry.measure.name in AGAINST_FEDAR and entry.cell.labels["method"] == "FedAR"
 
 
 def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
-    """Cells of the tables of numbers, by name of the cell and measure."""
+    """Cells of the number tables, by cell name and measure."""
     preset = found.preset
     read: dict[Key, str] = {}
     for caption, (heads, *rows) in tables.items():
@@ -66,7 +66,7 @@ def numbers(tables: dict[str, Table], found: Comparison) -> dict[Key, str]:
 def _place(
     labels: object, columns: tuple[str, ...], heading: str, caption: str, heads: list[str], method: str
 ) -> int | None:
-    """Of the column in which a cell's measure stands; None where it is in another table."""
+    """Position of the column of a cell's measure; None where it is in another table."""
     assert isinstance(labels, dict)
     if not columns:
         return heads.index(heading)
@@ -79,12 +79,12 @@ def _place(
     return heads.index(head) if head in heads else None
 
 
-def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> None:
+def test_page_and_markdown_show_every_number_in_its_cell(found: Comparison) -> None:
     made = document.document(ReportContext(comparison=found, scale=Scale()))
     of_page = numbers(Page(page.html(made.report)).tables, found)
     of_text = numbers(tables_of_markdown(markdown.text(made)), found)
     is_printed = {name for cell in found.preset.cells for name in cell.published}
-    # A column in which there is nothing at all is left out.
+    # An empty column is left out.
     entries = {key: entry for key, entry in found.entries.items() if key[1] in is_printed or not is_itself(entry)}
     assert of_page.keys() == of_text.keys() == entries.keys()
     for key, entry in entries.items():
@@ -93,7 +93,7 @@ def test_page_and_markdown_have_every_number_in_its_place(found: Comparison) -> 
         assert of_text[key] == expected, key
 
 
-def test_csv_has_every_number_to_its_last_bit(found: Comparison, tmp_path: Path) -> None:
+def test_csv_has_every_number_exactly(found: Comparison, tmp_path: Path) -> None:
     preset = found.preset
     context = ReportContext(comparison=found, scale=Scale())
     made = document.document(context)
@@ -105,16 +105,16 @@ def test_csv_has_every_number_to_its_last_bit(found: Comparison, tmp_path: Path)
     by_key = {(tuple(row[axis] for axis in axes), row["measure"]): row for row in rows}
     for (name, of), entry in found.entries.items():
         row = by_key[tuple(entry.cell.labels.get(axis, "") for axis in axes), of]
-        said = [row[column] for column in ("published", "mean", "std", "low", "high", "difference")]
+        texts = [row[column] for column in ("published", "mean", "std", "low", "high", "difference")]
         spread, number = entry.spread, entry.published
         known = (spread.mean, spread.std, spread.low, spread.high) if spread is not None else (None,) * 4
         expected = (None if number is None else number.value, *known, entry.difference)
-        assert [float(text) if text else None for text in said] == list(expected), name
+        assert [float(text) if text else None for text in texts] == list(expected), name
         assert row["published_text"] == ("" if number is None else number.text)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_published_number_is_named_before_anything_is_computed(name: str) -> None:
+def test_every_published_number_is_shown_before_the_first_run(name: str) -> None:
     preset = make(name)
     made = document.document(ReportContext(comparison=Comparison(preset=preset, records={}), scale=Scale()))
     texts = [row[made.of_programs[0].columns.index(_column(made, "published_text"))] for row in _rows(made)]
@@ -136,38 +136,38 @@ def _rows(made: document.Document) -> list[list[object]]:
     return [list(row) for row in made.of_programs[0].rows]
 
 
-def test_a_printed_share_is_shown_in_per_cent_and_other_numbers_as_they_are() -> None:
+def test_printed_shares_are_shown_in_per_cent() -> None:
     """WKAFL prints 0.9728, FedHist 57.19, gradient inversion 72.6: all of them in a column of per cent."""
     entries = {name: comparison(name, range(1)).entries.values() for name in ("wk-t3", "fh-t1", "gi-t3")}
-    said = {name: {printed(entry) for entry in of} for name, of in entries.items()}
-    assert {"97.28", "0.0060"} <= said["wk-t3"]
-    assert "57.19" in said["fh-t1"]
-    assert {"72.6", "720"} <= said["gi-t3"]
+    texts = {name: {printed(entry) for entry in of} for name, of in entries.items()}
+    assert {"97.28", "0.0060"} <= texts["wk-t3"]
+    assert "57.19" in texts["fh-t1"]
+    assert {"72.6", "720"} <= texts["gi-t3"]
 
 
-def test_of_two_tests_no_difference_is_shown() -> None:
+def test_p_values_have_no_difference() -> None:
     entries = comparison("ar-f2", range(2)).entries.values()
     tests = [entry for entry in entries if entry.measure.of_all is not None and entry.difference is not None]
     assert tests and not any(difference(entry) for entry in tests)
 
 
-def test_one_method_in_print_is_no_order() -> None:
-    """Fig. 2 of FedAR has accuracies and losses of FedAR alone."""
+def test_a_single_printed_method_has_no_ranking() -> None:
+    """Fig. 2 prints accuracies and losses only of FedAR."""
     made = document.document(ReportContext(comparison=comparison("ar-f2", range(1)), scale=Scale()))
     (orders,) = (table for table in made.report.tables if table.name == "ar-f2-orders")
     assert {row[2] for row in orders.rows} == {None}
     assert len(orders.of_page[1]) == len(orders.rows) == 12
 
 
-# What is missing
+# Missing results
 
 MOON, REFL = "beta=0.3 method=MOON", "beta=IID method=REFL"
-TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: as | it was told\n"
+TRACEBACK = "Traceback (most recent call last):\n  File <a>\nZeroDivisionError: as | instructed\n"
 
 
 @pytest.fixture(scope="module")
 def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """fh-t2 of three seeds, MOON of none, REFL of two of which one failed."""
+    """fh-t2 with three seeds; MOON without one, REFL with two of which one failed."""
     folder = tmp_path_factory.mktemp("partial") / "out"
     left_out = [*((MOON, seed) for seed in range(3)), (REFL, 1), (REFL, 2)]
     output.write(
@@ -182,7 +182,7 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_missing_cells_and_seeds_are_said_to_be_and_never_zero(partial: Path) -> None:
+def test_missing_cells_and_seeds_are_marked_as_missing_and_not_zero(partial: Path) -> None:
     tables = tables_of_markdown((partial / "fh-t2.md").read_text(encoding="utf-8"))
     accuracy = next(rows for caption, rows in tables.items() if ": final accuracy, %." in caption)
     by_method = {row[0]: row[1:] for row in accuracy}
@@ -193,7 +193,7 @@ def test_missing_cells_and_seeds_are_said_to_be_and_never_zero(partial: Path) ->
     refl = [row for row in seeds if row["beta"] == "IID" and row["method"] == "REFL"]
     assert [(row["seed"], bool(row["value"]), row["why_not"]) for row in refl[:3]] == [
         ("0", True, ""),
-        ("1", False, "ZeroDivisionError: as | it was told"),
+        ("1", False, "ZeroDivisionError: as | instructed"),
         ("2", False, "not run"),
     ]
     rows = rows_of_csv(partial / "fh-t2.csv")
@@ -201,16 +201,16 @@ def test_missing_cells_and_seeds_are_said_to_be_and_never_zero(partial: Path) ->
     assert means == [""] * len(make("fh-t2").measures)
 
 
-def test_it_is_said_at_the_top_what_failed_and_what_is_not_whole(partial: Path) -> None:
+def test_failed_and_incomplete_results_are_listed_at_the_top(partial: Path) -> None:
     for name in ("fh-t2.md", "fh-t2.html"):
         top = (partial / name).read_text(encoding="utf-8").replace("\\", "").partition("Published and measured")[0]
         top += (partial / name).read_text(encoding="utf-8").replace("\\", "")[:20_000]
         assert "67 of 72 runs (cells times seeds) are done, 1 failed, 4 were not run" in top
-        assert f"{REFL} with seed 1: ZeroDivisionError: as | it was told" in top
+        assert f"{REFL} with seed 1: ZeroDivisionError: as | instructed" in top
         assert ABOUT[0] in top
 
 
-def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_was_computed(partial: Path) -> None:
+def test_scale_and_substituted_data_are_stated_at_the_top_and_over_every_computed_table(partial: Path) -> None:
     text = (partial / "fh-t2.md").read_text(encoding="utf-8")
     for captions in (tables_of_markdown(text), Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables):
         assert len(captions) == 5 + len(make("fh-t2").measures)
@@ -224,7 +224,7 @@ def test_size_and_foreign_data_are_said_at_the_top_and_over_every_table_of_what_
     assert {row["data_replaced"] for row in rows} == {"cifar10 is read from mine.npz."}
 
 
-def test_what_a_smaller_size_no_longer_shows_is_said_where_the_size_is() -> None:
+def test_limits_of_a_smaller_scale_are_stated_beside_the_scale() -> None:
     def top(name: str, scale: Scale) -> tuple[str, str]:
         context = ReportContext(comparison=Comparison(preset=make(name), records={}), scale=scale)
         return document.document(context).report.notes[0], context.size
@@ -244,7 +244,7 @@ def test_what_a_smaller_size_no_longer_shows_is_said_where_the_size_is() -> None
     )
 
 
-def test_what_is_ours_is_marked_in_every_output(partial: Path) -> None:
+def test_own_choices_are_marked_in_every_output(partial: Path) -> None:
     text = (partial / "fh-t2.md").read_text(encoding="utf-8")
     for tables in (tables_of_markdown(text), Page((partial / "fh-t2.html").read_text(encoding="utf-8")).tables):
         marks = {row[0]: row[2] for row in tables["Where settings are from"]}
@@ -256,7 +256,7 @@ def test_what_is_ours_is_marked_in_every_output(partial: Path) -> None:
     assert len(row) == sum(source.is_ours for source in make("fh-t2").sources)
 
 
-def test_settings_are_those_that_were_computed_beside_those_of_full_size(partial: Path) -> None:
+def test_settings_are_the_computed_ones_beside_those_of_full_size(partial: Path) -> None:
     rows = {row["key"]: row for row in rows_of_csv(partial / "fh-t2-settings.csv")}
     assert (rows["clients"]["value"], rows["clients"]["full_size"]) == ("500", "1000")
     assert (rows["rounds"]["value"], rows["rounds"]["full_size"]) == ("1250", "5000")
@@ -274,7 +274,7 @@ def test_the_same_numbers_give_the_same_bytes(partial: Path, tmp_path: Path) -> 
 # The list of all
 
 
-def test_the_index_counts_verdicts_and_leads_to_pages(tmp_path: Path) -> None:
+def test_the_index_counts_verdicts_and_links_to_pages(tmp_path: Path) -> None:
     made = [comparison("fh-t2", range(2)), comparison("ar-f1", range(2))]
     output.index(made, tmp_path, scales={"fh-t2": Scale.of(0.25)}, seeds=range(3))
     read = Page((tmp_path / "index.html").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""FedAR's presets: cells counted by hand, printed numbers from the paper's tables, who is there when."""
+"""FedAR's presets: cells counted by hand, printed numbers from the paper's tables, availability of clients."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def at(preset: Preset, **labels: str) -> Cell:
 
 
 def likelihoods(cell: Cell, tmp_path: Path) -> tuple[float, ...]:
-    """p_i of each client."""
+    """The availability p_i of each client."""
     settings = cell.settings
     if cell.scenario is not None:
         file = tmp_path / "there.yaml"
@@ -67,7 +67,7 @@ def test_table_2_is_printed_as_the_paper_has_it() -> None:
         assert (number.text, number.value) == (text, float(text))
 
 
-def test_the_text_on_figure_2_is_there() -> None:
+def test_the_text_on_figure_2_is_included() -> None:
     first = at(ar_f2(), data="CIFAR-10", p_min="0.1", method="FedAR").published
     assert first["final accuracy"].value == 0.44
     assert first["training loss of all"].value == 1.5
@@ -88,7 +88,7 @@ def test_table_3_is_printed_as_the_paper_has_it() -> None:
     assert cells[1].published["client accuracy mean"].text == "34.0 ± 13.6"
 
 
-def test_the_printed_deviations_are_those_of_the_printed_variances_but_for_fedvarps() -> None:
+def test_the_printed_deviations_match_the_printed_variances_except_fedvarps() -> None:
     """Deviation with 99, variance with 100, of 100 clients."""
     for method, agrees in (("FedAR", True), ("MIFA", True), ("FedVARP", False), ("FedAvg", True)):
         printed = at(ar_t3(), availability="independent", method=method).published
@@ -97,8 +97,8 @@ def test_the_printed_deviations_are_those_of_the_printed_variances_but_for_fedva
         assert (round((variance * 100 / 99) ** 0.5, 1) == deviation) is agrees
 
 
-def test_methods_differ_in_policy_and_the_corrections_of_scaffold_alone() -> None:
-    """And in the first round, in which MIFA has everybody."""
+def test_methods_differ_only_in_policy_and_scaffold_corrections() -> None:
+    """They also differ in the first round, in which all clients of MIFA are available."""
     cells = [at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method) for method in METHODS]
     left_out = {"policy", "training", "scenario"}
     assert len({cell.settings.model_dump_json(exclude=left_out) for cell in cells}) == 1
@@ -110,7 +110,7 @@ def test_methods_differ_in_policy_and_the_corrections_of_scaffold_alone() -> Non
     assert at(ar_f2(), data="SVHN", p_min="0.5", method="Scaffold").settings.training.name == "scaffold"
 
 
-def test_every_run_trains_as_the_paper_says() -> None:
+def test_every_run_trains_as_the_paper_specifies() -> None:
     for made in PRESETS.values():
         for cell in made().cells:
             training = cell.settings.training
@@ -120,7 +120,7 @@ def test_every_run_trains_as_the_paper_says() -> None:
             assert (cell.settings.trigger.name, cell.settings.selector.name) == ("sync", "all")
 
 
-def test_the_rate_falls_for_logistic_regression_alone_and_its_cut_off_is_the_convex_one() -> None:
+def test_only_logistic_regression_has_a_decaying_rate_and_the_convex_cutoff() -> None:
     for cell in ar_f2().cells:
         convex = cell.labels["data"] == "MNIST"
         rate_of = build.learning_rate(cell.settings.training, cell.settings.rounds)
@@ -130,8 +130,8 @@ def test_the_rate_falls_for_logistic_regression_alone_and_its_cut_off_is_the_con
 
 
 @pytest.mark.parametrize("p_min", ["0.1", "0.2", "0.3", "0.4", "0.5"])
-def test_clients_are_there_at_least_as_often_as_the_axis_says(p_min: str, tmp_path: Path) -> None:
-    """And p_i is uniform above it: the mean of 100 is (1 + p_min) / 2, within four of its deviations."""
+def test_clients_are_available_at_least_as_often_as_the_axis_specifies(p_min: str, tmp_path: Path) -> None:
+    """p_i is uniform above p_min: the mean of 100 is (1 + p_min) / 2, within four of its standard deviations."""
     likely = likelihoods(at(ar_f4(), p_min=p_min, method="MIFA"), tmp_path)
     least = float(p_min)
     assert len(likely) == 100
@@ -141,7 +141,7 @@ def test_clients_are_there_at_least_as_often_as_the_axis_says(p_min: str, tmp_pa
 
 
 def present(cell: Cell, tmp_path: Path, version: int) -> list[bool]:
-    """Whether each of ten clients takes the task of a version."""
+    """Whether each of ten clients accepts the task of a version."""
     settings = cell.settings.model_copy(update={"clients": 10})
     if cell.scenario is not None:
         file = tmp_path / "there.yaml"
@@ -172,7 +172,7 @@ def test_all_clients_answer_in_the_first_round_of_mifa_and_later_as_for_the_othe
     assert not all(all(present(others, tmp_path, version)) for version in range(30))
 
 
-def test_fedar_is_held_against_the_methods_of_the_paper_one_by_one() -> None:
+def test_fedar_is_compared_with_each_method_of_the_paper() -> None:
     for preset in (ar_f2(), ar_f4()):
         for claim in preset.claims:
             against = {worse.labels["method"] for _, worse in compared(preset, claim) if worse is not None}
@@ -182,7 +182,7 @@ def test_fedar_is_held_against_the_methods_of_the_paper_one_by_one() -> None:
     assert [claim.at_least for claim in (*ar_f2().claims, *ar_f4().claims) if claim.each] == [0.03, 0.02]
 
 
-def test_what_figures_share_is_the_same_run() -> None:
+def test_figures_share_equal_runs() -> None:
     for method in WITHOUT_S:
         first = at(ar_f2(), data="CIFAR-10", p_min="0.1", method=method)
         for other in (at(ar_f4(), p_min="0.1", method=method), at(ar_f5(), clients="100", method=method)):
@@ -195,7 +195,7 @@ def test_what_figures_share_is_the_same_run() -> None:
     )
 
 
-def test_everybody_is_there_for_the_fedavg_of_table_3() -> None:
+def test_all_clients_are_available_for_the_fedavg_of_table_3() -> None:
     settings = at(ar_t3(), method="FedAvg").settings
     assert (settings.scenario.name, settings.policy.name) == (None, "fedavg")
 
@@ -203,7 +203,7 @@ def test_everybody_is_there_for_the_fedavg_of_table_3() -> None:
 def test_figure_5_is_by_the_number_of_clients() -> None:
     assert sorted({cell.settings.clients for cell in ar_f5().cells}) == [80, 90, 100, 110, 120]
     for cell in ar_f5().cells:
-        assert cell.settings.clients * 2 % 10 == 0, "ten classes could not be shared out evenly"
+        assert cell.settings.clients * 2 % 10 == 0, "ten classes need this to divide evenly"
 
 
 def test_figure_1_silences_a_client_for_up_to_six_of_nine_rounds() -> None:

@@ -79,7 +79,7 @@ def test_the_level_of_staleness_is_the_clients_over_the_updates_of_a_round(ratio
             assert cell.settings.trigger.k == 10
 
 
-def test_the_methods_differ_in_policy_and_local_training_alone() -> None:
+def test_the_methods_differ_only_in_policy_and_local_training() -> None:
     cells = [at(fh_t2(), beta="0.3", method=method) for method in METHODS]
     common = {cell.settings.model_dump_json(exclude={"policy", "training"}) for cell in cells}
     assert len(common) == 1
@@ -96,7 +96,7 @@ def test_fedhist_looks_back_half_as_many_rounds_as_the_level_of_staleness(ratio:
     assert made.state_dict()["h"] == h
 
 
-def test_each_ablation_lacks_one_part_and_the_whole_method_is_table_1s() -> None:
+def test_each_ablation_lacks_one_part_and_the_full_method_is_that_of_table_1() -> None:
     preset, whole = fh_f4(), fh_t1()
     assert len(preset.cells) == 2 * 2 * 4
     labels = {"beta": "1.0", "ratio": "10"}
@@ -117,15 +117,15 @@ def test_the_fairness_figure_has_the_methods_of_table_1_on_two_data_sets() -> No
 
 
 @pytest.mark.parametrize("beta", [0.3, 1.0])
-def test_all_who_hold_the_tenth_class_are_slow_and_nobody_else_is(beta: float, tmp_path: Path) -> None:
+def test_only_the_holders_of_the_tenth_class_are_slow(beta: float, tmp_path: Path) -> None:
     labels_n = torch.arange(10).repeat_interleave(300).numpy()
     settings = at(fh_f5(), data="CIFAR-10", beta=f"{beta:.1f}", ratio="10", method="FedHist").settings
     shares = split(create_partition(settings.partition), labels_n, settings.clients, stream(0, Stream.PARTITION))
     counts_NC = label_counts(shares, labels_n, 10)
     file = tmp_path / "slow.yaml"
     file.write_text(SLOW_HOLDERS)
-    told = Settings(clients=settings.clients, scenario={"name": str(file)})
-    devices = conditions(told, of=Held(counts_NC)).devices
+    with_scenario = Settings(clients=settings.clients, scenario={"name": str(file)})
+    devices = conditions(with_scenario, of=Held(counts_NC)).devices
     ordinary = conditions(
         Settings(clients=settings.clients, scenario={"name": "exponential"}), of=Held(counts_NC)
     ).devices

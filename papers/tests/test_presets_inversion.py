@@ -1,4 +1,4 @@
-"""Wang and Gao's presets: cells counted by hand, printed numbers from the paper's tables, who is late."""
+"""Wang and Gao's presets: cells counted by hand, printed numbers from the paper's tables, late clients."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def total(preset: Preset, measure: str, **labels: str) -> float:
 
 
 def late(cell: Cell, tmp_path: Path) -> dict[int, int]:
-    """Rounds that each client is late by, of 20 of which client i holds i examples of the affected class."""
+    """Staleness in rounds of each of 20 clients, of which client i has i examples of the affected class."""
     assert cell.scenario is not None
     file = tmp_path / "late.yaml"
     file.write_text(cell.scenario)
@@ -74,7 +74,7 @@ def test_tables_3_to_6_are_printed_as_the_paper_has_them() -> None:
         assert total(preset, TIME, method="GI (ours)") == 0
 
 
-def test_numbers_stand_in_their_rows() -> None:
+def test_printed_numbers_are_in_their_rows() -> None:
     assert at(gi_t3(), staleness="20", method="GI").published[CLASS_5].text == "75.2 %"
     assert at(gi_t4(), alpha="1", method="first order").published[TIME].text == "800"
     assert at(gi_t5(), staleness="40", method="GI").published[TIME].text == "440"
@@ -89,19 +89,19 @@ def test_costs_are_printed_as_the_paper_has_them() -> None:
     assert (half.published["inversion seconds"].text, half.published["inversion loss"].text) == ("219", "1.74")
 
 
-def test_sizes_are_shares_of_what_the_client_holds() -> None:
+def test_sizes_are_shares_of_the_clients_examples() -> None:
     shares = [cell.settings.compensator.settings["images_share"] for cell in gi_t1().cells]
     assert shares == [1 / 64, 1 / 16, 1 / 4, 1 / 2, 2, 10]
 
 
-def test_methods_differ_in_policy_and_compensator_alone() -> None:
+def test_methods_differ_only_in_policy_and_compensator() -> None:
     cells = gi_f11().cells
     assert [cell.labels["method"] for cell in cells] == list(METHODS)
     assert len({cell.settings.model_dump_json(exclude={"policy", "compensator"}) for cell in cells}) == 1
     assert len({cell.scenario for cell in cells}) == 1
 
 
-def test_every_tenth_of_the_clients_takes_part_in_turn_with_all_that_they_hold() -> None:
+def test_a_tenth_of_the_clients_participates_in_turn_with_all_examples() -> None:
     for name, made in PRESETS.items():
         for cell in made().cells:
             settings = cell.settings
@@ -122,7 +122,7 @@ def test_figure_12_makes_the_holders_of_class_2_late(tmp_path: Path) -> None:
     assert late(cell, tmp_path) == dict.fromkeys(range(10, 20), 40)
 
 
-def test_figure_1_makes_late_who_holds_class_5_and_none_before_it(tmp_path: Path) -> None:
+def test_figure_1_makes_the_holders_of_class_5_late(tmp_path: Path) -> None:
     cell = PRESETS["gi-f1"]().cells[0]
     assert cell.scenario is not None
     file = tmp_path / "late.yaml"
@@ -132,7 +132,7 @@ def test_figure_1_makes_late_who_holds_class_5_and_none_before_it(tmp_path: Path
     assert dict(conditions(settings, of=held(counts)).stale_rounds) == {1: 40, 2: 40}
 
 
-def test_what_tables_and_figures_share_is_the_same_run() -> None:
+def test_tables_and_figures_share_equal_runs() -> None:
     """Staleness 40 with alpha 0.1, and rate 1/2."""
     for one, other in (
         (at(gi_t3(), staleness="40", method="GI"), at(gi_f11(), method="GI")),
@@ -154,7 +154,7 @@ def test_table_4_is_by_alpha_and_table_6_by_rate() -> None:
     assert {cell.settings.data.variant.name for cell in gi_t5().cells} == {"svhn"}
 
 
-def test_iterations_are_no_rounds_and_those_of_ours_stay() -> None:
+def test_iterations_scale_apart_from_rounds_and_own_ones_do_not() -> None:
     iterations = "compensator.settings.iterations"
     published, ours, switched = (at(gi_f11(), method="GI"), at(gi_f11(), method="GI (ours)"), at(gi_f9(), switch="155"))
     assert (published.in_rounds, published.in_iterations) == ((), (iterations,))
@@ -166,21 +166,21 @@ def test_iterations_are_no_rounds_and_those_of_ours_stay() -> None:
     assert (fewer.rounds, fewer.compensator.settings["iterations"]) == (800, 300)
 
 
-def test_who_is_late_and_how_many_errors_decide_shrink_alike() -> None:
+def test_late_clients_and_deciding_errors_scale_alike() -> None:
     small = scaled(at(gi_t3(), staleness="40", method="GI"), Scale(clients=0.3))
     assert small.scenario is not None and "top: 3" in small.scenario
     assert small.settings.compensator.settings["window"] == 3
 
 
-def test_less_data_is_less_for_each_client_of_a_data_set_that_stays_whole() -> None:
+def test_less_data_reduces_each_clients_share_of_an_unreduced_data_set() -> None:
     small = scaled(at(gi_f12(), method="GI"), Scale(data=0.1)).settings
     assert (small.partition.budget, small.data.share) == (45, 1)
     by_share = scaled(at(gi_f2(), method="direct"), Scale(data=0.1)).settings
     assert (by_share.partition.budget, by_share.data.share) == (None, 0.1)
 
 
-def test_inversion_is_held_against_both_others_as_they_are_printed() -> None:
-    """Of the last rows of Tables 3 and 5: 800 / 580 and 820 / 440 times as fast, 77.7 - 73.7 and 60.2 - 40.7 ahead."""
+def test_inversion_is_compared_with_both_other_methods_as_printed() -> None:
+    """The last rows of Tables 3 and 5: 800 / 580 and 820 / 440 times as fast, 77.7 - 73.7 and 60.2 - 40.7 ahead."""
     for preset, measure, method, at_least in (
         (gi_t3(), TIME, "direct", 800 / 580),
         (gi_t5(), TIME, "first order", 820 / 440),
@@ -196,11 +196,11 @@ def test_inversion_is_held_against_both_others_as_they_are_printed() -> None:
     )
 
 
-def test_inversion_goes_on_to_the_end_where_its_errors_are_looked_at() -> None:
+def test_inversion_runs_to_the_end_where_its_errors_are_measured() -> None:
     assert [cell.settings.compensator.settings["switch"] for cell in gi_f8().cells] == ["never", "never"]
 
 
-def test_errors_are_looked_at_up_to_sixty_rounds() -> None:
+def test_errors_are_measured_for_up_to_sixty_rounds() -> None:
     for preset in (gi_f2(), gi_f7()):
         for cell in preset.cells:
             assert tuple(cell.options["staleness"]) == tuple(range(0, 61, 10))
@@ -214,6 +214,6 @@ def test_figure_6_changes_up_to_half_of_the_data() -> None:
     assert total(preset, "iterations saved") == pytest.approx(0.43 + 0.15)
 
 
-def test_figure_5_inverts_what_can_be_inverted() -> None:
+def test_figure_5_inverts_an_invertible_model() -> None:
     (cell,) = gi_f5().cells
     assert (cell.settings.model.name, cell.settings.model.norm) == ("resnet18", "group")

@@ -1,4 +1,4 @@
-"""What holds of every preset."""
+"""Properties of every preset."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -22,7 +22,7 @@ every_preset = pytest.mark.parametrize("preset", MADE.values(), ids=MADE)
 
 
 def identity(cell: Cell) -> tuple[object, ...]:
-    """What decides a result."""
+    """Everything that determines a result."""
     return (
         cell.settings.model_dump_json(),
         cell.measurement,
@@ -34,11 +34,11 @@ def identity(cell: Cell) -> tuple[object, ...]:
 
 
 @every_preset
-def test_every_preset_is_called_as_it_is_listed_and_comes_out_alike_each_time(preset: Preset) -> None:
+def test_every_preset_builds_the_same_cells_each_time_under_its_name(preset: Preset) -> None:
     assert make(preset.name) == preset
 
 
-def test_an_unknown_preset_is_told_with_the_nearest_one() -> None:
+def test_an_unknown_preset_error_suggests_the_nearest_name() -> None:
     with pytest.raises(UserError, match="unknown preset 'fh-t3'; did you mean 'fh-t"):
         make("fh-t3")
 
@@ -49,7 +49,7 @@ def test_no_two_cells_of_a_preset_are_the_same_run(preset: Preset) -> None:
 
 
 @every_preset
-def test_parts_can_be_made_of_every_cell_without_its_data(preset: Preset, tmp_path: Path) -> None:
+def test_the_parts_of_every_cell_can_be_built_without_its_data(preset: Preset, tmp_path: Path) -> None:
     for number, cell in enumerate(preset.cells):
         settings = cell.settings
         if cell.scenario is not None:
@@ -63,7 +63,7 @@ def test_parts_can_be_made_of_every_cell_without_its_data(preset: Preset, tmp_pa
 
 
 @every_preset
-def test_seed_cache_device_and_threads_are_left_to_the_caller(preset: Preset) -> None:
+def test_presets_do_not_set_seed_cache_device_or_threads(preset: Preset) -> None:
     for cell in preset.cells:
         given = cell.settings
         assert (given.seed, given.data.cache, given.device, given.threads) == (
@@ -84,13 +84,13 @@ def test_measures_and_measurements_exist(preset: Preset) -> None:
 
 
 @every_preset
-def test_what_a_claim_is_about_is_there(preset: Preset) -> None:
+def test_the_subject_of_every_claim_exists(preset: Preset) -> None:
     for claim in preset.claims:
         assert compared(preset, claim), claim.text
 
 
 @every_preset
-def test_lines_of_a_figure_and_what_shrinks_with_rounds_or_iterations_are_there(preset: Preset) -> None:
+def test_figure_lines_and_scaled_keys_exist(preset: Preset) -> None:
     for cell in preset.cells:
         assert {curve.line for curve in preset.curves} <= set(cell.labels)
         for key in (*cell.in_rounds, *cell.in_iterations):
@@ -101,18 +101,18 @@ def test_lines_of_a_figure_and_what_shrinks_with_rounds_or_iterations_are_there(
 
 
 @every_preset
-def test_every_source_is_said_once_and_has_a_known_tag(preset: Preset) -> None:
+def test_every_source_is_given_once_with_a_known_tag(preset: Preset) -> None:
     assert preset.sources
     for source in preset.sources:
         assert source.tag in ("paper", "[M]", "[P]") or source.tag.startswith("R:"), source
-    assert len(set(preset.sources)) == len(preset.sources), "one is said twice"
+    assert len(set(preset.sources)) == len(preset.sources), "a source occurs twice"
 
 
 @every_preset
-def test_a_source_of_a_key_says_what_the_cells_have(preset: Preset) -> None:
+def test_the_source_of_a_key_gives_the_value_of_the_cells(preset: Preset) -> None:
     for source in preset.sources:
         if source.key not in KEYS or " " in source.value:
-            continue  # words, or by an axis
+            continue  # a description, or a value that an axis sets
         for cell in preset.cells:
             held: object = cell.settings.model_dump()
             for part in source.key.split("."):
@@ -122,7 +122,7 @@ def test_a_source_of_a_key_says_what_the_cells_have(preset: Preset) -> None:
 
 
 def number(text: str) -> float | None:
-    """1/2 is one, too."""
+    """The number, also of a fraction such as 1/2."""
     try:
         return float(Fraction(text))
     except ValueError:
@@ -130,19 +130,19 @@ def number(text: str) -> float | None:
 
 
 @every_preset
-def test_printed_numbers_bear_out_the_claims_that_they_are_about(preset: Preset) -> None:
+def test_printed_numbers_support_the_claims_about_them(preset: Preset) -> None:
     for claim in preset.claims:
         ahead = printed_advantages(preset, claim)
         if not ahead:
             continue
-        # A printed "< 45 %" is kept as 45.
+        # A printed "< 45 %" is stored as 45.
         assert min(ahead) >= 0 if claim.level is not None else min(ahead) > 0, claim.text
         limit = claim.at_least if claim.as_ratio else claim.at_least - 1e-9
         assert (min(ahead) if claim.each else sum(ahead) / len(ahead)) >= limit, claim.text
 
 
 def printed_advantages(preset: Preset, claim: Claim) -> list[float]:
-    """Differences, or ratios."""
+    """Printed differences, or ratios."""
     found = []
     sign = 1 if measure(claim.measure).better == "higher" else -1
     for pair in compared(preset, claim):
@@ -155,12 +155,12 @@ def printed_advantages(preset: Preset, claim: Claim) -> list[float]:
 
 
 @every_preset
-def test_nothing_is_measured_yet_and_so_no_claim_can_be_told(preset: Preset) -> None:
+def test_without_measurements_no_claim_is_decided(preset: Preset) -> None:
     reached = verdicts(Comparison(preset=preset, records={}))
     assert {verdict.answer for verdict in reached} <= {"cannot be told"}
 
 
-def test_what_presets_share_is_the_same_run() -> None:
+def test_presets_share_equal_runs() -> None:
     """12 of 16 cells of fh-f4 are not in Table I, 18 of 24 of wk-t3 not in wk-t2, 6 of 8 of wk-f6 not in wk-f5."""
     fedhist = [identity(cell) for name in ("fh-t1", "fh-t2", "fh-f4", "fh-f5") for cell in MADE[name].cells]
     assert len(fedhist) == 144 + 24 + 16 + 64

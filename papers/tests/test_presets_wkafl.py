@@ -43,7 +43,7 @@ def test_table_3_is_printed_as_the_paper_has_it() -> None:
         assert total(preset, "stability", method) == pytest.approx(stability)
 
 
-def test_the_levels_of_staleness_of_table_2_are_clients_over_updates_of_a_round() -> None:
+def test_the_staleness_levels_of_table_2_are_clients_over_updates_per_round() -> None:
     sizes = {
         (cell.labels["data"], cell.labels["P/K"]): (cell.settings.clients, cell.settings.trigger.k)
         for cell in wk_t2().cells
@@ -58,7 +58,7 @@ def test_the_levels_of_staleness_of_table_2_are_clients_over_updates_of_a_round(
     }
 
 
-def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
+def test_both_tables_share_the_runs_with_one_label() -> None:
     second, third = wk_t2(), wk_t3()
     for data, ratio in (("EMNIST-MNIST", "300"), ("CIFAR-10", "150")):
         for method in ("WKAFL", "TWAFL", "SASGD"):
@@ -70,7 +70,7 @@ def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "constants"),
     [
         ("CIFAR-10", (8, 0.0005, 70, 5, 50, 0.01, 3500, 10000, 100, "lenet_cifar", 5000)),
         ("EMNIST-MNIST", (4, 0.005, 100, 10, 10, 0.1, 1000, 5000, 50, "emnist_cnn", 6000)),
@@ -78,11 +78,11 @@ def test_both_tables_have_the_runs_with_one_label_in_common() -> None:
         ("CelebA", (4, 0.0001, 500, 5, 20, 0.05, 1000, 5000, 100, "celeba_cnn", None)),
     ],
 )
-def test_constants_are_those_of_the_released_code(data: str, said: tuple[object, ...]) -> None:
+def test_constants_are_those_of_the_released_code(data: str, constants: tuple[object, ...]) -> None:
     preset = wk_f5() if data in ("CelebA", "EMNIST-ByClass") else wk_t3()
     cell = next(cell for cell in preset.cells if cell.labels["data"] == data and cell.labels["method"] == "WKAFL")
     settings, own = cell.settings, cell.settings.policy.settings
-    assert said == (
+    assert constants == (
         settings.training.batch_size,
         settings.training.learning_rate,
         own["clip_bound"],
@@ -99,7 +99,7 @@ def test_constants_are_those_of_the_released_code(data: str, said: tuple[object,
     assert (settings.training.name, settings.data.normalise) == ("gradient", "raw")
 
 
-def test_rates_are_by_data_and_method() -> None:
+def test_rates_depend_on_data_and_method() -> None:
     rates = {
         (cell.labels["data"], cell.labels["method"]): cell.settings.training.learning_rate
         for preset in (wk_t2(), wk_t3(), wk_f6())
@@ -114,13 +114,13 @@ def test_rates_are_by_data_and_method() -> None:
 @pytest.mark.parametrize("make", [wk_t2, wk_t3, wk_f6])
 def test_each_method_s_rate_has_a_source(make: Callable[[], Preset]) -> None:
     preset = make()
-    said = " ".join(one.key for one in preset.sources if one.key.startswith("training.learning_rate of"))
+    text = " ".join(one.key for one in preset.sources if one.key.startswith("training.learning_rate of"))
     methods = {cell.labels["method"] for cell in preset.cells} - {"WKAFL"}
-    assert all(method in said for method in methods)
+    assert all(method in text for method in methods)
     assert any(one.key == "training.learning_rate" and one.tag == "R:WK" for one in preset.sources)
 
 
-def test_beside_a_margin_that_is_the_printed_number_stands_a_claim_of_direction() -> None:
+def test_a_claim_with_the_printed_margin_has_a_claim_of_direction_beside_it() -> None:
     for preset, texts in (
         (wk_t2(), ["WKAFL gains up to 19.41 %"]),
         (wk_t3(), ["WKAFL gains 10.59 % over GSGM", "WKAFL gains 92.8 % of stability"]),
@@ -148,7 +148,7 @@ def test_the_figures_on_natural_clients_share_wkafl_and_each_ablation_lacks_one_
             assert given == {**whole.policy.settings, flag: True}
 
 
-def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> None:
+def test_the_second_figure_weights_only_by_staleness_at_one_learning_rate() -> None:
     cell = at(wk_f2(), K="10")
     assert (cell.settings.clients, cell.settings.trigger.k) == (1000, 10)
     policy = build.policy_in_small(cell.settings)
@@ -167,6 +167,6 @@ def test_the_second_figure_weighs_by_staleness_alone_at_one_learning_rate() -> N
     assert step.rate_factor == 1
 
 
-def test_stage_two_comes_as_much_earlier_as_a_run_is_shorter() -> None:
+def test_stage_two_starts_earlier_in_proportion_to_a_shorter_run() -> None:
     cell = at(wk_t3(), data="CIFAR-10", L_num="1", method="WKAFL")
     assert scaled(cell, Scale(rounds=0.1)).settings.policy.settings["stage_two_round"] == 350

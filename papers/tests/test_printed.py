@@ -1,4 +1,4 @@
-"""Printed tables and sources: files are read as they are written, and mistakes in them are refused."""
+"""Printed tables and sources: files are read as written, and errors in them are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -36,18 +36,18 @@ sources:
 
 
 def paper(**changes: Any) -> Paper:
-    """Read the text, with other values at dotted keys, in which `__` stands for a point."""
-    said = yaml.safe_load(TEXT)
+    """Read the text with other values at dotted keys, with `__` for a dot."""
+    parsed = yaml.safe_load(TEXT)
     for key, value in changes.items():
         *path, last = key.split("__")
-        section = said
+        section = parsed
         for part in path:
             section = section[int(part) if part.isdigit() else part]
         section[last] = value
-    return Paper.model_validate(said)
+    return Paper.model_validate(parsed)
 
 
-def test_each_word_of_a_row_belongs_to_its_column_as_it_is_printed() -> None:
+def test_each_word_of_a_row_belongs_to_its_printed_column() -> None:
     assert list(paper().tables["speed"].cells()) == [
         (("10", "FedAvg"), ("0.3", "rounds"), "3340"),
         (("10", "FedAvg"), ("IID", "rounds"), "1.9x"),
@@ -56,7 +56,7 @@ def test_each_word_of_a_row_belongs_to_its_column_as_it_is_printed() -> None:
     ]
 
 
-def test_sources_are_those_of_the_file_in_its_order() -> None:
+def test_sources_follow_the_order_of_the_file() -> None:
     assert paper().sources("setup") == (
         Source(key="clients", value="100", tag="paper"),
         Source(key="rounds", value="800", tag="[P]", why="Not stated."),
@@ -82,7 +82,7 @@ def test_a_printed_text_begins_with_its_number(text: str, number: float) -> None
         ({"sources__one": [{"key": "", "value": "5", "tag": "paper"}]}, "at least 1 character"),
     ],
 )
-def test_a_mistake_in_a_file_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_file_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         paper(**changes)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Results as text: what is written, and what is taken into another store."""
+"""Results as text: export, and import into another store."""
 
 import json
 from collections.abc import Callable
@@ -33,12 +33,12 @@ def result(accuracy: float, digest: str = "a") -> Result:
     return Result(record=record.to_json(), seconds=1.5, machine="one core", versions="unstale 1")
 
 
-def test_what_is_written_is_in_the_other_store_as_it_was(tmp_path: Path, three: list[Job]) -> None:
+def test_exported_results_are_imported_unchanged(tmp_path: Path, three: list[Job]) -> None:
     file = tmp_path / "results.jsonl"
     with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
         here.keep(three[0], result(0.25))
         here.keep(three[2], result(0.5))
-        there.keep(three[2], result(0.5))
+        there.take(one for one in here.everything() if one.digest == three[2].digest)
         there.fail(three[0], "it failed there")
         assert published.write(here, file) == 2
         assert published.read(there, [file, file]) == (1, 1)
@@ -51,7 +51,7 @@ def test_what_is_written_is_in_the_other_store_as_it_was(tmp_path: Path, three: 
     assert sorted(path.name for path in tmp_path.glob("*.jsonl*")) == ["again.jsonl", "results.jsonl"]
 
 
-def test_only_those_of_some_presets(tmp_path: Path, three: list[Job]) -> None:
+def test_an_export_can_be_limited_to_some_presets(tmp_path: Path, three: list[Job]) -> None:
     file = tmp_path / "results.jsonl"
     with Store.open(tmp_path) as store:
         store.keep(three[0], result(0.25))
@@ -66,15 +66,15 @@ def _cut(line: str) -> str:
 
 
 def _moved(line: str) -> str:
-    said = json.loads(line)
-    said["configuration"]["settings"] = {}
-    return json.dumps(said)
+    fields = json.loads(line)
+    fields["configuration"]["settings"] = {}
+    return json.dumps(fields)
 
 
 def _bent(line: str) -> str:
-    said = json.loads(line)
-    said["record"]["accuracy_E"] = "much"
-    return json.dumps(said)
+    fields = json.loads(line)
+    fields["record"]["accuracy_E"] = "much"
+    return json.dumps(fields)
 
 
 def _nameless(line: str) -> str:
@@ -86,7 +86,7 @@ def _listed(line: str) -> str:
 
 
 @pytest.mark.parametrize("spoil", [_cut, _moved, _bent, _nameless, _listed])
-def test_a_line_that_is_spoilt_is_said_and_nothing_is_taken(
+def test_a_damaged_line_is_reported_and_nothing_is_imported(
     spoil: Callable[[str], str], tmp_path: Path, three: list[Job]
 ) -> None:
     file = tmp_path / "results.jsonl"
@@ -101,7 +101,7 @@ def test_a_line_that_is_spoilt_is_said_and_nothing_is_taken(
         assert list(there.everything()) == []
 
 
-def test_two_files_with_other_results_of_the_same_configuration_are_said(tmp_path: Path, three: list[Job]) -> None:
+def test_conflicting_results_in_two_files_are_reported(tmp_path: Path, three: list[Job]) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for file in files:
         with Store.open(tmp_path / file.stem) as store:
@@ -114,7 +114,7 @@ def test_two_files_with_other_results_of_the_same_configuration_are_said(tmp_pat
         assert published.read(there, [files[0], files[0]]) == (1, 0)
 
 
-def test_another_result_of_the_same_configuration_is_said(tmp_path: Path, three: list[Job]) -> None:
+def test_a_result_that_conflicts_with_the_store_is_reported(tmp_path: Path, three: list[Job]) -> None:
     file = tmp_path / "results.jsonl"
     with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
         here.keep(three[0], result(0.25))
@@ -127,19 +127,19 @@ def test_another_result_of_the_same_configuration_is_said(tmp_path: Path, three:
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "binary.jsonl"])
-def test_a_file_that_is_none_is_said(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(name: str, tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with Store.open(tmp_path / "store") as store, pytest.raises(UserError, match=name):
         published.read(store, [tmp_path / name])
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store, pytest.raises(UserError, match=r"^cannot write "):
         published.write(store, tmp_path / "missing" / "results.jsonl")
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
-def test_what_the_project_has_computed_can_be_taken(path: Path, tmp_path: Path) -> None:
+def test_the_stored_results_of_the_project_can_be_imported(path: Path, tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         new, _ = published.read(store, [path])
         assert new == len(path.read_text(encoding="utf-8").splitlines())
@@ -154,9 +154,9 @@ SCALES = {
     "gi-f11": Scale(rounds=0.25, data=0.2, iterations=0.005),
     "gi-t3": Scale(rounds=0.25, data=0.2, iterations=0.005),
 }
-"""As papers/results/README.md says; the others are at full size."""
+"""The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {"ar-f2": 9, "ar-t3": 7, "fh-t1": 4, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12, "wk-t2": 18, "wk-t3": 18}
-"""How many results are of cells of a preset; the others are of searches."""
+"""Number of results of preset cells; the others belong to searches."""
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)

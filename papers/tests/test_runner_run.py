@@ -1,4 +1,4 @@
-"""What a run's record holds, against the run itself."""
+"""A run's record against the run itself."""
 
 from math import exp
 
@@ -32,7 +32,7 @@ def record() -> Record:
     return found
 
 
-def test_it_is_the_run_that_simulate_plays(record: Record) -> None:
+def test_a_run_equals_that_of_simulate(record: Record) -> None:
     progress: list[Progress] = []
     outcome = simulation(SETTINGS, on_progress=progress.append).run()
     assert record.model_digest == outcome.model_digest
@@ -42,11 +42,11 @@ def test_it_is_the_run_that_simulate_plays(record: Record) -> None:
     assert record.time_E == [now.elapsed_s for now in progress]
 
 
-def test_each_round_has_its_figures(record: Record) -> None:
+def test_each_round_has_its_measurements(record: Record) -> None:
     assert len(record.training_loss_R) == len(record.staleness_R) == len(record.counted_R) == 30
     assert record.steps == 30 * 3 * 2
     assert record.staleness_R[0] == 0.0
-    # Of N clients with K at a time, updates are N / K - 1 rounds late on average; dynsgd weighs the late ones less.
+    # With N clients and K per round, updates are N / K - 1 rounds stale on average; dynsgd weights stale ones less.
     assert 0 < sum(record.staleness_R) / 30 < 12 / 3 - 1
     assert set(record.counted_R) <= {1, 2, 3}
     assert record.counted_R[0] == record.heavy_R[0] == 3
@@ -62,18 +62,18 @@ def test_clients_and_all_training_examples_are_measured(record: Record) -> None:
     assert exp(-losses[1]) > 0.1
 
 
-def test_the_last_model_has_its_loss_over_all_examples_whichever_are_due() -> None:
-    # Versions 0, 2, 4 and 6 are evaluated: the third is due, and the last one is the last.
+def test_the_last_model_has_its_loss_over_all_examples() -> None:
+    # Versions 0, 2, 4 and 6 are evaluated: the third has a loss by interval, and the last always has one.
     short = SETTINGS.model_copy(update={"rounds": 6, "evaluate_every": 2})
     found = measure("run", short, {"training_loss_every": 3}, on_progress=lambda _: None).found
     assert [version for version, _ in found["training_loss"]] == [4, 6]
 
 
-def test_a_record_comes_back_as_it_was_written(record: Record) -> None:
+def test_a_record_is_read_as_written(record: Record) -> None:
     assert Record.from_json(record.to_json()).to_json() == record.to_json()
 
 
-def test_a_run_that_diverges_ends_and_says_why() -> None:
+def test_a_diverging_run_ends_with_its_reason() -> None:
     training = SETTINGS.training.model_copy(update={"learning_rate": 1e6, "steps": 50})
     wild = SETTINGS.model_copy(update={"training": training, "rounds": 10**6, "evaluate_every": 10**6})
     record = measure("run", wild, {}, on_progress=lambda _: None)
@@ -81,7 +81,7 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
     assert len(record.training_loss_R) < 10**6
 
 
-def test_updates_that_are_refused_are_counted_by_reason(record: Record) -> None:
+def test_refused_updates_are_counted_by_reason(record: Record) -> None:
     server = SETTINGS.server.model_copy(update={"norm_max": 0.5})
     found = measure("run", SETTINGS.model_copy(update={"server": server}), {}, on_progress=lambda _: None).found
     assert "the last 120 tasks made no update that counts" in found["ended"]

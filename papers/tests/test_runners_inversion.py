@@ -1,4 +1,4 @@
-"""What is measured of single updates: hand-computed numbers, laws, and what a client itself does."""
+"""Measurements of single updates against hand-computed numbers, laws, and a client's own training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -74,7 +74,7 @@ def own(run: Played, client_id: int) -> Reconstruction:
 # --- the run ---
 
 
-def test_versions_are_those_of_the_run_in_which_nobody_is_late(settings: Settings) -> None:
+def test_versions_are_those_of_the_run_without_late_clients(settings: Settings) -> None:
     plain = with_compensator(without_scenario(settings), "none")
     record = measure("run", plain, {}, on_progress=lambda _: None)
     versions = played(settings, [0, ROUNDS]).versions
@@ -82,7 +82,7 @@ def test_versions_are_those_of_the_run_in_which_nobody_is_late(settings: Setting
     assert versions[ROUNDS].digest == record.model_digest
 
 
-def test_an_update_is_what_full_batch_steps_make_of_the_model(settings: Settings) -> None:
+def test_an_update_is_the_result_of_full_batch_steps(settings: Settings) -> None:
     """w <- w - rate * grad, three times, by autograd on the weights themselves."""
     run = played(settings, [ROUNDS])
     client = run.late_client()
@@ -99,7 +99,7 @@ def test_an_update_is_what_full_batch_steps_make_of_the_model(settings: Settings
     assert (update.base_version, update.num_examples) == (ROUNDS, len(labels_n))
 
 
-def test_the_late_client_is_the_one_of_them_with_the_most_examples(settings: Settings) -> None:
+def test_the_late_client_with_the_most_examples_is_measured(settings: Settings) -> None:
     run = played(settings, [0])
     late = run.late()
     assert len(late) == 2
@@ -108,21 +108,21 @@ def test_the_late_client_is_the_one_of_them_with_the_most_examples(settings: Set
     assert run.held(chosen) == max(map(run.held, late))
 
 
-def test_where_nobody_is_late_there_is_nothing_to_measure(settings: Settings) -> None:
+def test_a_run_without_late_clients_is_refused(settings: Settings) -> None:
     with pytest.raises(UserError, match="under which no client is late, expected a scenario with stale_rounds"):
         found("inversion cost", without_scenario(settings))
 
 
 @pytest.mark.parametrize("name", ["inversion cost", "warm start", "nearest"])
-def test_a_compensator_that_inverts_nothing_is_refused(settings: Settings, name: str) -> None:
+def test_a_compensator_without_inversion_is_refused(settings: Settings, name: str) -> None:
     with pytest.raises(UserError, match=r"compensator\.name is 'none', which inverts nothing"):
         found(name, with_compensator(settings, "none"), changed=0.0)
 
 
-# --- what inverting costs ---
+# --- cost of inversion ---
 
 
-def test_a_client_whose_own_examples_are_reconstructed_leaves_no_loss(settings: Settings) -> None:
+def test_reconstructing_the_clients_own_examples_gives_zero_loss(settings: Settings) -> None:
     exact = with_compensator(settings, "gradient-inversion", **PAPER, images_share=1.0)
     run = played(exact, [ROUNDS])
     client = run.late_client()
@@ -136,18 +136,18 @@ def test_a_client_whose_own_examples_are_reconstructed_leaves_no_loss(settings: 
     assert losses[1] > losses[0]
 
 
-def test_the_loss_is_there_before_each_iteration_and_behind_the_last(settings: Settings) -> None:
+def test_the_loss_is_recorded_before_each_iteration_and_after_the_last(settings: Settings) -> None:
     run = played(settings, [ROUNDS])
     update = run.update(run.late_client(), ROUNDS, task=0)
-    told: list[float] = []
-    one, losses = inverted(run.inverting(), update, on_iteration=told.append)
+    result: list[float] = []
+    one, losses = inverted(run.inverting(), update, on_iteration=result.append)
     assert len(losses) == 12 + 1
-    assert told == pytest.approx([done / 12 for done in range(1, 13)])
+    assert result == pytest.approx([done / 12 for done in range(1, 13)])
     assert len(one.now) == ceil(update.num_examples / 2)
     assert losses[-1] < losses[0]
 
 
-def test_what_inverting_costs_is_said_with_its_loss(settings: Settings) -> None:
+def test_the_cost_of_inversion_is_recorded_with_its_loss(settings: Settings) -> None:
     few = found("inversion cost", with_compensator(settings, "gradient-inversion", **PAPER, images_share=0.05))
     many = found("inversion cost", settings)
     assert few["inverted examples"] < many["inverted examples"]
@@ -158,7 +158,7 @@ def test_what_inverting_costs_is_said_with_its_loss(settings: Settings) -> None:
         assert one["inversion seconds"] > 0
 
 
-def test_a_long_curve_is_kept_in_few_points_with_both_ends() -> None:
+def test_a_long_curve_is_stored_as_few_points_with_both_ends() -> None:
     kept = curve([float(value) for value in range(15_001)])
     assert kept[0] == (0, 0.0)
     assert kept[-1] == (15_000, 15_000.0)
@@ -171,7 +171,7 @@ def test_a_long_curve_is_kept_in_few_points_with_both_ends() -> None:
 
 def test_the_error_of_a_stale_update_is_its_distance_from_the_true_one(settings: Settings) -> None:
     plain = with_compensator(settings, "none")
-    told = found("staleness errors", plain, staleness=[0, 3, 60])
+    result = found("staleness errors", plain, staleness=[0, 3, 60])
     run = played(plain, [ROUNDS - 3, ROUNDS])
     distances, angles = [], []
     for client in run.late():
@@ -180,19 +180,19 @@ def test_the_error_of_a_stale_update_is_its_distance_from_the_true_one(settings:
         )
         distances.append(float((stale_d - true_d).abs().sum()))
         angles.append(1 - float(stale_d @ true_d / (stale_d.norm() * true_d.norm())))
-    assert told["L1 error at 3"] == pytest.approx(np.mean(distances))
-    assert told["cosine error at 3"] == pytest.approx(np.mean(angles), abs=1e-9)
-    assert told["L1 error at 0"] == 0
-    assert told["cosine error at 0"] == pytest.approx(0, abs=1e-9)
+    assert result["L1 error at 3"] == pytest.approx(np.mean(distances))
+    assert result["cosine error at 3"] == pytest.approx(np.mean(angles), abs=1e-9)
+    assert result["L1 error at 0"] == 0
+    assert result["cosine error at 0"] == pytest.approx(0, abs=1e-9)
 
 
-def test_what_is_older_than_the_run_is_as_old_as_the_run(settings: Settings) -> None:
-    told = found("staleness errors", with_compensator(settings, "none"), staleness=[0, 20, 60])
-    assert [x for x, _ in told["curves"]["L1 error"]["points"]] == [0, ROUNDS]
-    assert "L1 error at 60" not in told
+def test_staleness_is_at_most_the_age_of_the_run(settings: Settings) -> None:
+    result = found("staleness errors", with_compensator(settings, "none"), staleness=[0, 20, 60])
+    assert [x for x, _ in result["curves"]["L1 error"]["points"]] == [0, ROUNDS]
+    assert "L1 error at 60" not in result
 
 
-def test_no_fresh_update_is_estimated_and_every_stale_one_is(settings: Settings) -> None:
+def test_only_stale_updates_are_estimated(settings: Settings) -> None:
     errors = {
         name: found("staleness errors", with_compensator(settings, name, **chosen), staleness=[0, 4])
         for name, chosen in (("none", {}), ("first-order", {}), ("gradient-inversion", PAPER))
@@ -205,7 +205,7 @@ def test_no_fresh_update_is_estimated_and_every_stale_one_is(settings: Settings)
 
 
 def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge(settings: Settings) -> None:
-    told = found("loss surface", settings, examples="own")
+    result = found("loss surface", settings, examples="own")
     run = played(settings, [ROUNDS])
     client = run.late_client()
     inputs_nX, labels_n = run.context.trainer.examples(client)
@@ -216,18 +216,18 @@ def test_the_surface_has_the_model_in_its_middle_and_the_trained_one_at_its_edge
         return evaluate(run.context.model, model_d, inputs_nX, labels_n, 10).loss
 
     middle = PLACES // 2
-    rows = np.array(told["surface"])
+    rows = np.array(result["surface"])
     assert rows.shape == (PLACES, PLACES)
     assert rows[middle, middle] == pytest.approx(loss(here_d), rel=1e-5)
     assert rows[middle, -1] == pytest.approx(loss(here_d - update.vector_d * update.local_rate), rel=1e-5)
-    assert rows[middle, -1] < rows[middle, middle] == told["loss at the model"]
-    assert told["likeness of loss surface"] == pytest.approx(1.0)
-    points = told["curves"]["loss along the update"]["points"]
+    assert rows[middle, -1] < rows[middle, middle] == result["loss at the model"]
+    assert result["likeness of loss surface"] == pytest.approx(1.0)
+    points = result["curves"]["loss along the update"]["points"]
     assert [points[0][0], points[-1][0]] == [-1.0, 1.0]
     assert [y for _, y in points] == rows[middle].tolist()
 
 
-def test_other_examples_have_other_surfaces(settings: Settings) -> None:
+def test_different_examples_have_different_surfaces(settings: Settings) -> None:
     likenesses = {
         kind: found("loss surface", settings, examples=kind)["likeness of loss surface"]
         for kind in ("reconstructed", "noise")
@@ -236,13 +236,13 @@ def test_other_examples_have_other_surfaces(settings: Settings) -> None:
     assert all(-1 <= one < 0.9999 for one in likenesses.values())
 
 
-def test_likeness_is_a_correlation() -> None:
+def test_similarity_is_a_correlation() -> None:
     surface_PP = torch.tensor([[1.0, 2.0], [4.0, 8.0]], dtype=torch.float64)
     assert likeness(surface_PP, 3 * surface_PP + 1) == pytest.approx(1.0)
     assert likeness(surface_PP, -surface_PP) == pytest.approx(-1.0)
 
 
-def test_an_unknown_kind_of_examples_is_told(settings: Settings) -> None:
+def test_an_unknown_kind_of_examples_is_refused(settings: Settings) -> None:
     with pytest.raises(UserError, match="unknown kind of examples 'noises'; did you mean 'noise'"):
         found("loss surface", settings, examples="noises")
 
@@ -250,19 +250,19 @@ def test_an_unknown_kind_of_examples_is_told(settings: Settings) -> None:
 # --- warm starts ---
 
 
-def test_what_is_saved_is_the_share_of_the_iterations_that_need_not_be_done() -> None:
+def test_the_saving_is_the_share_of_iterations_avoided() -> None:
     assert saved(cold=100, warm=57) == pytest.approx(0.43)
     assert saved(cold=100, warm=150) == pytest.approx(-0.5)
     assert saved(cold=0, warm=5) == 0
 
 
-def test_a_loss_is_reached_where_it_is_first_as_small() -> None:
+def test_a_loss_is_reached_at_its_first_crossing() -> None:
     assert reached([9.0, 4.0, 5.0, 3.0], 4.0) == 1
     assert reached([3.0, 9.0], 4.0) == 0
     assert reached([9.0, 8.0, 7.0], 4.0) == 2
 
 
-def test_replaced_examples_are_of_the_same_class_and_new() -> None:
+def test_replaced_examples_are_new_and_of_the_same_class() -> None:
     labels_N = np.repeat(np.arange(4), 50)
     own_n = np.arange(0, 200, 5)
     changed_n = replaced(own_n, labels_N, 0.25, stream(1, Stream.INVERSION, 0))
@@ -273,7 +273,7 @@ def test_replaced_examples_are_of_the_same_class_and_new() -> None:
     assert labels_N[changed_n].tolist() == labels_N[own_n].tolist()
 
 
-def test_where_a_class_has_no_others_its_examples_stay() -> None:
+def test_examples_of_a_class_without_replacements_stay() -> None:
     labels_N = np.array([0, 0, 1, 1, 1])
     own_n = np.array([0, 1, 2])
     changed_n = replaced(own_n, labels_N, 1.0, stream(1, Stream.INVERSION, 0))
@@ -281,16 +281,16 @@ def test_where_a_class_has_no_others_its_examples_stay() -> None:
     assert changed_n[2] in (3, 4)
 
 
-def test_a_warm_start_is_held_against_one_from_noise_with_as_many_iterations(settings: Settings) -> None:
-    told = found("warm start", settings, changed=0.5)
-    warm, cold = (dict(told["curves"][f"{name} loss"]["points"]) for name in ("warm", "cold"))
+def test_a_warm_start_is_compared_with_a_start_from_noise(settings: Settings) -> None:
+    result = found("warm start", settings, changed=0.5)
+    warm, cold = (dict(result["curves"][f"{name} loss"]["points"]) for name in ("warm", "cold"))
     assert max(warm) == max(cold) == 12
-    assert told["iterations saved"] == saved(told["cold iterations"], told["warm iterations"])
-    assert cold[told["cold iterations"]] <= 1.05 * cold[12]
+    assert result["iterations saved"] == saved(result["cold iterations"], result["warm iterations"])
+    assert cold[result["cold iterations"]] <= 1.05 * cold[12]
 
 
-def test_an_inversion_begins_where_the_clients_last_one_ended(settings: Settings) -> None:
-    """With an update that has not changed, its loss is what the last one ended with."""
+def test_an_inversion_starts_from_the_clients_last_result(settings: Settings) -> None:
+    """With an unchanged update, its first loss equals the last one of the previous inversion."""
     exact = with_compensator(settings, "gradient-inversion", **PAPER, warm_share=1.0)
     run = played(exact, [ROUNDS])
     update = run.update(run.late_client(), ROUNDS, task=0)
@@ -305,9 +305,9 @@ def test_an_inversion_begins_where_the_clients_last_one_ended(settings: Settings
 # --- real examples ---
 
 
-def test_reconstructed_examples_are_held_against_own_and_others(settings: Settings) -> None:
-    told = found("nearest", settings)
-    assert {"PSNR to own examples", "PSNR to others' examples", "SSIM to own examples"} <= set(told)
-    assert all(0 < told[f"PSNR to {whose} examples"] < 100 for whose in ("own", "others'"))
-    has_lpips = {"LPIPS to own examples", "LPIPS to others' examples"} <= set(told)
-    assert has_lpips or "LPIPS is left out" in told["notes"][0]
+def test_reconstructed_examples_are_compared_with_own_and_other_clients_examples(settings: Settings) -> None:
+    result = found("nearest", settings)
+    assert {"PSNR to own examples", "PSNR to others' examples", "SSIM to own examples"} <= set(result)
+    assert all(0 < result[f"PSNR to {whose} examples"] < 100 for whose in ("own", "others'"))
+    has_lpips = {"LPIPS to own examples", "LPIPS to others' examples"} <= set(result)
+    assert has_lpips or "LPIPS is left out" in result["notes"][0]

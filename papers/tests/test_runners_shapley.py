@@ -1,4 +1,4 @@
-"""Shapley values against games whose values are known, and the worth of updates against a run."""
+"""Shapley values against games with known values, and the worth of updates against a run."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -32,7 +32,7 @@ def of_digits(silent: int, settings: Settings = SETTINGS) -> Record:
 
 
 def gloves(those: frozenset[int]) -> float:
-    """Players 0 and 1 have a left glove each, 2 the right one; a pair is worth 1."""
+    """Players 0 and 1 own a left glove each, 2 the right one; a pair is worth 1."""
     return float(2 in those and len(those) > 1)
 
 
@@ -41,32 +41,32 @@ def uneven(those: frozenset[int]) -> float:
 
 
 def test_the_owner_of_the_only_right_glove_gets_two_thirds() -> None:
-    """Of the six orders, the right glove completes a pair in four, each left one in one."""
+    """In the six orders, the right glove completes a pair in four, each left one in one."""
     assert shapley_values(3, gloves) == pytest.approx([1 / 6, 1 / 6, 4 / 6])
 
 
-def test_where_worth_adds_up_each_is_worth_what_it_brings() -> None:
+def test_in_an_additive_game_each_value_is_the_contribution() -> None:
     gains = [0.5, -0.25, 3.0, 0.0]
     assert shapley_values(4, lambda those: 7 + sum(gains[i] for i in those)) == pytest.approx(gains)
 
 
 @pytest.mark.parametrize("worth", [gloves, uneven])
-def test_values_add_up_to_what_all_are_worth_over_nobody(worth: Worth) -> None:
+def test_values_sum_to_the_worth_of_all_minus_that_of_the_empty_set(worth: Worth) -> None:
     values = shapley_values(3, worth)
     assert sum(values) == pytest.approx(worth(frozenset({0, 1, 2})) - worth(frozenset()))
 
 
-def test_those_who_bring_the_same_to_every_set_are_worth_the_same() -> None:
+def test_symmetric_players_have_equal_values() -> None:
     values = shapley_values(4, lambda those: len(those & {1, 3}) * (1.0 + (0 in those)))
     assert values[1] == pytest.approx(values[3])
 
 
-def test_who_changes_no_set_is_worth_nothing() -> None:
+def test_a_null_player_has_value_zero() -> None:
     values = shapley_values(4, lambda those: uneven(those - {2}))
     assert values[2] == 0
 
 
-def test_each_set_is_asked_for_once() -> None:
+def test_each_set_is_evaluated_once() -> None:
     asked: list[frozenset[int]] = []
 
     def worth(those: frozenset[int]) -> float:
@@ -77,7 +77,7 @@ def test_each_set_is_asked_for_once() -> None:
     assert len(asked) == len(set(asked)) == 16
 
 
-def test_with_nobody_silent_the_last_model_is_mifas() -> None:
+def test_without_silent_clients_the_last_model_is_mifas() -> None:
     run = measure("run", SETTINGS, {}, on_progress=lambda _: None)
     assert of_digits(0).found["accuracy"] == run.accuracy_E[-1]
 
@@ -90,17 +90,17 @@ def test_the_share_is_of_all_clients_values_without_their_signs() -> None:
     assert found["Shapley share"] == values[0] / sum(map(abs, values))
 
 
-def test_silence_leaves_the_first_update_and_changes_the_worth() -> None:
+def test_a_silent_client_keeps_its_first_update_and_changes_the_values() -> None:
     all_but_one, longer = of_digits(3).found, of_digits(30).found
     assert all_but_one == longer
     assert all_but_one["Shapley values"] != of_digits(0).found["Shapley values"]
 
 
 def test_progress_goes_from_0_to_1() -> None:
-    told: list[float] = []
-    measure("Shapley", SETTINGS, {"silent": 1}, on_progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    shares: list[float] = []
+    measure("Shapley", SETTINGS, {"silent": 1}, on_progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 def test_too_many_clients_are_refused() -> None:

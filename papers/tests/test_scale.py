@@ -1,4 +1,4 @@
-"""A cell made smaller, by hand-computed sizes."""
+"""A scaled cell against hand-computed sizes."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def cell(scenario: str | None = None, options: dict[str, Any] | None = None, **s
     )
 
 
-def test_rounds_and_iterations_shrink_by_the_scale_and_clients_and_data_by_its_root() -> None:
+def test_rounds_and_iterations_scale_linearly_and_clients_and_data_by_the_root() -> None:
     assert Scale(rounds=0.25, clients=0.5, data=0.5, iterations=0.25) == QUARTER
     small = scaled(cell(clients=1000, rounds=5000, evaluate_every=20, trigger={"name": "k-async", "k": 10}), QUARTER)
     settings = small.settings
@@ -32,19 +32,19 @@ def test_rounds_and_iterations_shrink_by_the_scale_and_clients_and_data_by_its_r
     assert (settings.clients, settings.trigger.k) == (500, 5)
 
 
-def test_how_stale_updates_are_stays_also_where_a_round_cannot_be_smaller() -> None:
+def test_staleness_is_preserved_also_at_the_smallest_round() -> None:
     asked = cell(clients=1000, trigger={"name": "k-async", "k": 10})
     small = scaled(asked, Scale(clients=0.01)).settings
     assert (small.clients, small.trigger.k) == (100, 1)
 
 
-def test_the_choice_of_a_round_shrinks_where_no_trigger_counts() -> None:
+def test_the_selection_of_a_round_scales_without_a_counting_trigger() -> None:
     asked = cell(clients=100, trigger={"name": "sync"}, selector={"name": "round-robin", "size": 10})
     small = scaled(asked, Scale(clients=0.5)).settings
     assert (small.clients, small.selector.size, small.trigger.k) == (50, 5, 5)
 
 
-def test_classes_can_still_be_shared_out_evenly() -> None:
+def test_classes_still_divide_evenly_among_clients() -> None:
     partition = {"name": "classes", "classes": 2, "min_examples": 1}
     for clients in (80, 90, 100, 110, 120):
         small = scaled(cell(clients=clients, partition=partition, trigger={"name": "sync"}), QUARTER)
@@ -52,7 +52,7 @@ def test_classes_can_still_be_shared_out_evenly() -> None:
         assert abs(small.settings.clients - clients / 2) <= 2.5
 
 
-def test_what_else_counts_rounds_shrinks_with_them() -> None:
+def test_other_settings_in_rounds_scale_with_them() -> None:
     asked = Cell(
         labels={},
         settings=Settings(training={"schedule": {"name": "step", "every": 100}}),
@@ -61,14 +61,14 @@ def test_what_else_counts_rounds_shrinks_with_them() -> None:
     assert scaled(asked, Scale(rounds=0.1)).settings.training.schedule.every == 10
 
 
-def test_iterations_shrink_by_themselves() -> None:
+def test_iterations_scale_independently() -> None:
     asked = cell(options={"iterations": 15000, "size": 0.5})
     assert scaled(asked, Scale(iterations=0.01)).options == {"iterations": 150, "size": 0.5}
     assert scaled(asked, Scale(rounds=0.01)).options["iterations"] == 15000
     assert scaled(asked, Scale.of(0.1)).options["iterations"] == 1500
 
 
-def test_iterations_say_nothing_of_cells_that_invert_nothing() -> None:
+def test_iterations_have_no_effect_on_cells_without_inversion() -> None:
     fewer, inverting = Scale(iterations=0.1), cell(options={"iterations": 15000})
     assert scaled(cell(clients=7), fewer).settings.clients == 7
     assert (fewer.at([cell()]), fewer.at([cell(), inverting])) == (Scale(), fewer)
@@ -77,12 +77,12 @@ def test_iterations_say_nothing_of_cells_that_invert_nothing() -> None:
     assert Scale().slug == "full"
 
 
-def test_a_curve_keeps_two_points_and_a_run_four_rounds() -> None:
+def test_a_curve_has_at_least_two_points_and_a_run_four_rounds() -> None:
     small = scaled(cell(rounds=800, evaluate_every=800), Scale(rounds=0.005)).settings
     assert (small.rounds, small.evaluate_every) == (4, 2)
 
 
-def test_as_many_of_the_clients_are_stale() -> None:
+def test_the_share_of_stale_clients_is_preserved() -> None:
     scenario = yaml.safe_dump({"groups": [{"name": "stale", "clients": {"holding": 5, "top": 10}, "stale_rounds": 40}]})
     text = scaled(cell(scenario), Scale(clients=0.5)).scenario
     assert text is not None
@@ -109,7 +109,7 @@ def test_a_scale_out_of_bounds_is_refused(wrong: float) -> None:
 
 
 @pytest.mark.parametrize(("rounds", "every"), [(0.5, 20), (0.4, 20), (0.1, 5), (0.02, 1), (0.001, 1)])
-def test_evaluations_are_as_far_apart_until_there_are_100(rounds: float, every: int) -> None:
+def test_evaluations_keep_their_interval_up_to_100(rounds: float, every: int) -> None:
     small = scaled(cell(rounds=5000, evaluate_every=20), Scale(rounds=rounds)).settings
     assert (small.rounds, small.evaluate_every) == (5000 * rounds, every)
 
@@ -121,7 +121,7 @@ def test_evaluations_are_as_far_apart_until_there_are_100(rounds: float, every: 
         (0.05, 5),  # 50 evaluations, of which every fifth
     ],
 )
-def test_losses_of_all_examples_are_no_more_than_at_full_size(rounds: float, every: int) -> None:
+def test_losses_of_all_examples_are_no_more_frequent_than_at_full_size(rounds: float, every: int) -> None:
     asked = cell(options={"training_loss_every": 5}, rounds=1000, evaluate_every=10)
     asked = replace(asked, in_iterations=())
     assert scaled(asked, Scale(rounds=rounds)).options == {"training_loss_every": every}
@@ -131,35 +131,33 @@ def test_losses_of_all_examples_are_no_more_than_at_full_size(rounds: float, eve
 
 
 @pytest.mark.parametrize(("clients", "data", "budget"), [(0.5, 0.5, 450), (1, 0.1, 45), (0.1, 1, 450)])
-def test_what_every_client_draws_shrinks_with_what_there_is_for_it_and_the_data_set_stays(
-    clients: float, data: float, budget: int
-) -> None:
+def test_the_examples_per_client_scale_and_the_data_set_does_not(clients: float, data: float, budget: int) -> None:
     asked = cell(clients=100, partition={"name": "dirichlet-client", "budget": 450}, trigger={"name": "sync"})
     small = scaled(asked, Scale(clients=clients, data=data)).settings
     assert (small.partition.budget, small.data.share) == (budget, 1)
 
 
-# What gets lost
+# Notes on lost properties
 
 
-def test_rounds_of_few_updates_are_said_to_be() -> None:
+def test_rounds_of_few_updates_are_noted() -> None:
     asked = [cell(clients=1000, trigger={"name": "k-async", "k": 10})] * 2
     assert lost(asked, Scale(clients=0.5)) == []
-    (said,) = lost(asked, Scale(clients=0.4))
-    assert said.startswith("A round has 4 updates here, 10 at full size")
-    (said,) = lost(asked, Scale.of(0.01))
-    assert said.startswith("A round has 1 update here") and "DynSGD, REFL and TWAFL are FedAvg" in said
+    (note,) = lost(asked, Scale(clients=0.4))
+    assert note.startswith("A round has 4 updates here, 10 at full size")
+    (note,) = lost(asked, Scale.of(0.01))
+    assert note.startswith("A round has 1 update here") and "DynSGD, REFL and TWAFL are FedAvg" in note
     assert lost([cell(trigger={"name": "k-async", "k": 3})], Scale(clients=1)) == []
     assert lost([cell(trigger={"name": "sync"})], Scale.of(0.01)) == []
 
 
 def late(**changes: Any) -> Cell:
-    """Of 800 rounds, in which some are 40 rounds late."""
+    """A cell of 800 rounds with some clients 40 rounds late."""
     groups = [{"name": "stale", "clients": {"holding": 5, "top": 10}, "stale_rounds": 40}]
     return cell(yaml.safe_dump({"groups": groups}), rounds=800, trigger={"name": "sync"}, **changes)
 
 
-def test_staleness_that_never_comes_is_said_to_be() -> None:
+def test_unreachable_staleness_is_noted() -> None:
     # In round 41 the first update is 40 rounds late.
     assert lost([late()], Scale(rounds=41 / 800)) == []
     assert lost([late()], Scale(rounds=0.05)) == [
@@ -168,7 +166,7 @@ def test_staleness_that_never_comes_is_said_to_be() -> None:
     assert lost([replace(late(), measurement="inversion cost")], Scale(rounds=0.05)) == []
 
 
-def test_an_inversion_that_ends_before_it_begins_is_said_to_be() -> None:
+def test_an_inversion_that_ends_before_the_first_stale_update_is_noted() -> None:
     until = {"name": "gradient-inversion", "settings": {"last_round": 155}}
     assert lost([late(compensator=until)], Scale(rounds=0.5)) == []  # 78
     assert lost([late(compensator=until)], Scale(rounds=0.25)) == [  # 39
@@ -177,7 +175,7 @@ def test_an_inversion_that_ends_before_it_begins_is_said_to_be() -> None:
     ]
 
 
-def test_errors_that_no_run_is_long_enough_for_are_said_to_be() -> None:
+def test_errors_beyond_the_length_of_a_run_are_noted() -> None:
     asked = replace(cell(rounds=200), options={"staleness": (0, 30, 60)}, measurement="staleness errors")
     assert lost([asked], Scale(rounds=0.3)) == []
     assert lost([asked], Scale(rounds=0.25)) == [
@@ -186,7 +184,7 @@ def test_errors_that_no_run_is_long_enough_for_are_said_to_be() -> None:
     ]
 
 
-def test_cells_that_no_longer_differ_are_said_to_be_one_run() -> None:
+def test_cells_that_scaling_makes_equal_are_noted() -> None:
     def by(clients: int, method: str) -> Cell:
         labels = {"clients": str(clients), "method": method}
         asked = cell(clients=clients, policy={"name": method}, trigger={"name": "sync"})
@@ -199,7 +197,7 @@ def test_cells_that_no_longer_differ_are_said_to_be_one_run() -> None:
     ]
 
 
-def test_the_clients_that_a_policy_waits_for_are_as_large_a_part() -> None:
+def test_the_share_of_clients_that_a_policy_waits_for_is_preserved() -> None:
     policy = {"name": "fedavg-s", "settings": {"size": 50}}
     small = scaled(cell(clients=100, policy=policy, trigger={"name": "sync"}), Scale(clients=0.3)).settings
     assert (small.clients, small.policy.settings["size"]) == (30, 15)

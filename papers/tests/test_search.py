@@ -1,4 +1,4 @@
-"""What a search tries, what it is measured on, and which candidate it says is best."""
+"""Candidates of a search, the data that it measures on, and the ranking of candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_grid_is_every_combination_in_order() -> None:
         (f"{RATE}=0.1,0.10,0.2", [0.1, 0.2]),
     ],
 )
-def test_values_are_read_as_options_are(text: str, expected: list[Any]) -> None:
+def test_values_are_parsed_as_options(text: str, expected: list[Any]) -> None:
     (one,) = overs([text])
     assert list(one.values) == expected
     assert [type(value) for value in one.values] == [type(value) for value in expected]
@@ -76,7 +76,7 @@ def test_values_are_read_as_options_are(text: str, expected: list[Any]) -> None:
         (100, 10_000, True, {0.0: 100, 0.5: 1000, 1.0: 10_000}),
     ],
 )
-def test_a_range_is_logarithmic_from_ten_times_its_low_end_and_else_uniform(
+def test_a_range_spanning_a_factor_of_ten_is_logarithmic_and_others_uniform(
     low: float, high: float, is_whole: bool, places: Mapping[float, float]
 ) -> None:
     drawn = Range(low=low, high=high, is_whole=is_whole)
@@ -100,21 +100,21 @@ def test_draws_lie_within_their_ranges_and_fill_them() -> None:
     assert {one["training.steps"] for one in every} == {1, 5}
 
 
-def test_the_same_seed_draws_the_same_and_another_one_others() -> None:
+def test_draws_depend_on_the_seed() -> None:
     assert drawn(RANGES, 20) == drawn(RANGES, 20)
     assert not [one for one in drawn(RANGES, 20, seed=1) if one in drawn(RANGES, 20)]
 
 
-def test_more_draws_begin_with_those_of_fewer() -> None:
+def test_more_draws_extend_fewer_draws() -> None:
     assert drawn(RANGES, 40)[:20] == drawn(RANGES, 20)
 
 
-def test_what_is_drawn_for_a_key_depends_on_no_other_key_and_no_order() -> None:
+def test_the_draws_of_a_key_do_not_depend_on_other_keys_or_order() -> None:
     assert drawn(RANGES[::-1], 20) == drawn(RANGES, 20)
     assert [one[RATE] for one in drawn(RANGES[:1], 20)] == [one[RATE] for one in drawn(RANGES, 20)]
 
 
-def test_what_is_drawn_twice_is_tried_once() -> None:
+def test_duplicate_draws_are_tried_once() -> None:
     assert sorted(one["rounds"] for one in drawn(["rounds=1..3"], 50)) == [1, 2, 3]
 
 
@@ -148,7 +148,7 @@ def test_what_is_drawn_twice_is_tried_once() -> None:
          "--random NUMBER"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_what_is_tried_is_one_sentence(texts: list[str], draws: int | None, sentence: str) -> None:
+def test_an_invalid_candidate_is_one_error_sentence(texts: list[str], draws: int | None, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         candidates(overs(texts), draws=draws)
     assert str(caught.value) == sentence
@@ -170,19 +170,19 @@ def test_every_candidate_is_a_cell_with_its_values_and_a_validation_split(tmp_pa
     ]  # fmt: skip
     assert [cell.settings.training.learning_rate for cell in cells] == [0.001, 0.01, 0.1] * 2
     assert {cell.settings.data.validation for cell in (*cells, *found.untouched.cells)} == {0.25}
-    assert found.cells == list(hill.preset(tmp_path).cells), "the preset's own are as they were"
+    assert found.cells == list(hill.preset(tmp_path).cells), "the preset's own cells are unchanged"
     assert [cell.published for cell in cells[:3]] == [found.cells[0].published] * 3
 
 
 def searchable(preset: Preset) -> list[Cell]:
-    """Where data changes, nothing can be kept for validation."""
+    """Cells without variant data, of which no part can be split off for validation."""
     return [cell for cell in preset.cells if cell.settings.data.variant.name is None]
 
 
 @pytest.mark.parametrize(
     "name", [name for name, make in PRESETS.items() if len(make().cells) > 1 and searchable(make())]
 )
-def test_a_candidate_that_says_what_a_cell_says_is_that_cell(name: str) -> None:
+def test_a_candidate_equal_to_a_cell_is_that_cell(name: str) -> None:
     preset = PRESETS[name]()
     cell = searchable(preset)[0]
     own = {RATE: cell.settings.training.learning_rate}
@@ -192,7 +192,7 @@ def test_a_candidate_that_says_what_a_cell_says_is_that_cell(name: str) -> None:
     assert (made.options, made.scenario, made.in_rounds) == (cell.options, cell.scenario, cell.in_rounds)
 
 
-def test_keys_that_do_not_go_together_are_told_with_the_cell(tmp_path: Path) -> None:
+def test_an_invalid_combination_of_keys_names_the_cell(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         hilly(tmp_path, "attack.name=label-flip,scale", "attack.factor=2.5,3.5")
     assert str(caught.value) == (
@@ -201,7 +201,7 @@ def test_keys_that_do_not_go_together_are_told_with_the_cell(tmp_path: Path) -> 
     )
 
 
-def test_data_that_changes_has_no_validation_split(tmp_path: Path) -> None:
+def test_variant_data_has_no_validation_split(tmp_path: Path) -> None:
     of = hill.preset(tmp_path)
     data = {"variant": {"name": "svhn", "rate": 0.5}}
     changing = replace(of.cells[0], settings=Settings(data=data))
@@ -231,7 +231,7 @@ def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, over: str, scale:
     assert str(caught.value) == sentence
 
 
-def test_keys_that_change_something_are_taken(tmp_path: Path) -> None:
+def test_keys_that_change_results_are_accepted(tmp_path: Path) -> None:
     found = hilly(tmp_path, f"{RATE}=0.1,0.2", "rounds=70,80", "data.normalise=unit,raw")
     check_different(found, planned(found, Scale()), Scale())
 
@@ -269,11 +269,11 @@ def run_of(file: Path, validation: float | None) -> Record:
     return replace(found, seconds=0.0)
 
 
-def test_what_is_in_the_test_set_changes_no_bit_of_a_search(tmp_path: Path) -> None:
+def test_the_test_set_does_not_affect_a_search(tmp_path: Path) -> None:
     clean = data_file(tmp_path / "clean.npz", poisoned=False)
     poisoned = data_file(tmp_path / "poisoned.npz", poisoned=True)
     assert run_of(clean, 0.25).to_json() == run_of(poisoned, 0.25).to_json()
-    assert run_of(clean, None).accuracy_E != run_of(poisoned, None).accuracy_E, "else the poison is none"
+    assert run_of(clean, None).accuracy_E != run_of(poisoned, None).accuracy_E, "the poison has an effect"
     assert run_of(clean, 0.25).model_digest != run_of(clean, None).model_digest, "clients train on the rest"
 
 
@@ -285,7 +285,7 @@ def record(accuracy: float, **more: Any) -> Record:
 
 
 def reached(version: int) -> Record:
-    """A run that is at 40 % at that version, one of 1,000 rounds."""
+    """A run of 1,000 rounds that reaches 40 % at that version."""
     return Record(version_E=[0, version, 1000], accuracy_E=[0.1, 0.4, 0.3])
 
 
@@ -332,7 +332,7 @@ def test_the_best_candidate_of_each_cell_comes_first(tmp_path: Path) -> None:
     assert one.test is None, "one seed has no spread"
 
 
-def test_all_cells_together_are_judged_by_their_mean(tmp_path: Path) -> None:
+def test_cells_searched_together_are_ranked_by_their_mean(tmp_path: Path) -> None:
     accuracies = {
         ("one", 0.001): 0.5, ("one", 0.01): 0.7, ("one", 0.1): 0.6,
         ("other", 0.001): 0.3, ("other", 0.01): 0.2, ("other", 0.1): 0.4,
@@ -344,7 +344,7 @@ def test_all_cells_together_are_judged_by_their_mean(tmp_path: Path) -> None:
     assert [cell.name for cell in both.cells] == ["method=one", "method=other"]
 
 
-def test_fewer_rounds_are_better_and_over_cells_their_mean_is_geometric(tmp_path: Path) -> None:
+def test_fewer_rounds_rank_higher_by_the_geometric_mean_over_cells(tmp_path: Path) -> None:
     rounds = {
         ("one", 0.001): 100, ("one", 0.01): 300, ("one", 0.1): 200,
         ("other", 0.001): 900, ("other", 0.01): 100, ("other", 0.1): 800,
@@ -357,25 +357,25 @@ def test_fewer_rounds_are_better_and_over_cells_their_mean_is_geometric(tmp_path
     assert means == pytest.approx([sqrt(300 * 100), sqrt(100 * 900), sqrt(200 * 800)])
 
 
-def test_toward_a_number_of_rounds_the_ratio_counts(tmp_path: Path) -> None:
+def test_distance_to_a_number_of_rounds_is_a_ratio(tmp_path: Path) -> None:
     rounds = {0.001: 100, 0.01: 310, 0.1: 500}
     one = ranked(
         hilly(tmp_path), {("one", rate, 0): reached(at) for rate, at in rounds.items()},
         by="rounds to 40 %", toward="200",
     )[0]  # fmt: skip
-    # Nearest by the difference would be 100; by the ratio it is as 200 / 100 = 2 to 310 / 200 = 1.55.
+    # By difference 100 is nearest; by ratio 310 is: 200 / 100 = 2 against 310 / 200 = 1.55.
     assert order(one) == [0.01, 0.001, 0.1]
     assert [found.off for found in one.standings] == pytest.approx([log(1.55), log(2), log(2.5)])
 
 
-def test_toward_a_percentage_the_difference_counts(tmp_path: Path) -> None:
+def test_distance_to_a_percentage_is_a_difference(tmp_path: Path) -> None:
     accuracies = {0.001: 0.5, 0.01: 0.72, 0.1: 0.61}
     one = ranked(hilly(tmp_path), {("one", rate, 0): record(at) for rate, at in accuracies.items()}, toward="65")[0]
     assert order(one) == [0.1, 0.01, 0.001]
     assert [found.off for found in one.standings] == pytest.approx([0.04, 0.07, 0.15])
 
 
-def test_toward_what_is_published_each_cell_has_its_own_number(tmp_path: Path) -> None:
+def test_a_search_toward_published_numbers_uses_each_cells_number(tmp_path: Path) -> None:
     accuracies = {0.001: 0.5, 0.01: 0.72, 0.1: 0.61}
     found = {(method, rate, 0): record(at) for method in ("one", "other") for rate, at in accuracies.items()}
     one, other = ranked(hilly(tmp_path), found, toward="published")  # 0.7 and 0.6
@@ -384,7 +384,7 @@ def test_toward_what_is_published_each_cell_has_its_own_number(tmp_path: Path) -
     assert [one.off for one in both.standings] == pytest.approx([(0.09 + 0.01) / 2, (0.02 + 0.12) / 2, (0.2 + 0.1) / 2])
 
 
-def test_the_mean_over_seeds_is_held_against_the_target(tmp_path: Path) -> None:
+def test_the_mean_over_seeds_is_compared_with_the_target(tmp_path: Path) -> None:
     found = {("one", 0.01, 0): reached(100), ("one", 0.01, 1): reached(300), ("one", 0.1, 0): reached(220),
              ("one", 0.1, 1): reached(240)}  # fmt: skip
     one = ranked(hilly(tmp_path), found, by="rounds to 40 %", toward="200", seeds=2)[0]
@@ -392,7 +392,7 @@ def test_the_mean_over_seeds_is_held_against_the_target(tmp_path: Path) -> None:
     assert one.best[0].off == 0.0
 
 
-def test_what_missed_the_target_diverged_or_failed_comes_later(tmp_path: Path) -> None:
+def test_missed_diverged_and_failed_candidates_rank_last(tmp_path: Path) -> None:
     found = {
         ("one", 0.001, 0): reached(900), ("one", 0.001, 1): reached(900),
         ("one", 0.01, 0): reached(10), ("one", 0.01, 1): record(0.39),
@@ -409,14 +409,14 @@ def test_what_missed_the_target_diverged_or_failed_comes_later(tmp_path: Path) -
     assert one.best == one.standings[:1]
 
 
-def test_over_several_cells_a_seed_counts_only_where_all_have_it(tmp_path: Path) -> None:
+def test_over_several_cells_only_common_seeds_count(tmp_path: Path) -> None:
     found = {("one", 0.01, 0): record(0.5), ("one", 0.01, 1): record(0.9), ("other", 0.01, 0): record(0.3)}
     (both,) = ranked(hilly(tmp_path), found, seeds=2, together=True)
     first = both.standings[0]
     assert (dict(first.values), dict(first.lacks), first.runs) == ({0: 0.4}, {"not run": 1}, 4)
 
 
-def test_candidates_that_are_alike_are_all_best(tmp_path: Path) -> None:
+def test_tied_candidates_are_all_best(tmp_path: Path) -> None:
     found = {("one", rate, 0): record(at) for rate, at in ((0.001, 0.7), (0.01, 0.3), (0.1, 0.7))}
     one = ranked(hilly(tmp_path), found)[0]
     assert [standing.candidate[RATE] for standing in one.best] == [0.001, 0.1]
@@ -425,12 +425,12 @@ def test_candidates_that_are_alike_are_all_best(tmp_path: Path) -> None:
     assert one.at_the_edge() == []
 
 
-def test_nobody_is_best_where_nobody_has_a_number(tmp_path: Path) -> None:
+def test_without_numbers_there_is_no_best_candidate(tmp_path: Path) -> None:
     one = ranked(hilly(tmp_path), {("one", 0.01, 0): record(0.39)}, by="rounds to 40 %")[0]
     assert (one.best, one.next, one.test) == ([], None, None)
 
 
-def test_the_next_one_is_told_apart_by_the_spread_of_the_differences(tmp_path: Path) -> None:
+def test_the_runner_up_is_distinguished_by_the_spread_of_the_differences(tmp_path: Path) -> None:
     best, close, far = (0.60, 0.62, 0.64), (0.59, 0.63, 0.61), (0.50, 0.525, 0.54)
     found = {
         ("one", rate, seed): record(at)
@@ -465,7 +465,7 @@ def test_the_next_one_is_told_apart_by_the_spread_of_the_differences(tmp_path: P
          "print, only final accuracy; choose cells with --cells, another --measure, or say a number"),
     ],
 )  # fmt: skip
-def test_a_goal_that_the_cells_cannot_be_searched_by_is_refused(
+def test_a_goal_that_the_cells_do_not_support_is_refused(
     tmp_path: Path, by: str, toward: str | None, sentence: str
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -481,7 +481,7 @@ def test_a_measure_relative_to_a_cell_that_is_not_searched_is_refused() -> None:
         goal("speedup", None, found)
 
 
-def test_a_target_that_no_run_lasts_for_is_refused(tmp_path: Path) -> None:
+def test_a_target_beyond_the_length_of_a_run_is_refused(tmp_path: Path) -> None:
     found = hilly(tmp_path, "rounds=50,70")
     aim = goal("rounds to 40 %", "60", found)
     check_reach(aim, found, planned(found, Scale()))
@@ -493,13 +493,13 @@ def test_a_target_that_no_run_lasts_for_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_ratio_is_told_as_how_many_times_and_a_difference_in_its_unit(tmp_path: Path) -> None:
+def test_ratios_are_printed_as_factors_and_differences_in_their_unit(tmp_path: Path) -> None:
     found = hilly(tmp_path)
     rounds, accuracy = goal("rounds to 40 %", "1391", found), goal("final accuracy", "57", found)
     assert rounds.off(1391 * 1.25, 1391) == rounds.off(1391 / 1.25, 1391) == pytest.approx(log(1.25))
     assert rounds.off_text(log(1.25)) == "1.25 times"
     assert accuracy.off_text(accuracy.off(0.5, 0.57)) == "7.00 points"
-    assert exp(rounds.off(0, 4)) == pytest.approx(4), "one that is reached before the first round counts as one"
+    assert exp(rounds.off(0, 4)) == pytest.approx(4), "a target reached before the first round counts as one round"
 
 
 def test_a_candidate_is_named_by_its_values() -> None:

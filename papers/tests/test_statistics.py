@@ -1,4 +1,4 @@
-"""Means, tests and orders over seeds, by hand and by scipy's own."""
+"""Means, tests and orders over seeds, by hand and against scipy."""
 
 from math import atan, inf, nan, pi, sqrt
 
@@ -15,7 +15,7 @@ def curve(*accuracies: float, start: int = 0) -> Record:
     return Record(version_E=list(range(start, start + len(accuracies))), accuracy_E=list(accuracies))
 
 
-def test_three_seeds_have_a_mean_a_deviation_and_students_interval() -> None:
+def test_three_seeds_give_a_mean_a_deviation_and_students_interval() -> None:
     found = over_seeds([1.0, 2.0, 3.0])
     assert found is not None
     assert (found.n, found.mean, found.std) == (3, 2.0, 1.0)
@@ -23,7 +23,7 @@ def test_three_seeds_have_a_mean_a_deviation_and_students_interval() -> None:
     assert found.high == pytest.approx(2 + T_2 / sqrt(3))
 
 
-def test_one_seed_has_a_mean_and_no_spread() -> None:
+def test_one_seed_gives_a_mean_and_no_spread() -> None:
     found = over_seeds([0.5])
     assert found is not None
     assert (found.n, found.mean) == (1, 0.5)
@@ -31,7 +31,7 @@ def test_one_seed_has_a_mean_and_no_spread() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [0.5, nan], [inf, 0.5]])
-def test_no_seed_and_no_number_have_nothing(values: list[float]) -> None:
+def test_missing_seeds_or_numbers_give_no_mean(values: list[float]) -> None:
     assert over_seeds(values) is None
 
 
@@ -54,7 +54,7 @@ def test_three_differences_by_hand() -> None:
     assert found.p == pytest.approx(1 - sqrt(3 / 5))
 
 
-def test_it_is_scipys_paired_test() -> None:
+def test_the_test_equals_scipys_paired_test() -> None:
     ours, theirs = [0.51, 0.55, 0.49, 0.60], [0.50, 0.51, 0.50, 0.55]
     found = t_test([a - b for a, b in zip(ours, theirs, strict=True)])
     assert found is not None
@@ -62,7 +62,7 @@ def test_it_is_scipys_paired_test() -> None:
     assert (found.t, found.p) == pytest.approx((oracle.statistic, oracle.pvalue))
 
 
-def test_differences_that_are_all_alike_leave_no_doubt_and_no_difference_leaves_no_test() -> None:
+def test_equal_differences_give_p_zero_and_zero_differences_no_test() -> None:
     found = t_test([-0.1] * 3)
     assert found is not None
     assert (found.mean, found.t, found.p) == (-0.1, -inf, 0.0)
@@ -71,13 +71,13 @@ def test_differences_that_are_all_alike_leave_no_doubt_and_no_difference_leaves_
 
 
 @pytest.mark.parametrize("differences", [[], [1.0], [1.0, nan]])
-def test_what_has_no_spread_is_not_tested(differences: list[float]) -> None:
+def test_values_without_spread_are_not_tested(differences: list[float]) -> None:
     assert t_test(differences) is None
 
 
-def test_rounds_of_all_seeds_are_paired_at_the_versions_that_both_have() -> None:
-    # Version 0 is of no round. Versions 1 and 2 of the first seed: 0.3 - 0.2, 0.5 - 0.2. Of the second the two share
-    # version 2 alone: 0.6 - 0.4. The others' further versions have no partner.
+def test_rounds_of_all_seeds_are_paired_at_common_versions() -> None:
+    # Version 0 belongs to no round. Versions 1 and 2 of the first seed: 0.3 - 0.2, 0.5 - 0.2. In the second they share
+    # only version 2: 0.6 - 0.4. Further versions have no partner.
     found = over_rounds(
         [(curve(0.1, 0.3, 0.5), curve(0.9, 0.2, 0.2, 0.8)), (curve(0.0, 0.1, 0.6), curve(0.4, 0.5, start=2))]
     )
@@ -87,13 +87,13 @@ def test_rounds_of_all_seeds_are_paired_at_the_versions_that_both_have() -> None
     assert (found.mean, found.t, found.p) == pytest.approx((by_hand.mean, by_hand.t, by_hand.p))
 
 
-def test_no_common_round_is_no_test() -> None:
+def test_without_common_rounds_there_is_no_test() -> None:
     assert over_rounds([]) is None
     assert over_rounds([(Record(), curve(0.1, 0.2))]) is None
 
 
-def test_the_same_order_has_tau_1_and_the_reverse_minus_1() -> None:
-    # Of 4! = 24 orders one agrees fully and one is the reverse: p = 2 / 24.
+def test_equal_orders_have_tau_1_and_reversed_orders_minus_1() -> None:
+    # Among 4! = 24 orders one agrees fully and one is the reverse: p = 2 / 24.
     for measured, tau in (([1, 2, 3, 4], 1.0), ([4, 3, 2, 1], -1.0)):
         found = kendall([10, 20, 30, 40], measured)
         assert found is not None
@@ -111,7 +111,7 @@ def test_an_order_with_one_swap_by_hand() -> None:
     assert found.text == "tau 0.33 of 3 methods, p = 1"
 
 
-def test_ties_are_in_the_divisor_and_leave_no_exact_p() -> None:
+def test_ties_enter_the_divisor_and_give_no_exact_p() -> None:
     # Two pairs agree, one is tied here: 2 / sqrt(3 * 2).
     found = kendall([1, 2, 3], [1, 1, 2])
     assert found is not None
@@ -120,11 +120,11 @@ def test_ties_are_in_the_divisor_and_leave_no_exact_p() -> None:
     assert found.text == "tau 0.82 of 3 methods, ties, so no exact p"
 
 
-def test_two_methods_and_methods_that_are_all_alike_have_no_tau() -> None:
+def test_two_methods_or_only_ties_have_no_tau() -> None:
     assert kendall([], []) is None
     assert kendall([1, 2], [1, 2]) is None
     assert kendall([1, 2, 3], [5, 5, 5]) is None
 
 
-def test_ranks_are_places_and_equals_share_one() -> None:
+def test_tied_values_share_a_rank() -> None:
     assert ranks([(0.0, 3.0), (0.0, 1.0), (0.5, 0.0), (0.0, 3.0)]) == [1, 0, 2, 1]

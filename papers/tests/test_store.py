@@ -1,4 +1,4 @@
-"""The store of results: what is kept, who may write, and who may read meanwhile."""
+"""The store of results: persistence, one writer, concurrent readers."""
 
 import sqlite3
 from contextlib import closing
@@ -28,7 +28,7 @@ def result(accuracy: float, seconds: float = 1.5) -> Result:
     return Result(record=record.to_json(), seconds=seconds, machine="one core", versions="unstale 1")
 
 
-def test_what_is_kept_is_there_when_it_is_opened_again(tmp_path: Path, three: list[Job]) -> None:
+def test_stored_results_are_read_after_reopening(tmp_path: Path, three: list[Job]) -> None:
     with Store.open(tmp_path / "new" / "store") as store:
         assert not store.has(three[0].digest)
         store.keep(three[0], result(0.25))
@@ -44,7 +44,7 @@ def test_what_is_kept_is_there_when_it_is_opened_again(tmp_path: Path, three: li
         assert store.seconds() == [(three[0].configuration, 1.5)]
 
 
-def test_failures_are_counted_until_it_is_done(tmp_path: Path, three: list[Job]) -> None:
+def test_failures_are_counted_until_success(tmp_path: Path, three: list[Job]) -> None:
     with Store.open(tmp_path) as store:
         store.fail(three[0], "first")
         store.fail(three[0], "second")
@@ -57,7 +57,7 @@ def test_failures_are_counted_until_it_is_done(tmp_path: Path, three: list[Job])
         assert store.failures(three) == {}
 
 
-def test_a_second_writer_is_told_and_readers_read_meanwhile(tmp_path: Path, three: list[Job]) -> None:
+def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path, three: list[Job]) -> None:
     with Store.open(tmp_path) as store:
         with pytest.raises(UserError) as caught:
             Store.open(tmp_path)
@@ -74,24 +74,24 @@ def test_a_second_writer_is_told_and_readers_read_meanwhile(tmp_path: Path, thre
     Store.open(tmp_path).close()
 
 
-def test_where_there_is_nothing_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_results(tmp_path: Path) -> None:
     assert Store.look(tmp_path) is None
     (tmp_path / DATABASE).touch()
-    assert Store.look(tmp_path) is None, "an engine was killed as it began"
+    assert Store.look(tmp_path) is None, "an engine was killed at its start"
     Store.open(tmp_path).close()
     reader = Store.look(tmp_path)
     assert reader is not None
     reader.close()
 
 
-def test_other_files_are_not_taken_for_a_store(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_a_store(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / DATABASE)
     other.execute("CREATE TABLE t (a)")
     other.close()
     with pytest.raises(UserError, match="is another program's database; name another folder with --store"):
         Store.open(tmp_path)
     with closing(sqlite3.connect(tmp_path / DATABASE)) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is as it was"
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",), "the database is unchanged"
     (tmp_path / DATABASE).write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(UserError, match=r"results.db is damaged \(file is not a database\)"):
         Store.open(tmp_path)
@@ -106,7 +106,7 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
         Store.look(tmp_path)
 
 
-def test_a_record_that_is_torn_is_said(tmp_path: Path, three: list[Job]) -> None:
+def test_a_torn_record_is_reported(tmp_path: Path, three: list[Job]) -> None:
     with Store.open(tmp_path) as store:
         store.keep(three[0], result(0.5))
         store._connection.execute("UPDATE results SET record = x'00'")
@@ -114,7 +114,7 @@ def test_a_record_that_is_torn_is_said(tmp_path: Path, three: list[Job]) -> None
             store.records(three)
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot open the store "):
         Store.open(tmp_path / "file" / "store")

@@ -1,4 +1,4 @@
-"""What tables show of a record, by hand. Source: docs/methods/measures.md."""
+"""Table measures of a record, by hand. Source: docs/methods/measures.md."""
 
 from math import inf, log, nan, sqrt
 
@@ -35,12 +35,12 @@ def test_the_final_accuracy_is_the_mean_of_the_last_ten() -> None:
     assert of("best accuracy", record) == 0.9
 
 
-def test_a_short_run_has_the_mean_of_what_there_is_without_version_0() -> None:
+def test_a_short_run_is_averaged_over_its_versions_after_0() -> None:
     assert of("final accuracy", run(0.1, 0.4, 0.6)) == pytest.approx(0.5)
     assert of("final accuracy", run(0.1)) is None
 
 
-def test_a_class_has_its_own_accuracy_and_none_without_test_examples() -> None:
+def test_class_accuracy_needs_test_examples() -> None:
     assert of("final accuracy of class 5", classes(0.2, 0.4)) == pytest.approx(0.3)
     assert of("final accuracy of class 4", classes(0.2, 0.4)) is None
     assert of("final accuracy of class 12", classes(0.2, 0.4)) is None
@@ -55,28 +55,28 @@ def test_stability_is_the_deviation_of_the_last_ten_logarithms() -> None:
 
 
 def test_stability_needs_ten_accuracies_above_0() -> None:
-    assert of("stability", run(*[0.5] * 10)) is None  # version 0 is none of them
+    assert of("stability", run(*[0.5] * 10)) is None  # version 0 does not count
     assert of("stability", run(*[0.5] * 10, 0.0)) is None
 
 
 def chance(*last: float, classes: int = 10) -> Record:
-    """Ten evaluations after version 0, one after the other, the last ones said, of so many classes."""
+    """Ten evaluations after version 0, ending with `last`, with so many classes."""
     accuracies = [0.5, *[0.5] * (10 - len(last)), *last]
     rows: list[list[float | None]] = [[accuracy] * classes for accuracy in accuracies]
     return Record(version_E=list(range(11)), accuracy_E=accuracies, class_accuracy_EC=rows)
 
 
-def test_a_model_that_is_no_better_than_chance_is_not_called_stable() -> None:
+def test_a_model_at_chance_level_has_no_stability() -> None:
     assert of("stability", chance(*[0.1] * 10)) is None
     assert of("stability (base 10)", chance(*[0.1] * 10)) is None
     assert of("stability", chance(*[0.06, 0.12] * 5)) is None  # on average 0.09, 1 point below chance
     assert of("stability", chance(*[0.125] * 10)) == 0  # 2.5 points above it
     assert of("stability", chance(*[0.075] * 10)) == 0
-    # On average 0.1 + 0.04 = 0.14: five at chance are not all of them.
+    # On average 0.1 + 0.04 = 0.14: five at chance do not make the average one of chance.
     assert of("stability", chance(*[0.1, 0.18] * 5)) == pytest.approx(log(1.8) / 2)
 
 
-def test_chance_is_by_the_number_of_classes_and_not_told_by_a_record_without_them() -> None:
+def test_the_chance_level_needs_the_number_of_classes() -> None:
     assert of("stability", chance(*[0.5] * 10, classes=2)) is None
     assert of("stability", chance(*[0.5] * 10, classes=10)) == 0
     assert of("stability", chance(*[0.016] * 10, classes=62)) is None
@@ -86,24 +86,24 @@ def test_chance_is_by_the_number_of_classes_and_not_told_by_a_record_without_the
 # Speed
 
 
-def test_rounds_to_a_target_are_the_first_version_evaluated_there() -> None:
+def test_rounds_to_a_target_are_the_first_evaluated_version_at_it() -> None:
     record = run(0.1, 0.39, 0.4, 0.3, 0.5, every=20)
     assert of("rounds to 40 %", record) == 40
     assert of("rounds to 50 %", record) == 80
     assert of("rounds to 50.5 %", record) is None
 
 
-def test_rounds_to_an_average_wait_until_ten_evaluations_in_a_row_have_it_on_average() -> None:
+def test_rounds_to_an_average_need_ten_evaluations_in_a_row() -> None:
     curve = run(*[0.1] * 5, 0.6, *[0.3] * 9, *[0.5] * 5)
     # Versions 5 to 14 are 0.33 on average, 8 to 17 are 0.36, and 10 to 19 are 0.4.
     assert of("rounds to 32.9 %, averaged", curve) == 14
     assert of("rounds to 35.9 %, averaged", curve) == 17
     assert of("rounds to 39.9 %, averaged", curve) == 19
     assert of("rounds to 40.1 %, averaged", curve) is None
-    assert of("rounds to 1 %, averaged", run(*[0.9] * 10)) is None  # nine, and the untrained model
+    assert of("rounds to 1 %, averaged", run(*[0.9] * 10)) is None  # nine evaluations and the untrained model
 
 
-def test_the_last_fifth_is_of_the_rounds() -> None:
+def test_the_last_fifth_counts_rounds() -> None:
     record = Record(version_E=[0, 10, 79, 80, 81, 100], accuracy_E=[0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
     assert of("accuracy of the last fifth", record) == pytest.approx(0.45)
 
@@ -114,7 +114,7 @@ def test_speedup_is_relative_to_fedavg() -> None:
     assert of("speedup", run(0.1, 0.2), run(0.1, 0.4)) is None
     assert of("speedup", run(0.1, 0.4), run(0.1, 0.2)) is None
     assert of("speedup", run(0.1, 0.4)) is None
-    assert of("speedup to 20 %", run(0.2), run(0.1, 0.2)) is None  # there without training
+    assert of("speedup to 20 %", run(0.2), run(0.1, 0.2)) is None  # reached without training
 
 
 PRINTED_SPEEDUPS = {
@@ -135,21 +135,21 @@ def test_speedup_gives_the_published_column(beta: str) -> None:
         assert printed == ("1x" if rounds == words[0] else f"{shown}x")
 
 
-def test_time_to_match_is_when_the_moving_average_is_what_direct_ends_with() -> None:
+def test_time_to_match_ends_at_the_final_accuracy_of_direct() -> None:
     direct = classes(*[0.2] * 20, *[0.4] * 10)  # ends with 0.4
     # 0 until version 10, then 0.8: the average of versions 6 to 15 is the first that is half of 0.8.
     assert of("time to match", classes(*[0.0] * 10, *[0.8] * 20), direct) == 15
     assert of("time to match", classes(*[0.3] * 40), direct) is None
 
 
-def test_direct_itself_takes_the_whole_run_though_it_was_as_good_before() -> None:
+def test_direct_takes_the_whole_run_to_match_itself() -> None:
     direct = classes(*[0.4] * 30)
     assert of("time to match", direct, direct) == 30
     assert of("time to match", classes(*[0.4] * 30), direct) == 30  # the same curve is as fast
     assert of("time to match", classes(*[0.5] * 40), direct) == 10  # the first whole average
 
 
-def test_the_first_passage_is_of_direct_as_of_all_others() -> None:
+def test_the_first_passage_applies_to_direct_too() -> None:
     direct = classes(*[0.4] * 30)
     assert of("first passage of class 5", direct, direct) == 10  # the first whole average
     # 0 until version 10, then 0.8: as in the time to match.
@@ -170,7 +170,7 @@ def test_time_to_match_of_another_class_and_of_no_class() -> None:
     assert of("time to match of class 2", classes(*[0.4] * 9, label=2), classes(*[0.4] * 9, label=2)) is None
 
 
-def test_epochs_that_were_not_evaluated_are_not_in_the_moving_average() -> None:
+def test_the_moving_average_skips_unevaluated_epochs() -> None:
     rows: list[list[float | None]] = [[0.1], [0.3], [0.5]]
     record = Record(version_E=[5, 10, 15], class_accuracy_EC=rows)
     flat = Record(version_E=[5, 10, 15], class_accuracy_EC=[[0.2]] * 3)
@@ -219,7 +219,7 @@ def test_staleness_and_aggregated_gradients_are_means_over_rounds() -> None:
     assert of("few heavy gradients", record) == pytest.approx(2 / 3)
 
 
-def test_the_training_loss_is_of_the_last_tenth_of_the_rounds_without_those_of_nobody() -> None:
+def test_the_training_loss_averages_the_last_tenth_of_nonempty_rounds() -> None:
     record = Record(training_loss_R=[9.0] * 18 + [1.0, nan, 2.0])  # ceil(21 / 10) = 3 rounds
     assert of("training loss", record) == pytest.approx(1.5)
     assert of("training loss", Record(training_loss_R=[1.0, nan])) is None
@@ -241,8 +241,8 @@ def test_errors_are_means_over_the_clients_of_a_round_and_then_over_rounds() -> 
     assert of("E2 (cosine)", record) == 0.4
 
 
-def test_the_error_of_an_estimate_is_that_of_the_inversion_where_there_is_one() -> None:
-    """An inverting run also notes what first-order compensation would have made of each update."""
+def test_the_estimate_error_is_that_of_the_inversion_if_any() -> None:
+    """An inverting run also records the first-order compensation of each update."""
     errors = [(1, "none", 10.0, 1.0), (1, "first-order", 10.0, 1.0), (1, "gradient-inversion", 4.0, 0.4)]
     assert of("E1", Record(errors=errors)) == 4
     assert of("E1 (cosine)", Record(errors=errors)) == pytest.approx(0.4)
@@ -252,7 +252,7 @@ def test_the_error_of_an_estimate_is_that_of_the_inversion_where_there_is_one() 
     assert show("E2").of(Record(errors=errors)) == [(1, 10)]
 
 
-def test_what_other_measurements_find_has_their_name() -> None:
+def test_results_of_other_measurements_have_their_name() -> None:
     assert of("inversion loss", Record(found={"inversion loss": 27})) == 27
     assert of("inversion loss", Record(found={"inversion loss": nan})) is None
     assert of("inversion loss", Record(found={"inversion loss": [1, 2]})) is None
@@ -261,7 +261,7 @@ def test_what_other_measurements_find_has_their_name() -> None:
 # Tests
 
 
-def test_p_is_over_all_rounds_and_seeds_or_over_the_seeds_final_accuracies() -> None:
+def test_p_values_cover_all_rounds_or_the_final_accuracies_of_seeds() -> None:
     pairs = [(run(0.1, 0.3, 0.5), run(0.1, 0.2, 0.2)), (run(0.1, 0.4, 0.7), run(0.1, 0.4, 0.4)), (run(0.1), None)]
     rounds, seeds = t_test([0.1, 0.3, 0.0, 0.3]), t_test([0.4 - 0.2, 0.55 - 0.4])
     assert rounds is not None and seeds is not None
@@ -273,7 +273,7 @@ def test_p_is_over_all_rounds_and_seeds_or_over_the_seeds_final_accuracies() -> 
     assert measure("p against FedAvg (S=50)").reference == {"method": "FedAvg (S=50)"}
 
 
-def test_who_is_ahead_and_by_how_much() -> None:
+def test_the_leading_method_and_its_lead_are_computed() -> None:
     assert of("ahead of FedAR", run(0.1, 0.3), run(0.1, 0.5)) == pytest.approx(-20)
     assert of("ahead of FedAR", run(0.1, 0.3)) is None
     itself = run(0.1, 0.3)
@@ -298,11 +298,11 @@ CONSTANT = Record(
 @pytest.mark.parametrize(
     "name", ["final accuracy", "best accuracy", "training loss", "average staleness", "final accuracy of class 0"]
 )
-def test_a_constant_curve_is_measured_as_its_constant(name: str) -> None:
+def test_a_constant_curve_has_its_constant_as_every_mean(name: str) -> None:
     assert of(name, CONSTANT) == 0.5
 
 
-def test_a_constant_curve_is_stable_and_there_at_once() -> None:
+def test_a_constant_curve_is_stable_and_reaches_its_target_at_once() -> None:
     assert of("stability", CONSTANT) == 0
     assert of("rounds to 40 %", CONSTANT) == 0
     assert of("p against FedAvg", CONSTANT, CONSTANT) is None
@@ -324,12 +324,12 @@ BROKEN = Record(
 
 @pytest.mark.parametrize("name", [*MEASURES, "p against A", "p over seeds against A", "rounds to 1 %"])
 @pytest.mark.parametrize("record", [Record(), BROKEN], ids=["empty", "not a number"])
-def test_nothing_is_measured_of_what_holds_nothing(name: str, record: Record) -> None:
+def test_an_empty_record_has_no_measures(name: str, record: Record) -> None:
     for reference in (None, Record(), BROKEN, CONSTANT, record):
         assert of(name, record, reference) is None
 
 
-def test_a_measure_has_its_own_name_and_says_its_source() -> None:
+def test_a_measure_has_a_unique_name_and_a_source() -> None:
     for name, one in MEASURES.items():
         assert one.name == name
         assert measure(name) is one
@@ -347,7 +347,7 @@ def test_numbers_are_shown_with_their_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("final acuracy", "unknown measure 'final acuracy'; did you mean 'final accuracy'?"),
         ("final accuracy of class five", "did you mean 'final accuracy of class"),
@@ -355,7 +355,7 @@ def test_numbers_are_shown_with_their_units() -> None:
         ("speedup to 101 %", "'speedup to 101 %' has a target of 101 %"),
     ],
 )
-def test_a_name_that_there_is_not_is_told_in_a_sentence(name: str, told: str) -> None:
+def test_an_unknown_measure_is_one_error_sentence(name: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         measure(name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)

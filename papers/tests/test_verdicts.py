@@ -1,4 +1,4 @@
-"""Which cells a claim compares, and whether it holds, by hand."""
+"""The cells that a claim compares, and its verdict, by hand."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +16,13 @@ from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
 
 
 def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
-    """What becomes of `A is more accurate` than whatever other cells there are."""
-    said = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
-    return verdict_of(preset(*map(cell, table), claims=(Claim(**said),)), runs(table))
+    """The verdict on `A is more accurate` than all other cells."""
+    claimed = {"text": "A is best.", "measure": "final accuracy", "better": {"method": "A"}} | claim
+    return verdict_of(preset(*map(cell, table), claims=(Claim(**claimed),)), runs(table))
 
 
 def verdict_of(made: Preset, records: Records) -> Verdict:
-    """On the one claim that it makes."""
+    """The verdict on the preset's only claim."""
     (found,) = verdicts(Comparison(preset=made, records=records))
     return found
 
@@ -42,7 +42,7 @@ def names_of(better: Mapping[str, str], worse: Mapping[str, str]) -> set[tuple[s
     }
 
 
-def test_a_method_is_compared_with_every_other_where_all_else_is_alike() -> None:
+def test_a_method_is_compared_with_all_others_at_equal_settings() -> None:
     assert names_of({"data": "X", "method": "A"}, {}) == {
         ("X 1 A", "X 1 B"),
         ("X 1 A", "X 1 C"),
@@ -55,7 +55,7 @@ def test_a_method_is_compared_with_one_other() -> None:
     assert names_of({"data": "Y", "method": "A"}, {"method": "B"}) == {("Y 1 A", "Y 1 B"), ("Y 2 A", "Y 2 B")}
 
 
-def test_labels_of_the_worse_that_name_no_method_choose_among_all_others() -> None:
+def test_labels_of_the_worse_side_select_among_all_other_methods() -> None:
     assert names_of({"data": "X", "beta": "1", "method": "A"}, {"data": "X", "beta": "1"}) == {
         ("X 1 A", "X 1 B"),
         ("X 1 A", "X 1 C"),
@@ -67,7 +67,7 @@ def test_a_setting_is_compared_for_each_method() -> None:
     assert names_of({"beta": "1"}, {}) == {(f"{data} 1 {m}", f"{data} 2 {m}") for data in "XY" for m in "ABC"}
 
 
-def test_cells_that_are_left_out_are_on_neither_side() -> None:
+def test_excluded_cells_are_on_neither_side() -> None:
     claim = Claim(
         text="", measure="final accuracy", better={"data": "X", "beta": "1", "method": "A"}, without={"method": "B"}
     )
@@ -83,7 +83,7 @@ def test_one_cell_is_compared_with_one_other() -> None:
 # Verdicts
 
 
-def test_a_claim_holds_that_is_ahead_by_more_than_the_spread() -> None:
+def test_a_lead_beyond_the_spread_confirms_a_claim() -> None:
     # By 10, 11 and 12 points: mean 11, sd 1, t = 11 sqrt(3) = 19.1 with two degrees of freedom, p = 0.003.
     found = judged({"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3})
     assert (found.answer, found.seeds) == ("holds", (0, 1, 2))
@@ -94,11 +94,11 @@ def test_a_claim_holds_that_is_ahead_by_more_than_the_spread() -> None:
     )
 
 
-def test_a_claim_does_not_hold_that_is_behind_by_more_than_the_spread() -> None:
+def test_a_deficit_beyond_the_spread_refutes_a_claim() -> None:
     assert judged({"method=A": [0.50] * 3, "method=B": [0.60, 0.61, 0.62]}).answer == "does not hold"
 
 
-def test_what_is_within_the_spread_cannot_be_told() -> None:
+def test_a_difference_within_the_spread_is_undecided() -> None:
     # By -1, 1 and 3 points: mean 1, sd 2, t = sqrt(3) / 2.
     found = judged({"method=A": [0.49, 0.51, 0.53], "method=B": [0.50] * 3})
     assert found.answer == "cannot be told"
@@ -106,7 +106,7 @@ def test_what_is_within_the_spread_cannot_be_told() -> None:
     assert found.why.endswith("the average is that within the seeds' spread.")
 
 
-def test_one_seed_decides_alone_and_says_so() -> None:
+def test_one_seed_decides_with_a_note() -> None:
     found = judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.59]})
     assert (found.answer, found.seeds) == ("holds", (0,))
     assert found.why == (
@@ -117,12 +117,12 @@ def test_one_seed_decides_alone_and_says_so() -> None:
     assert judged({"method=A": [0.6], "method=B": [0.5], "method=C": [0.6]}).answer == "cannot be told"
 
 
-def test_seeds_that_not_all_cells_have_do_not_count() -> None:
+def test_only_common_seeds_count() -> None:
     found = judged({"method=A": [0.6, 0.6], "method=B": [0.5, 0.5], "method=C": [0.5]})
     assert (found.answer, found.seeds) == ("holds", (0,))
 
 
-def test_one_of_many_pairs_must_be_further_behind_than_one_alone() -> None:
+def test_many_pairs_need_a_larger_deficit_than_one() -> None:
     # Behind by 1, 1.25 and 1.5 points: t = -8.66, p = 0.0131, which is below 0.05 and above 0.05 / 4.
     behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
     assert judged(behind).answer == "does not hold"
@@ -133,7 +133,7 @@ def test_one_of_many_pairs_must_be_further_behind_than_one_alone() -> None:
     assert found.why.endswith("what is behind is so within the seeds' spread.")
 
 
-def test_how_much_better_is_claimed_counts() -> None:
+def test_the_claimed_margin_counts() -> None:
     table = {"method=A": [0.60, 0.61, 0.62], "method=B": [0.50] * 3}
     assert judged(table, at_least=0.05).answer == "holds"
     assert judged(table, at_least=0.10).answer == "cannot be told"  # t = sqrt(3)
@@ -143,7 +143,7 @@ def test_how_much_better_is_claimed_counts() -> None:
     assert judged({"method=A": [0.6], "method=B": [0.5]}, at_least=0.2).answer == "does not hold"
 
 
-def test_more_than_each_is_no_average() -> None:
+def test_a_claim_over_each_is_not_averaged() -> None:
     # A leads B by 1, 1.1 and 1.2 points and C by 20: on average 10.55, and of B only 1.1.
     table = {"method=A": [0.500, 0.501, 0.502], "method=B": [0.49] * 3, "method=C": [0.3, 0.301, 0.302]}
     assert judged(table, at_least=0.03).answer == "holds"
@@ -157,7 +157,7 @@ def test_more_than_each_is_no_average() -> None:
     assert one.answer == "does not hold"
 
 
-def test_each_of_many_pairs_is_tested_by_itself() -> None:
+def test_each_of_many_pairs_is_tested_alone() -> None:
     # Of B by 3, 4 and 5 points: mean 4, sd 1, t = sqrt(3), so that 3 may be the spread's. Of C by 20 points.
     table = {"method=A": [0.53, 0.54, 0.55], "method=B": [0.5] * 3, "method=C": [0.33, 0.34, 0.35]}
     found = judged(table, at_least=0.03, each=True)
@@ -170,14 +170,14 @@ def test_each_of_many_pairs_is_tested_by_itself() -> None:
     assert judged(table | many, at_least=0.03, each=True).answer == "cannot be told"
 
 
-def test_a_pair_that_is_missing_leaves_open_what_each_has() -> None:
+def test_a_missing_pair_leaves_a_claim_over_each_undecided() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.03, each=True)
     made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
     ahead, behind = (verdict_of(made, runs({"method=A": [0.6], "method=B": [least]})).answer for least in (0.5, 0.58))
     assert (ahead, behind) == ("cannot be told", "does not hold")
 
 
-def test_in_print_the_least_is_said_where_each_counts() -> None:
+def test_a_printed_claim_over_each_reports_the_least_pair() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.02, each=True)
     cells = (cell("method=A", accuracy=0.47), cell("method=B", accuracy=0.45), cell("method=C", accuracy=0.40))
     found = verdict_of(preset(*cells, claims=(claim,)), {})
@@ -192,7 +192,7 @@ def test_ratios_are_averaged_as_geometric_means() -> None:
     assert "claimed at least 4.00 times" in found.why
 
 
-def test_cells_that_are_missing_can_leave_it_open_but_not_turn_what_is_refuted() -> None:
+def test_missing_cells_may_leave_a_claim_undecided_but_not_undo_a_refutation() -> None:
     claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
     made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
     ahead = verdict_of(made, runs({"method=A": [0.6], "method=B": [0.5]}))
@@ -202,7 +202,7 @@ def test_cells_that_are_missing_can_leave_it_open_but_not_turn_what_is_refuted()
     assert behind.answer == "does not hold"
 
 
-def test_nothing_measured_and_no_common_seed_cannot_be_told() -> None:
+def test_without_measurements_or_common_seeds_a_claim_is_undecided() -> None:
     claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
     made = preset(*(cell(f"method={method}", accuracy=0.5) for method in "ABC"), claims=(claim,))
     none = verdict_of(made, {})
@@ -210,18 +210,18 @@ def test_nothing_measured_and_no_common_seed_cannot_be_told() -> None:
     assert none.why == "2 comparisons, none with a number on both sides."
     records = {(f"method={m}", seed): ends_with(0.5) for m, seed in (("A", 0), ("A", 1), ("B", 0), ("C", 1))}
     assert verdict_of(made, records).why == "2 comparisons, and no seed that has all of them."
-    nobody = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
-    made = preset(cell("method=A"), claims=(nobody,))
+    without_cells = Claim(text="Z is best.", measure="final accuracy", better={"method": "Z"})
+    made = preset(cell("method=A"), claims=(without_cells,))
     assert verdict_of(made, {}).why == "No cells of this preset are compared by it."
 
 
 def rounds_judged(ours: Record, theirs: Record, **claim: Any) -> Verdict:
-    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
-    made = preset(cell("method=A"), cell("method=B"), claims=(said,))
+    claimed = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(cell("method=A"), cell("method=B"), claims=(claimed,))
     return verdict_of(made, {("method=A", 0): ours, ("method=B", 0): theirs})
 
 
-def test_fewer_rounds_are_better_and_a_run_that_ended_before_is_slower_than_its_length() -> None:
+def test_fewer_rounds_are_better_and_a_missed_target_exceeds_the_run_length() -> None:
     reached, later, missed = ends_with(0.5, at=20), ends_with(0.5, at=39), ends_with(0.3, at=39)
     assert rounds_judged(reached, later).answer == "holds"
     assert rounds_judged(later, reached).answer == "does not hold"
@@ -232,7 +232,7 @@ def test_fewer_rounds_are_better_and_a_run_that_ended_before_is_slower_than_its_
     assert rounds_judged(missed, missed).answer == "cannot be told"
 
 
-def test_how_much_faster_a_run_is_than_one_that_missed_its_target_has_no_upper_end() -> None:
+def test_a_speedup_over_a_missed_target_has_no_upper_bound() -> None:
     reached, missed = ends_with(0.5, at=20), ends_with(0.3, at=39)
     found = rounds_judged(reached, missed, at_least=3.0, as_ratio=True)
     assert found.answer == "cannot be told"  # twice as fast, or any number of times
@@ -245,7 +245,7 @@ def test_how_much_faster_a_run_is_than_one_that_missed_its_target_has_no_upper_e
 
 
 def reached_at(table: Mapping[str, list[int | None]]) -> Records:
-    """Rounds to 40 % of runs of 39, by cell, of seeds 0, 1, ...; None where it was missed."""
+    """Rounds to 40 % of runs of 39, by cell, for seeds 0, 1, ...; None for a missed target."""
     return {
         (f"method={method}", seed): ends_with(0.3, at=39) if at is None else ends_with(0.5, at=at)
         for method, rounds in table.items()
@@ -254,26 +254,26 @@ def reached_at(table: Mapping[str, list[int | None]]) -> Records:
 
 
 def fastest(table: Mapping[str, list[int | None]], **claim: Any) -> Verdict:
-    """What becomes of `A reaches 40 % first`."""
-    said = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
-    made = preset(*(cell(f"method={method}") for method in table), claims=(said,))
+    """The verdict on `A reaches 40 % first`."""
+    claimed = Claim(text="", measure="rounds to 40 %", better={"method": "A"}, **claim)
+    made = preset(*(cell(f"method={method}") for method in table), claims=(claimed,))
     return verdict_of(made, reached_at(table))
 
 
-def test_a_seed_in_which_two_missed_takes_nothing_from_the_other_pairs() -> None:
+def test_a_seed_in_which_both_missed_does_not_affect_other_pairs() -> None:
     # Behind C by 9, 10 and 11 rounds: t = -17.3, p = 0.0033, below 0.05 / 2. B and A both missed in seed 2.
     found = fastest({"A": [30, 31, None], "B": [39, 39, None], "C": [21, 21, 29]})
     assert (found.answer, found.seeds) == ("does not hold", (0, 1, 2))
     assert "in 1 of 6 pairs of runs nothing can be compared" in found.why
-    # Ahead of all that is known, and yet seed 2 could have turned it.
+    # Ahead of every known run, but seed 2 could have reversed it.
     ahead = fastest({"A": [10, 11, None], "B": [20, 21, None], "C": [30, 31, None]})
     assert ahead.answer == "cannot be told"
     assert fastest({"A": [10, 11, 12], "B": [20, 21, None], "C": [30, 31, None]}).answer == "holds"
 
 
-def test_a_run_that_diverged_is_neither_slow_nor_accurate() -> None:
+def test_a_diverged_run_is_neither_slow_nor_accurate() -> None:
     reached, good = ends_with(0.5, at=20), ends_with(0.45, at=39)
-    # It never reached 40 %, which says that it is slower than what was there before it died, and no more.
+    # It did not reach 40 % before it diverged, so it is only known to be slower than runs that had.
     early, late = (replace(ends_with(0.3, at=at), found={"ended": "nobody's model is finite"}) for at in (10, 30))
     assert rounds_judged(reached, early).answer == "cannot be told"
     assert rounds_judged(early, reached).answer == "cannot be told"
@@ -286,14 +286,14 @@ def test_a_run_that_diverged_is_neither_slow_nor_accurate() -> None:
     assert verdict_of(made, {("method=A", 0): high, ("method=B", 0): good}).answer == "cannot be told"
 
 
-def test_a_level_is_what_each_is_above_and_none_of_the_others() -> None:
+def test_a_level_separates_each_from_all_others() -> None:
     table = {"method=A": [0.71], "method=B": [0.69], "method=C": [0.5]}
     alone = judged(table, worse={"method": "B"}, level=0.7)
     assert alone.answer == "holds"
     assert alone.why == (
         "Of seed 0 alone: ahead in 2 of 2 comparisons (least +1.00 points, method=A against a level of 70.00 %)."
     )
-    assert judged(table, level=0.72).answer == "does not hold"  # an empty `worse` chooses none
+    assert judged(table, level=0.72).answer == "does not hold"  # an empty `worse` selects no cell
     assert judged(table, better={}, worse={"method": "C"}, level=0.6).answer == "holds"
     found = judged(table, worse={"method": "B"}, level=0.68)
     assert found.answer == "does not hold"
@@ -303,7 +303,7 @@ def test_a_level_is_what_each_is_above_and_none_of_the_others() -> None:
     assert judged({"method=A": [0.72, 0.721, 0.722]}, level=0.7).answer == "holds"
 
 
-def test_a_level_in_print_is_one_that_a_number_may_be_at() -> None:
+def test_a_printed_level_may_equal_a_number() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, worse={"method": "B"}, level=0.45)
     cells = (cell("method=A", accuracy=0.47), cell("method=B", accuracy=0.45))  # printed as "< 45 %"
     assert verdict_of(preset(*cells, claims=(claim,)), {}).in_print == (
@@ -311,15 +311,15 @@ def test_a_level_in_print_is_one_that_a_number_may_be_at() -> None:
     )
 
 
-def test_what_is_missing_may_turn_what_is_behind() -> None:
+def test_missing_pairs_may_reverse_a_deficit() -> None:
     claim = Claim(text="", measure="final accuracy", better={"method": "A"}, at_least=0.1)
     made = preset(*(cell(f"method={method}") for method in "ABC"), claims=(claim,))
     half = {"method=A": [0.60, 0.601, 0.602], "method=B": [0.55] * 3}
-    # By 5 points of 10; with C 30 points behind the average is 17.5.
+    # Ahead by 5 of 10 points; with C 30 points behind the average would be 17.5.
     assert verdict_of(made, runs(half)).answer == "cannot be told"
     assert verdict_of(made, runs(half | {"method=C": [0.30, 0.301, 0.302]})).answer == "holds"
     assert verdict_of(made, runs(half | {"method=C": [0.54] * 3})).answer == "does not hold"
-    # Behind by 1, 1.25 and 1.5 points, p = 0.0131: of two comparisons enough, of four not, though two are missing.
+    # Behind by 1, 1.25 and 1.5 points, p = 0.0131: enough for two comparisons, not for four, though two are missing.
     behind = {"method=A": [0.60] * 3, "method=B": [0.61, 0.6125, 0.615]}
     two, four = (
         preset(*(cell(f"method={method}") for method in methods), claims=(replace(claim, at_least=0.0),))
@@ -330,7 +330,7 @@ def test_what_is_missing_may_turn_what_is_behind() -> None:
 
 
 def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
-    # C has one seed, in which A is ahead of all; over its ten seeds A is behind B by 8 points.
+    # C has one seed, in which A leads; over its ten seeds A is behind B by 8 points.
     better = [0.6, 0.40, 0.41, 0.39, 0.42, 0.38, 0.40, 0.41, 0.39, 0.40]
     table = {"method=A": better, "method=B": [0.5] * 10, "method=C": [0.5]}
     found = judged(table)
@@ -338,15 +338,15 @@ def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
     assert found.why.endswith("; over its 10 seeds by -8.00 points, method=A against method=B.")
 
 
-def test_published_numbers_are_held_against_the_same_claim() -> None:
+def test_published_numbers_are_tested_against_the_same_claim() -> None:
     claim = Claim(text="A is best.", measure="final accuracy", better={"method": "A"})
     cells = (cell("method=A", accuracy=0.4443), cell("method=B", accuracy=0.4454), cell("method=C", accuracy=0.2854))
     found = verdict_of(preset(*cells, cell("method=D"), claims=(claim,)), {})
-    # (-0.11 + 15.89) / 2, and nothing printed of D.
+    # (-0.11 + 15.89) / 2; D has no printed number.
     assert found.in_print == "In print: ahead in 1 of 2 comparisons, by +7.89 points on average."
 
 
-def test_what_is_claimed_to_the_digit_is_reached_in_spite_of_rounding() -> None:
+def test_a_claimed_margin_tolerates_the_rounding_of_printed_digits() -> None:
     # In binary, 0.4489 - 0.3430 is not 0.1059.
     found = judged({"method=A": [0.4489], "method=B": [0.3430]}, at_least=0.1059)
     assert found.answer == "holds"
@@ -367,7 +367,7 @@ def test_every_measure_of_a_preset_exists_and_every_claim_compares_something(nam
 
 
 @pytest.mark.parametrize("name", ["fh-t1", "wk-t3"])
-def test_the_printed_numbers_agree_with_themselves(name: str) -> None:
+def test_the_printed_numbers_are_consistent(name: str) -> None:
     made = PRESETS[name]()
     printed = {(one.name, 0): ends_with(one.published["final accuracy"].value) for one in made.cells}
     comparison = Comparison(preset=made, records=printed)
@@ -382,7 +382,7 @@ def test_the_printed_numbers_agree_with_themselves(name: str) -> None:
             assert verdict.answer == "holds", verdict.why
 
 
-def test_the_rule_is_written_for_people() -> None:
+def test_the_rule_is_explained_in_prose() -> None:
     text = " ".join(RULE.split())
     assert "p < 0.05 divided by the number of" in text and "that seed alone" in text
     assert "no average makes up for one" in text and "seeds that this pair has" in text

@@ -1,4 +1,4 @@
-"""Which cells of a preset are wanted, and what tells them apart. Pure."""
+"""The choice of cells of a preset, and the settings in which cells differ. Pure."""
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ _ABSENT = object()
 
 
 def chosen(presets: Sequence[Preset], text: str | None) -> list[tuple[Preset, tuple[Cell, ...]]]:
-    """The cells of each whose labels match, of presets that have such.
+    """The matching cells of each preset that has any.
 
-    text: `method=FedHist,FedAvg beta=0.3`: every axis that it names has one of the values; what holds a space is put in
-    quotes, and a label may hold a comma. None or empty for all. Raises UserError where nothing matches, with what there
-    is.
+    text: `method=FedHist,FedAvg beta=0.3`: every named axis has one of the values; a value with a space is
+    quoted, and a label may contain a comma. None or empty for all. Raises UserError without a match; it lists the
+    labels.
     """
     there: dict[str, list[str]] = {}
     for preset in presets:
@@ -36,7 +36,7 @@ def chosen(presets: Sequence[Preset], text: str | None) -> list[tuple[Preset, tu
 
 
 def data_sets(cells: Iterable[Cell]) -> list[str]:
-    """What they are measured on, names of `unstale data list`, each once."""
+    """Names of the cells' data sets, as in `unstale data list`, each once."""
     data = [cell.settings.data for cell in cells]
     names = [name for one in data for name in (one.name, one.variant.name) if name is not None]
     return list(dict.fromkeys(names))
@@ -44,8 +44,8 @@ def data_sets(cells: Iterable[Cell]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Settings that some labels decide. axes: of these labels. rows: labels, and the values by key; without those that
-    such cells leave to a part's own default.
+    """Settings that some labels determine. axes: of these labels. rows: labels and values by key; without keys that
+    the cells leave at a part's default.
     """
 
     axes: tuple[str, ...]
@@ -53,14 +53,14 @@ class Difference:
 
 
 def common(cells: Sequence[Cell]) -> dict[str, Any]:
-    """What is not its default and is the same in all cells, by key."""
-    every = [_said(cell) for cell in cells]
+    """Non-default settings that all cells share, by key."""
+    every = [_set_values(cell) for cell in cells]
     return {key: value for key, value in every[0].items() if all(one.get(key, ...) == value for one in every)}
 
 
 def differences(cells: Sequence[Cell]) -> list[Difference]:
-    """All that is not the same, by the fewest axes that decide it."""
-    every = [_said(cell) for cell in cells]
+    """Settings in which cells differ, grouped by the fewest axes that determine them."""
+    every = [_set_values(cell) for cell in cells]
     keys = [key for key in dict.fromkeys(key for one in every for key in one) if key not in common(cells)]
     by_axes: dict[tuple[str, ...], list[str]] = {}
     for key in keys:
@@ -93,7 +93,7 @@ def _parsed(text: str, there: Mapping[str, Collection[str]]) -> dict[str, list[s
 
 
 def _separated(text: str, there: Collection[str]) -> Iterator[str]:
-    """Labels between commas; one that holds a comma itself is known by being there."""
+    """Labels between commas; a label that contains a comma is recognized if it exists."""
     parts = text.split(",")
     while parts:
         ends = range(len(parts), 1, -1)
@@ -103,7 +103,7 @@ def _separated(text: str, there: Collection[str]) -> Iterator[str]:
 
 
 def _check(axis: str, labels: Iterable[str], there: Mapping[str, Collection[str]]) -> None:
-    """Raise UserError for what no cell has. there: the labels of each axis."""
+    """Raise UserError for an unknown axis or label. there: the labels of each axis."""
     if axis not in there:
         raise UserError(f"--cells has axis {axis!r}{nearest(axis, list(there))}")
     for label in labels:
@@ -115,22 +115,22 @@ def _matches(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(cell.labels.get(axis) in labels for axis, labels in wanted.items())
 
 
-def _said(cell: Cell) -> dict[str, Any]:
-    """What a cell says that is not the default, by key; of parts and of its measurement one by one."""
-    said: dict[str, Any] = {}
+def _set_values(cell: Cell) -> dict[str, Any]:
+    """Non-default settings of a cell by key, with each setting of its parts and its measurement."""
+    set_values: dict[str, Any] = {}
     for key, value in values(cell.settings).items():
-        said |= {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
-    said["measurement"] = cell.measurement
-    said |= {f"measurement.{name}": value for name, value in cell.options.items()}
+        set_values |= {f"{key}.{name}": own for name, own in value.items()} if key in OPEN_SECTIONS else {key: value}
+    set_values["measurement"] = cell.measurement
+    set_values |= {f"measurement.{name}": value for name, value in cell.options.items()}
     if cell.scenario is not None:
-        said["scenario"] = " ".join(cell.scenario.split())
-    return said
+        set_values["scenario"] = " ".join(cell.scenario.split())
+    return set_values
 
 
-def _value(said: Mapping[str, Any], key: str) -> Any:
-    """Of a key that other cells say, too."""
-    if key in said or key not in KEYS or KEYS[key].default is None:
-        return said.get(key, _ABSENT)
+def _value(set_values: Mapping[str, Any], key: str) -> Any:
+    """The value of a key that another cell sets."""
+    if key in set_values or key not in KEYS or KEYS[key].default is None:
+        return set_values.get(key, _ABSENT)
     return KEYS[key].default
 
 
@@ -139,7 +139,7 @@ def _labels(cell: Cell, axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _deciding(of_each: Sequence[Any], cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The fewest axes whose labels say which value a cell has."""
+    """The fewest axes whose labels determine a cell's value."""
     axes = list(dict.fromkeys(axis for cell in cells for axis in cell.labels))
     for some in _some_of(axes):
         found: dict[tuple[str, ...], Any] = {}

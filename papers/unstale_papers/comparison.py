@@ -1,4 +1,4 @@
-"""What was published beside what was measured: numbers, and the order of methods. Pure."""
+"""Published beside measured numbers, and orders of methods. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ diverged, in a larger share of its seeds comes later; of what print says no more
 is no order. Kendall's tau-b compares the two orders: 1 is the same, -1 the reverse, 0 no relation. Its p is exact: how
 often an order drawn at random would agree, or disagree, as much. It is left out where there are ties; tau too where
 fewer than three methods have a number both in print and here. With three methods even the same order has p = 0.33."""
-"""What an order and its tau say, for people."""
+"""Explanation of an order and its tau, for readers."""
 
 Order = tuple[tuple[str, ...], ...]
-"""Methods, best first; those that are alike stand together."""
+"""Methods, best first, tied ones together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One measure of one cell. values: by seed that was run; None where the record does not say, the run ended before
-    its target, or it or the one that it is relative to diverged before it had what is asked for. diverged: seeds in
-    which that was so. spread: of the values that are not None; None where there are none.
+    """One measure of one cell. values: by seed; None where the record lacks the number, the run ended before its
+    target, or it or its reference diverged before the number was known. diverged: seeds of the last case. spread: of
+    the values that are not None; None without any.
     """
 
     cell: Cell
@@ -38,8 +38,8 @@ class Entry:
 
     @property
     def difference(self) -> float | None:
-        """Measured less published; None where one of the two is missing, print says no more than a bound, or some
-        seeds missed their target, so that the mean is of the others.
+        """Measured less published; None where one is missing, the printed number is a bound, or some seeds missed
+        their target, so that the mean covers only the others.
         """
         if self.spread is None or self.published is None or self.published.is_bound or self.missed:
             return None
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def missed(self) -> int:
-        """In how many seeds the run ended before its target, or diverged."""
+        """Number of seeds whose run ended before its target, or diverged."""
         absent = sum(value is None for value in self.values.values())
         return absent if self.measure.counts_rounds else len(self.diverged)
 
@@ -67,8 +67,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The order of methods in cells that differ in nothing else. labels: that they share. agreement: of the methods
-    that have a number in print and here.
+    """The order of methods in cells that differ only in method. labels: the shared ones. agreement: over the methods
+    with a printed and a measured number.
     """
 
     measure: Measure
@@ -80,22 +80,20 @@ class Ranking:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A preset and what was measured of it. records: by name of the cell and seed; those of other cells are passed
-    over.
-    """
+    """A preset and its measurements. records: by cell name and seed; those of other cells are ignored."""
 
     preset: Preset
     records: Mapping[tuple[str, int], Record] = field(repr=False)
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        """That any cell has."""
+        """Seeds of any cell."""
         names = {cell.name for cell in self.preset.cells}
         return tuple(sorted({seed for name, seed in self.records if name in names}))
 
     @cached_property
     def entries(self) -> Mapping[tuple[str, str], Entry]:
-        """By name of the cell and of the measure: what the preset's table shows."""
+        """Entries of the preset's table, by cell name and measure."""
         return {
             (cell.name, name): self.entry(cell, measure(name))
             for cell in self.preset.cells
@@ -104,7 +102,7 @@ class Comparison:
 
     @cached_property
     def rankings(self) -> tuple[Ranking, ...]:
-        """Of every group of cells and measure of the table in which there are two methods to rank."""
+        """Rankings of every group of cells and table measure with at least two methods."""
         groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
         for cell in self.preset.cells:
             if self.preset.method in cell.labels:
@@ -119,17 +117,17 @@ class Comparison:
         return tuple(one for one in found if _methods(one.published) > 1 or _methods(one.measured) > 1)
 
     def entry(self, cell: Cell, of: Measure) -> Entry:
-        """A measure of a cell, of whatever measure there is."""
+        """Any measure of a cell, also one outside of the table."""
         records = {seed: self.records[cell.name, seed] for seed in self.seeds if (cell.name, seed) in self.records}
         reference = self._reference(cell, of)
         pairs = {
             seed: (record, self.records.get((reference.name, seed)) if reference is not None else None)
             for seed, record in records.items()
         }
-        # What is relative to a run that there is not is no missed target, but not known.
+        # A number relative to a missing run is unknown and not a missed target.
         known = {seed: pair for seed, pair in pairs.items() if pair[1] is not None or not of.reference}
         values = {seed: of.of(*pair) for seed, pair in known.items()}
-        # What is reached before a run diverges stays so, but what it has at its end is of half a run.
+        # A target reached before divergence counts, but a final number would be of an incomplete run.
         diverged = frozenset(
             seed
             for seed, (record, against) in known.items()
@@ -182,7 +180,7 @@ class Comparison:
 
 
 def _key(entry: Entry, sign: int) -> tuple[float, ...]:
-    """What a method is ordered by, least first: the share of its seeds that missed the target, then the mean."""
+    """Sort key of a method, least first: the share of its seeds that missed the target, then the mean."""
     missed = entry.missed / len(entry.values) if entry.missed else 0.0
     return missed, sign * entry.spread.mean if entry.spread is not None else 0.0
 

@@ -1,4 +1,4 @@
-"""How long jobs take, from what others alike took. Pure."""
+"""Durations of jobs, estimated from similar ones. Pure."""
 
 import json
 from collections import defaultdict
@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 _WHICH_ONE = frozenset({"seed", "data.name", "data.path", "data.variant.name", "data.variant.path"})
-"""Keys that two jobs of one size may differ in."""
+"""Keys in which two jobs of one size may differ."""
 
 _SIZE = frozenset(
     {
@@ -15,11 +15,11 @@ _SIZE = frozenset(
         *("training.steps", "training.epochs", "training.batch_size"),
     }
 )
-"""Keys that make most of a job's size, whatever its method."""
+"""Keys that determine most of a job's size for any method."""
 
 
 class Durations:
-    """What jobs took, by their size: alike but for seed and data; and where there is none such, also for the method."""
+    """Durations of jobs by size: equal except seed and data; without such a job, also except the method."""
 
     def __init__(self, known: Iterable[tuple[str, float]] = ()) -> None:
         """known: configuration and seconds of jobs that are done."""
@@ -28,12 +28,12 @@ class Durations:
             self.add(configuration, seconds)
 
     def add(self, configuration: str, seconds: float) -> None:
-        """Another one is done."""
+        """Record the duration of a job."""
         for size in _sizes(configuration):
             self._seconds[size].append(seconds)
 
     def of(self, configuration: str) -> float | None:
-        """Seconds that such a job takes on average; None when none like it is done."""
+        """Mean seconds of similar jobs; None without a completed one."""
         for size in _sizes(configuration):
             seconds = self._seconds.get(size)
             if seconds:
@@ -41,16 +41,16 @@ class Durations:
         return None
 
 
-@lru_cache(maxsize=10_000)  # each is asked for whenever somebody wants to know the time that is left
+@lru_cache(maxsize=10_000)  # every estimate of the time left asks for each
 def _sizes(configuration: str) -> tuple[str, str]:
-    """The exact one and the rough one."""
-    said: dict[str, Any] = json.loads(configuration)
-    settings: dict[str, Any] = said["settings"]
+    """The exact size and the approximate one."""
+    parsed: dict[str, Any] = json.loads(configuration)
+    settings: dict[str, Any] = parsed["settings"]
     exact = {key: value for key, value in settings.items() if key not in _WHICH_ONE}
     rough = {key: value for key, value in settings.items() if key in _SIZE}
-    work = {"measurement": said["measurement"], "options": said["options"]}
+    work = {"measurement": parsed["measurement"], "options": parsed["options"]}
     return (
-        json.dumps({**work, "scenario": said["scenario"], "settings": exact}, sort_keys=True),
+        json.dumps({**work, "scenario": parsed["scenario"], "settings": exact}, sort_keys=True),
         json.dumps({**work, "settings": rough, "is": "rough"}, sort_keys=True),
     )
 
@@ -58,10 +58,10 @@ def _sizes(configuration: str) -> tuple[str, str]:
 def left_s(
     running: Sequence[tuple[float, float | None]], waiting: Sequence[float | None], at_a_time: int
 ) -> float | None:
-    """Seconds until all jobs are done, of which so many run at a time.
+    """Seconds until all jobs are done with so many at a time.
 
-    running: seconds that each has taken, and takes in all. waiting: seconds that each takes. Where that is None it
-    counts as the mean of the others; None when it is so for all of them.
+    running: elapsed and total seconds of each. waiting: total seconds of each. An unknown (None) total counts as the
+    mean of the others; None when all are unknown.
     """
     if not running and not waiting:
         return 0.0

@@ -1,4 +1,4 @@
-"""Has jobs done that are not done yet, by processes of this machine or a Ray cluster, and stores the results."""
+"""Runs open jobs in processes of this machine or on a Ray cluster, and stores the results."""
 
 import json
 import queue
@@ -20,9 +20,9 @@ from unstale_papers.jobs import Job
 from unstale_papers.record import Record
 from unstale_papers.store import Result, Store
 
-ATTEMPTS = 2  # a process may be killed for what another one did; a job that ends two of them does it itself
-TELL_S = 60.0  # between two reports of progress
-SHARE_MIN = 0.05  # of a job, from which its own pace predicts its duration
+ATTEMPTS = 2  # another process may cause a kill; a job that ends two processes is the cause itself
+REPORT_S = 60.0  # between two reports of progress
+SHARE_MIN = 0.05  # of a job, from which on its progress predicts its duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class _Run:
 
 
 class Engine:
-    """Has jobs done, each once. A job that is lost costs no other one.
+    """Runs each job once. A lost job does not affect others.
 
-    processes: of this machine, each for one job at a time. first: one of them that has begun; it ends with the run.
-    ray: address of a cluster that does them instead; gpus: of it for each job.
+    processes: of this machine, each for one job at a time. first: one of them, started; it ends with the run. ray:
+    address of a cluster that replaces them; gpus: of the cluster per job.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Engine:
         self._attempts: Counter[str] = Counter()
         self._durations = Durations(store.seconds())
         self._stopped = False
-        self._told_s = now_s()
+        self._reported_s = now_s()
         if first is not None:
             self._add(first)
 
@@ -110,9 +110,9 @@ class Engine:
         self._events.put(self._stop)
 
     def run(self, jobs: Iterable[Job]) -> Counts:
-        """Until all are done or have failed, or it is stopped. Jobs that failed before are tried again. Once.
+        """Run until all are done or have failed, or `stop`. Jobs that failed before are retried. Call it once.
 
-        Raises UserError when results cannot be stored, or nothing computes.
+        Raises UserError when results cannot be stored, or no process computes.
         """
         planned = {job.digest: job for job in reversed(list(jobs))}  # of equal ones the first
         self._waiting = [job for job in reversed(planned.values()) if not self._store.has(job.digest)]
@@ -134,7 +134,7 @@ class Engine:
         return Counts(**{field.name: self._count[field.name] for field in fields(Counts)})
 
     def _start_pools(self) -> None:
-        """As many processes as there are jobs, and no more than allowed; or the cluster."""
+        """Start a process per job up to the limit, or the cluster."""
         if self._ray is None:
             self._pools = [pool for pool in self._pools if pool.why_ended is None]
         count = 1 if self._ray else min(self._processes, len(self._waiting) + len(self._running))
@@ -158,7 +158,7 @@ class Engine:
                 self._submit(pool, self._next(pool))
 
     def _next(self, pool: Pool) -> Job:
-        """The first that waits, or of its seed the first with the data that this process has loaded."""
+        """The first waiting job, preferring within its seed the data that this process has loaded."""
         first = self._waiting[0]
         data = self._data.get(pool)
         near = (job for job in self._waiting if job.seed == first.seed and job.settings.data == data)
@@ -178,15 +178,15 @@ class Engine:
     def _handle_event(self) -> None:
         """Wait for an event and handle it."""
         with suppress(queue.Empty):
-            self._events.get(timeout=TELL_S)()
-        if now_s() - self._told_s >= TELL_S:
-            self._tell()
+            self._events.get(timeout=REPORT_S)()
+        if now_s() - self._reported_s >= REPORT_S:
+            self._report()
 
     def _stop(self) -> None:
         self._stopped = True
 
     def _on_ready(self, pool: Pool) -> None:
-        """Raise UserError for a pool that does not get ready."""
+        """Raise UserError for a pool that does not become ready."""
         try:
             pool.ready.result()
         except WorkerLostError:
@@ -219,7 +219,7 @@ class Engine:
                 self._fail(run.job, reply["traceback"])
             else:
                 self._keep(run.job, Result(**reply))
-        self._tell()
+        self._report()
 
     def _keep(self, job: Job, result: Result) -> None:
         self._store.keep(job, result)
@@ -240,8 +240,8 @@ class Engine:
         self._count["failed"] += 1
         self._watcher.failed(job, traceback)
 
-    def _tell(self) -> None:
-        self._told_s = now_s()
+    def _report(self) -> None:
+        self._reported_s = now_s()
         waiting = [self._durations.of(job.configuration) for job in self._waiting]
         at_a_time = sum(pool.capacity for pool in self._pools) or self._processes
         self._watcher.stands(
@@ -253,6 +253,6 @@ class Engine:
         )
 
     def _timed(self, run: _Run) -> tuple[float, float | None]:
-        """Seconds that a job has taken, and that it takes in all."""
+        """Elapsed and total seconds of a job."""
         spent_s = now_s() - run.began_s
         return spent_s, spent_s / run.share if run.share >= SHARE_MIN else self._durations.of(run.job.configuration)

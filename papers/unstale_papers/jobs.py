@@ -1,6 +1,6 @@
-"""Cells and seeds as jobs: what each of them computes, and the digest by which it is known. Pure.
+"""Cells and seeds as jobs: the settings of each, and the digest that identifies it. Pure.
 
-A job is independent of all others. Two that compute the same have one digest, whichever preset they are of.
+Jobs are independent. Two that compute the same have one digest, also in different presets.
 """
 
 import json
@@ -20,20 +20,20 @@ from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.scale import Scale, scaled
 
 RECORD_FORMAT = 2
-"""Counts up when the same configuration comes to mean another result: a default that changes, a mistake that is mended,
-another `Record`. What was computed before is then computed anew."""
+"""Increases when the same configuration gives another result: a changed default, a corrected error, another `Record`.
+Earlier results are then computed again."""
 
 GROUP = "group"
-"""Column of a file in the place of a data set that says whose an example is, where clients are people."""
+"""Column of a substituted data file that names the owner of an example, where clients are people."""
 
 _OF_THE_RECORD = frozenset({"evaluate_every", "evaluate_clients_every", "simulation.backend", "data.path"})
-"""Keys that move no bit of a model on its way, or say only where something lies, and yet say what is found."""
+"""Keys that do not affect the model's bits, or name a location, but affect the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """An `.npz` file in the place of a data set. path: absolute. sha256: of its bytes, hex, when it had this size, in
-    bytes, and was last modified at that time, nanoseconds since 1970.
+    """An `.npz` file that replaces a data set. path: absolute. sha256: hex, of its bytes at this size (bytes) and
+    modification time (nanoseconds since 1970).
     """
 
     path: str
@@ -44,10 +44,10 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What whoever runs a preset says, and the preset does not.
+    """The choices of the user who runs a preset.
 
-    cache: the folder of data sets. device: as PyTorch names it, never auto. files: by the name of the data set in whose
-    place each is.
+    cache: the folder of data sets. device: as PyTorch names it, never auto. files: by the name of the data set that
+    each replaces.
     """
 
     cache: str
@@ -59,8 +59,8 @@ class Place:
 class Job:
     """One cell with one seed.
 
-    cell: its name. module: of its measurement. settings: final. files: those that it reads in place of data sets.
-    configuration: all that can move a bit of its result, as canonical JSON. digest: SHA-256 of that, hex.
+    cell: its name. module: of its measurement. settings: final. files: those that replace data sets. configuration:
+    everything that affects its result, as canonical JSON. digest: SHA-256 of the configuration, hex.
     """
 
     preset: str
@@ -81,7 +81,7 @@ class Job:
 
     @property
     def order(self) -> dict[str, Any]:
-        """What a process is told that does it, as JSON has it."""
+        """The message to the process that runs the job, as JSON values."""
         return {
             "digest": self.digest,
             "module": self.module,
@@ -96,26 +96,26 @@ class Job:
 
 
 def jobs(preset: Preset, cells: Iterable[Cell], *, seeds: Sequence[int], scale: Scale, place: Place) -> list[Job]:
-    """Every cell with every seed, the first seed of all cells before the second: a table is whole soon.
+    """Every cell with every seed, the first seed of all cells before the second, so that a table is complete early.
 
-    Raises UserError for a measurement that there is not.
+    Raises UserError for an unknown measurement.
     """
     smaller = [scaled(cell, scale) for cell in cells]
     return [_job(preset, cell, seed, place) for seed in seeds for cell in smaller]
 
 
 def canonical(configuration: Mapping[str, Any]) -> str:
-    """As JSON of which there is one for each value: what a digest is made of."""
+    """Canonical JSON, the input of the digest."""
     return json.dumps(configuration, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def given(settings: Settings) -> dict[str, Any]:
-    """What is not its default, nested, as JSON has it: made anew from it, settings are the same."""
+    """Non-default settings, nested, as JSON values; settings built from them are equal."""
     return settings.model_dump(mode="json", exclude_defaults=True)
 
 
 def values(settings: Settings) -> dict[str, Any]:
-    """What is not its default, by whole key, as JSON has it."""
+    """Non-default settings by dotted key, as JSON values."""
     return dict(_by_key(given(settings), ""))
 
 
@@ -160,7 +160,7 @@ def _job(preset: Preset, cell: Cell, seed: int, place: Place) -> Job:
 
 
 def _settled(settings: Settings, seed: int, place: Place) -> Settings:
-    """With what the place says."""
+    """The settings with the choices of the place."""
     on_cpu = place.device == "cpu"
     simulation = settings.simulation.model_copy(update={"backend": "loop", "processes": None})
     return settings.model_copy(
@@ -170,7 +170,7 @@ def _settled(settings: Settings, seed: int, place: Place) -> Settings:
             "threads": 1,
             "data": _data(settings, place),
             "run": settings.run.model_copy(update={"durability": "off"}),
-            # Each job has a core of its own; a GPU may compute several clients side by side.
+            # Each job has a core of its own; a GPU may compute several clients concurrently.
             "simulation": simulation if on_cpu else settings.simulation,
         }
     )
@@ -191,7 +191,7 @@ def _data(settings: Settings, place: Place) -> DataSettings:
 
 
 def _deciding(settings: Settings, sha256: Mapping[str, str], *, has_scenario: bool) -> dict[str, Any]:
-    """What can move a bit, by key: of a file its bytes and not its path, of a device its kind and not its number."""
+    """Settings that affect results, by key: a file by its bytes, a device by its kind."""
     chosen = {key: value for key, value in values(settings).items() if decides(key) or key in _OF_THE_RECORD}
     for key in ("data.path", "data.variant.path"):
         if key in chosen:

@@ -1,7 +1,7 @@
-"""Numbers of a record, one function each; `measures` says what they are called and shows them. Pure.
+"""Numbers of a record, one function each; `table_metrics` names and formats them. Pure.
 
-Each takes a record and, last, the record that it is relative to, which most pass over; and gives None where the record
-is too short, or holds no finite number.
+Each takes a record and, last, the reference record, which most ignore, and returns None where the record is too short
+or has no finite number.
 Source: docs/methods/measures.md#measures
 
 Legend: E evaluations.
@@ -17,13 +17,13 @@ from unstale_papers.record import Record
 from unstale_papers.statistics import TTest, t_test
 
 LAST = 10  # evaluations at the end of a run, and epochs of a moving average
-NEAR_CHANCE = 0.02  # of accuracy: so near 1 / C no model has learned anything
+NEAR_CHANCE = 0.02  # of accuracy: a model so near 1 / C has not learned
 FEW_HEAVY = 5  # "almost always at most 5", of WKAFL's Figure 2a
 UNCHANGED = "none"  # the method of an error that is a stale update's own
 INVERTED = "gradient-inversion"  # that of an estimate by inversion
 
 Pair = tuple[Record, Record | None]
-"""A record and the one that it is relative to, of the same seed."""
+"""A record and its reference, of the same seed."""
 
 
 def _finite(value: float | None) -> float | None:
@@ -31,18 +31,18 @@ def _finite(value: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """None for no value, and where one is no finite number."""
+    """The mean, or None without values and where one is not finite."""
     finite = [_finite(value) for value in values]
     return fmean(value for value in finite if value is not None) if finite and None not in finite else None
 
 
 def _of_rounds(record: Record, values_E: Sequence[float | None]) -> list[tuple[int, float | None]]:
-    """Versions and what was measured of them, but for version 0, which no round made."""
+    """Versions after 0, which no round made, and their measured values."""
     return [pair for pair in zip(record.version_E, values_E, strict=False) if pair[0] > 0]
 
 
 def _of_class(record: Record, label: int) -> list[tuple[int, float | None]]:
-    """As `_of_rounds`, of one class; None where the record does not know the class."""
+    """As `_of_rounds`, for one class; None where the record lacks the class."""
     return _of_rounds(record, [row[label] if label < len(row) else None for row in record.class_accuracy_EC])
 
 
@@ -50,12 +50,12 @@ def _of_class(record: Record, label: int) -> list[tuple[int, float | None]]:
 
 
 def final(record: Record, _: Record | None = None) -> float | None:
-    """Mean of the last 10 evaluations, or of as many as there are."""
+    """Mean of the last 10 evaluations, or of all if fewer."""
     return _mean(accuracy for _, accuracy in _of_rounds(record, record.accuracy_E)[-LAST:])
 
 
 def final_of_class(label: int, record: Record, _: Record | None) -> float | None:
-    """As `final`, of one class."""
+    """As `final`, for one class."""
     return _mean(accuracy for _, accuracy in _of_class(record, label)[-LAST:])
 
 
@@ -66,7 +66,7 @@ def of_last_fifth(record: Record, _: Record | None) -> float | None:
 
 
 def best(record: Record, _: Record | None) -> float | None:
-    """Of the evaluations that are finite numbers."""
+    """Maximum of the finite evaluations."""
     finite = (_finite(accuracy) for _, accuracy in _of_rounds(record, record.accuracy_E))
     return max((accuracy for accuracy in finite if accuracy is not None), default=None)
 
@@ -108,17 +108,17 @@ def averaged_rounds_to(target: float, record: Record, _: Record | None) -> float
 
 
 def speedup(target: float, record: Record, reference: Record | None) -> float | None:
-    """How many times its rounds to `target` the reference takes; None where one of the two does not reach it."""
+    """Rounds of the reference to `target` over those of the record; None where one does not reach it."""
     rounds = rounds_to(target, record)
     against = rounds_to(target, reference) if reference is not None else None
     return against / rounds if rounds and against else None
 
 
 def time_to_match(label: int, record: Record, reference: Record | None) -> float | None:
-    """First version at which the moving average of a class is what the reference ends with; None where there is none.
+    """First version at which the moving average of a class reaches the reference's final one; None if never.
 
-    A curve that is the reference's own takes as long as the reference by definition, though it may have been as good
-    for a while before: `first_passage` knows no such exception.
+    The reference itself takes its whole run by definition, though it may have reached the value before;
+    `first_passage` has no such exception.
     """
     wanted = [] if reference is None else _moving_average(_of_class(reference, label))
     if wanted and wanted[-1][1] is not None and _moving_average(_of_class(record, label)) == wanted:
@@ -127,8 +127,8 @@ def time_to_match(label: int, record: Record, reference: Record | None) -> float
 
 
 def first_passage(label: int, record: Record, reference: Record | None) -> float | None:
-    """First version at which the moving average of a class is what the reference ends with, of every record alike, the
-    reference too; None where there is none.
+    """First version at which the moving average of a class reaches the reference's final one, also for the reference
+    itself; None if never.
     """
     wanted = [] if reference is None else _moving_average(_of_class(reference, label))
     target = wanted[-1][1] if wanted else None
@@ -180,14 +180,14 @@ def few_heavy(record: Record, _: Record | None) -> float | None:
 
 
 def training_loss(record: Record, _: Record | None) -> float | None:
-    """Mean over the last tenth of the rounds, without those of nobody, whose loss is nan."""
+    """Mean over the last tenth of the rounds, without empty ones, whose loss is nan."""
     losses = record.training_loss_R
     last = losses[len(losses) - ceil(len(losses) / 10) :]
     return _mean(loss for loss in last if not isnan(loss))
 
 
 def loss_of_all(record: Record, _: Record | None) -> float | None:
-    """Of all training examples, when it was last measured."""
+    """The last measured loss over all training examples."""
     measured = record.found.get("training_loss", [])
     return _finite(measured[-1][1]) if measured else None
 
@@ -203,8 +203,8 @@ def compensation_error(place: int, unchanged: bool, record: Record, _: Record | 
 
 
 def errors_of(record: Record, *, unchanged: bool) -> list[tuple[int, str, float, float]]:
-    """Those of the stale updates themselves, or of their estimates, by version. A run that inverts also notes what
-    first-order compensation would have made of each update: that is not its estimate, and left out.
+    """Errors of the stale updates or of their estimates, by version. A run that inverts also records the first-order
+    compensation of each update, which is not its estimate and left out.
     """
     estimates = {one[1] for one in record.errors} - {UNCHANGED}
     methods = {UNCHANGED} if unchanged else estimates & {INVERTED} or estimates
@@ -212,7 +212,7 @@ def errors_of(record: Record, *, unchanged: bool) -> list[tuple[int, str, float,
 
 
 def found(name: str, record: Record, _: Record | None) -> float | None:
-    """What a measurement says under that name."""
+    """The result of a measurement under that name."""
     number = record.found.get(name)
     return _finite(float(number)) if isinstance(number, int | float) else None
 
@@ -221,7 +221,7 @@ def found(name: str, record: Record, _: Record | None) -> float | None:
 
 
 def p_of(test: Callable[[Sequence[tuple[Record, Record]]], TTest | None], pairs: Sequence[Pair]) -> float | None:
-    """p of a test of the pairs that are complete."""
+    """p of a test over the complete pairs."""
     found = test([(ours, theirs) for ours, theirs in pairs if theirs is not None])
     return None if found is None else found.p
 

@@ -1,6 +1,6 @@
-"""What a published table or figure is made of: cells, each one configuration, and what was printed for it. Pure.
+"""A published table or figure: cells, each one configuration, and their printed numbers. Pure.
 
-A preset says nothing of seeds, of how large it is run, or of where.
+A preset does not set seeds, scale or place.
 Source: docs/methods/experiments.md#experiments-of-the-papers
 """
 
@@ -13,11 +13,11 @@ from unstale.config.settings import Settings
 
 Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR"]
 Labels = Mapping[str, str]
-"""Of a cell, by axis: `{"data": "CIFAR-10", "beta": "0.3", "N/K": "100", "method": "FedHist"}`."""
+"""Labels of a cell, by axis: `{"data": "CIFAR-10", "beta": "0.3", "N/K": "100", "method": "FedHist"}`."""
 
 
 def nothing() -> Mapping[str, Any]:
-    """A mapping that is empty and stays so."""
+    """An immutable empty mapping."""
     return MappingProxyType({})
 
 
@@ -32,17 +32,17 @@ class Number:
 
     @property
     def is_bound(self) -> bool:
-        """Whether print says no more than that it is above or below."""
+        """Whether the printed number is only an upper or lower bound."""
         return self.text.startswith(("<", ">"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a setting is from that every cell has, or that cells have by an axis.
+    """The source of a setting that every cell has, or that an axis sets.
 
-    key: of the settings, or words where it is no setting of its own, such as `N`. value: as people write it. tag:
-    `paper` where it is published; else it is ours to say: `R:` and a name for released code, `[M]` for what follows
-    from what is published, `[P]` for what we propose. why: a sentence, where there is more to say.
+    key: of the settings, or a description where it is not a setting, such as `N`. value: as users write it. tag:
+    `paper` if published; else `R:` and a name for released code, `[M]` if it follows from published settings, `[P]`
+    if we propose it. why: a sentence of further explanation.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the paper does not say it."""
+        """Whether the paper does not give it."""
         return self.tag != "paper"
 
 
@@ -60,12 +60,11 @@ class Source:
 class Cell:
     """One configuration of a preset.
 
-    labels: where it stands. settings: complete but for seed, data.cache, device and threads, which are the caller's.
-    measurement: how it is measured, a name in `measurements.MEASUREMENTS`. options: of that. scenario: text of a
-    scenario file, for what no ready one says; None leaves settings.scenario as it is. in_rounds: what else counts
-    rounds, and shrinks with them: keys of options and of settings (`policy.settings.stage_rounds`,
-    `training.schedule.period`). in_iterations: what counts an inversion's iterations, as
-    `compensator.settings.iterations` does. published: by measure.
+    labels: its position in the table. settings: complete except seed, data.cache, device and threads, which the caller
+    sets. measurement: a name in `runners.MEASUREMENTS`. options: of the measurement. scenario: text of a scenario file,
+    where no ready one fits; None keeps settings.scenario. in_rounds: further keys of options and settings that count
+    rounds and scale with them (`policy.settings.stage_rounds`, `training.schedule.period`). in_iterations: keys that
+    count an inversion's iterations, as `compensator.settings.iterations` does. published: by measure.
     """
 
     labels: Labels
@@ -79,7 +78,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """`data=CIFAR-10 beta=0.3 method=FedHist`: unique in its preset, and what --cells chooses by."""
+        """`data=CIFAR-10 beta=0.3 method=FedHist`: unique in its preset, and matched by --cells."""
         return " ".join(f"{axis}={value}" for axis, value in self.labels.items())
 
 
@@ -87,8 +86,8 @@ class Cell:
 class Curve:
     """A figure: one line for each value of `line`, one panel for each of the other axes' values.
 
-    shows: `accuracy`, `loss`, `class accuracy 5`, `training loss`, ... as `figures.SHOWS` has them. target: a level
-    that is drawn too.
+    shows: `accuracy`, `loss`, `class accuracy 5`, `training loss`, ... as in `output.shows`. target: a level that is
+    also drawn.
     """
 
     title: str
@@ -101,10 +100,9 @@ class Curve:
 class Preset:
     """A published table or figure.
 
-    name: `fh-t2`. item: as the paper numbers it. data: what it needs, names of `unstale data list`. measures: what its
-    table shows, names in `measures.MEASURES`. rows, columns: axes of the table. method: the axis whose values are
-    ranked against each other. sources: of its settings. missing: what is published there and is not computed here, and
-    why.
+    name: `fh-t2`. item: the paper's number. data: required data sets, names of `unstale data list`. measures: of its
+    table, names in `table_metrics.MEASURES`. rows, columns: axes of the table. method: the axis whose values are
+    ranked. sources: of its settings. missing: published items that are not computed here, with the reason.
     """
 
     name: str
@@ -123,22 +121,22 @@ class Preset:
 
     def __post_init__(self) -> None:
         names = [cell.name for cell in self.cells]
-        assert len(set(names)) == len(names), f"{self.name}: two cells are called alike"
+        assert len(set(names)) == len(names), f"{self.name}: two cells have the same name"
         assert {axis for cell in self.cells for axis in cell.labels} <= {*self.rows, *self.columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A sentence of a paper that a table can settle.
+    """A claim of a paper that a table can test.
 
-    text: what is claimed, in our words, with the numbers that were printed. measure: that it is about. better, worse:
-    labels that choose cells, compared where all labels are alike but those that `worse` names and, if `better` names
-    it, the preset's method; with `worse` empty and no method in `better`, but those of `better`. at_least: how much
-    better on average, in the measure's unit, or times with `as_ratio`. each: in every comparison by at_least, not on
-    average. level: what each cell that `better` chooses is as good as, and none that `worse` chooses, in the measure's
-    unit; with it, cells are not compared with each other, and an empty `better` or `worse` chooses none. without:
-    labels of cells that are not compared, such as a method that is not of the paper. Where a measure is better when it
-    is smaller (rounds to a target), better is smaller.
+    text: the claim in our words, with the printed numbers. measure: of the claim. better, worse: labels that select
+    cells, compared where all labels are equal except those that `worse` names and, if `better` names it, the preset's
+    method; with `worse` empty and no method in `better`, except those of `better`. at_least: the claimed lead on
+    average, in the measure's unit, or a factor with `as_ratio`. each: the lead is in every comparison and not on
+    average. level: each cell of `better` reaches it and none of `worse`, in the measure's unit; with it, cells are not
+    compared with each other, and an empty `better` or `worse` selects none. without: labels of excluded cells, such as
+    a method that is not in the paper. For a measure that is better when smaller (rounds to a target), better is
+    smaller.
     """
 
     text: str

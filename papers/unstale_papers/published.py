@@ -1,4 +1,4 @@
-"""`RESULTS.jsonl`: results of a store as text, a line each, to publish them or to take them to another machine."""
+"""`RESULTS.jsonl`: results of a store as text, one per line, to publish or move them to another machine."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +14,8 @@ from unstale_papers.store import Result, Store, StoredResult
 
 
 def write(store: Store, path: Path, presets: Sequence[str] = ()) -> int:
-    """Every result of the store, or those that were computed first for these presets, in the order of their names:
-    how many. The file is whole or as it was before. Raises UserError.
+    """Write every result of the store, or those first computed for these presets, in the order of their names; return
+    their number. The write is atomic. Raises UserError.
     """
     kept = [one for one in store.everything() if not presets or one.name.partition(":")[0] in presets]
     part = path.with_name(f".{path.name}{PART}")
@@ -30,9 +30,9 @@ def write(store: Store, path: Path, presets: Sequence[str] = ()) -> int:
 
 
 def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
-    """Take results of files into a store: how many are new, and how many it had, which stay as they are. All of them,
-    or none at all where one is not what `write` wrote, or is another result than the store has of the same
-    configuration. Raises UserError.
+    """Import results of files into a store; return the numbers of new and of present results, which stay unchanged.
+    Imports none if a line is invalid or conflicts with the stored result of the same configuration. Raises
+    UserError.
     """
     found: dict[str, StoredResult] = {}
     for path in paths:
@@ -47,7 +47,7 @@ def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
 
 
 def _check_same(had: StoredResult, new: StoredResult, who: str) -> None:
-    """Raise UserError for two results of one configuration. who: has the first, and the verb."""
+    """Raise UserError for two results of one configuration. who: owner of the first, and the verb."""
     if had.result.record == new.result.record:
         return
     ours, theirs = (Record.from_json(each.result.record) for each in (had, new))
@@ -61,7 +61,7 @@ def _check_same(had: StoredResult, new: StoredResult, who: str) -> None:
 
 def _line(stored: StoredResult) -> str:
     result = stored.result
-    said = {
+    fields = {
         "name": stored.name,
         "digest": stored.digest,
         "finished": stored.finished,
@@ -71,7 +71,7 @@ def _line(stored: StoredResult) -> str:
         "configuration": json.loads(stored.configuration),
         "record": json.loads(result.record),
     }
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False) + "\n"
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def _kept(path: Path) -> Iterator[StoredResult]:
@@ -92,18 +92,18 @@ def _kept(path: Path) -> Iterator[StoredResult]:
 
 
 def _of_line(line: str) -> StoredResult:
-    said = json.loads(line)
-    configuration = canonical(said["configuration"])
-    record = Record.from_json(json.dumps(said["record"])).to_json()
-    if sha256(configuration.encode()).hexdigest() != said["digest"]:
+    fields = json.loads(line)
+    configuration = canonical(fields["configuration"])
+    record = Record.from_json(json.dumps(fields["record"])).to_json()
+    if sha256(configuration.encode()).hexdigest() != fields["digest"]:
         raise ValueError("its digest is of another configuration")
-    words = {key: said[key] for key in ("machine", "versions")}
-    if not all(isinstance(word, str) for word in (*words.values(), said["name"], said["finished"])):
+    words = {key: fields[key] for key in ("machine", "versions")}
+    if not all(isinstance(word, str) for word in (*words.values(), fields["name"], fields["finished"])):
         raise TypeError("words are expected")
     return StoredResult(
-        digest=said["digest"],
+        digest=fields["digest"],
         configuration=configuration,
-        name=said["name"],
-        finished=said["finished"],
-        result=Result(record=record, seconds=float(said["seconds"]), **words),
+        name=fields["name"],
+        finished=fields["finished"],
+        result=Result(record=record, seconds=float(fields["seconds"]), **words),
     )

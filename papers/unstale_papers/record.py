@@ -1,4 +1,4 @@
-"""What is kept of a job: a run's curves, or what another measurement found. Pure, and JSON on disk."""
+"""The stored result of a job: a run's curves, or the results of another measurement. Pure, and JSON on disk."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ class Record:
     """Legend: E evaluations, R rounds, C classes, N clients.
 
     version_E, time_E: of each evaluation; rounds and (virtual) seconds. accuracy_E: in [0, 1]. loss_E: nats.
-    class_accuracy_EC: None for a class without test examples. training_loss_R: mean of what clients reported, nats; nan
-    for a round of nobody. staleness_R: sum of weight times staleness of a round's updates, rounds. counted_R: how
-    many of them weigh at least a tenth of the heaviest. heavy_R: how many weigh more than 0.1. client_accuracy_N: of
-    the last model on each client's own test examples, None for a client without; empty when nobody has any. errors:
-    compensation errors of a round, each [version, method, L1, 1 - cosine]. found: what else a measurement gives,
-    by name, JSON values. Losses and stalenesses have 7 significant digits, as float32 has. seconds: of computing.
+    class_accuracy_EC: None for a class without test examples. training_loss_R: mean of the clients' reports, nats; nan
+    for an empty round. staleness_R: sum of weight times staleness of a round's updates, rounds. counted_R: number of
+    updates with at least a tenth of the largest weight. heavy_R: number with a weight over 0.1. client_accuracy_N: of
+    the last model on each client's own test examples, None for a client without any; empty when no client has any.
+    errors: compensation errors of a round, each [version, method, L1, 1 - cosine]. found: further results by name, JSON
+    values. Losses and stalenesses have 7 significant digits, as float32 has. seconds: of computing.
     steps: local steps of all clients. model_digest: SHA-256, hex.
     """
 
@@ -38,21 +38,21 @@ class Record:
 
     @property
     def diverged(self) -> bool:
-        """Whether training diverged everywhere, so that the run ended there."""
+        """Whether training diverged on all clients, which ended the run."""
         return "ended" in self.found
 
     def to_json(self) -> str:
-        """One line; NaN and infinities as JavaScript writes them, as Python's own reader takes them."""
+        """One line; NaN and infinities as in JavaScript, which Python's reader accepts."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Record":
-        """What `to_json` wrote; fields of a later version are passed over. Raises ValueError or TypeError for what it
-        did not write.
+        """Parse the text of `to_json`, ignoring fields of later versions. Raises ValueError or TypeError for other
+        text.
         """
-        said = json.loads(text)
+        fields_by_name = json.loads(text)
         known = {one.name for one in fields(cls)}
-        record = cls(**{name: value for name, value in said.items() if name in known})
+        record = cls(**{name: value for name, value in fields_by_name.items() if name in known})
         empty = cls()
         for name in known:
             if not isinstance(getattr(record, name), type(getattr(empty, name))):

@@ -1,4 +1,4 @@
-"""A preset made smaller, in a stated way, for a quick look. Pure."""
+"""Scaling of a preset to a smaller size. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,22 +12,22 @@ from unstale.errors import UserError
 from unstale_papers.preset import Cell
 
 ROUNDS_MIN = 4
-EVALUATIONS_MIN, EVALUATIONS = 2, 100  # of a run that is not at full size; the last ten are what it ends with
-UPDATES_MIN = 5  # of a round, below which its weights hardly differ
+EVALUATIONS_MIN, EVALUATIONS = 2, 100  # of a scaled run; the last ten give its final numbers
+UPDATES_MIN = 5  # of a round; with fewer, its weights hardly differ
 CLIENTS_MIN = 2
-CLASSES = 10  # of the data sets that `classes` shares out
+CLASSES = 10  # of the data sets that `classes` partitions
 LOSS_EVERY = "training_loss_every"  # option of a run: evaluations between two losses of all training examples
 _TAKES_K = ("k-sync", "k-async", "buffered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What rounds, clients, examples and an inversion's iterations are multiplied by, each in (0, 1].
+    """Factors of rounds, clients, examples and an inversion's iterations, each in (0, 1].
 
-    A curve has its points as many rounds apart as at full size, or closer where it would have less than 100. Clients
-    and the updates of a round shrink alike, so that N/K, which sets the staleness, stays; no round has less than one
-    update. A client's share of the data stays about as large when data and clients shrink alike. Where each client
-    draws a budget of examples, that shrinks, and the data set stays whole, its test set too.
+    The points of a curve are as many rounds apart as at full size, or closer if there were fewer than 100. Clients and
+    updates of a round scale alike, which preserves N/K and so the staleness; a round has at least one update. A
+    client's number of examples is about preserved when data and clients scale alike. Where each client draws a budget
+    of examples, the budget scales, and the data set and its test set do not.
     """
 
     rounds: float = 1.0
@@ -43,8 +43,8 @@ class Scale:
 
     @classmethod
     def of(cls, scale: float) -> "Scale":
-        """`--scale`: rounds and iterations by it, clients and data by its root. Without inversions work shrinks as
-        scale**1.5 and no faster.
+        """`--scale`: rounds and iterations by it, clients and data by its root. Without inversions the work scales as
+        scale**1.5.
         """
         if not 0 < scale <= 1:
             raise UserError(f"--scale is {scale:g}, expected more than 0 and at most 1, such as 0.1")
@@ -52,13 +52,13 @@ class Scale:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is made smaller."""
+        """Whether all factors are 1."""
         return self == Scale()
 
     @property
     def slug(self) -> str:
-        """For a file's name: `full`, or `rounds-0.1-clients-0.316-data-0.316`, and `-iterations-0.1` where those are
-        fewer.
+        """For a file's name: `full`, or `rounds-0.1-clients-0.316-data-0.316`, with `-iterations-0.1` where those
+        scale.
         """
         if self.is_full:
             return "full"
@@ -66,7 +66,7 @@ class Scale:
         return f"rounds-{self.rounds:.3g}-clients-{self.clients:.3g}-data-{self.data:.3g}{fewer}"
 
     def at(self, cells: Iterable[Cell]) -> "Scale":
-        """The same for cells of which none inverts anything: without iterations, which they do not have."""
+        """The scale of these cells: without iterations if none inverts."""
         return self if any(cell.in_iterations for cell in cells) else replace(self, iterations=1.0)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Scale:
 
 
 def scaled(cell: Cell, scale: Scale) -> Cell:
-    """The same cell, smaller. Staleness that a scenario sets in rounds stays as it is."""
+    """The scaled cell. Staleness that a scenario sets in rounds is unchanged."""
     if scale.at([cell]).is_full:
         return cell
     settings = cell.settings
@@ -93,7 +93,7 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
     changes |= _data(settings, scale.data, of_clients)
     if "size" in settings.policy.settings:  # S of fedavg-s
         changes["policy.settings.size"] = _fewer(settings.policy.settings["size"], of_clients)
-    if "window" in settings.compensator.settings:  # n_s, as many as there are late clients
+    if "window" in settings.compensator.settings:  # n_s, the number of late clients
         window = settings.compensator.settings["window"]
         changes["compensator.settings.window"] = _fewer(window, scale.clients)
     last = settings.compensator.settings.get("last_round")  # a search may set it in any cell
@@ -122,19 +122,19 @@ def _shrink(cell: Cell, keys: Iterable[str], factor: float, options: dict[str, A
 
 
 def _data(settings: Settings, scale: float, of_clients: float) -> dict[str, Any]:
-    """What makes data less: each client's budget where there is one, so that the test set and the examples that clients
-    draw from stay; else the share of the data set. of_clients: how many of them there are yet.
+    """Changes that scale the data: of each client's budget if there is one, so that the test set and the pool of
+    examples stay; else of the share of the data set. of_clients: factor of the clients.
     """
     budget = settings.partition.budget
     if budget is None:
         return {"data.share": settings.data.share * scale}
-    if scale < of_clients:  # else there is as much for each as before
+    if scale < of_clients:  # else each client has as many examples as before
         return {"partition.budget": max(1, int(budget * scale / of_clients))}
     return {}
 
 
 def _evaluate_every(settings: Settings, rounds: int, scale: float) -> int:
-    """More than `EVALUATIONS`, closer together than at full size, would be most of what a short run takes."""
+    """The evaluation interval: more than `EVALUATIONS` would dominate the duration of a short run."""
     closer = max(1, round(settings.evaluate_every * scale), rounds // EVALUATIONS)
     return max(1, min(settings.evaluate_every, closer, rounds // EVALUATIONS_MIN))
 
@@ -146,7 +146,7 @@ def _loss_every(settings: Settings, every: int, evaluations: int) -> int:
 
 
 def _clients(settings: Settings, scale: float) -> tuple[int, int | None]:
-    """How many there are, and how many a round has."""
+    """Number of clients, and of updates per round."""
     per_round = settings.trigger.k if settings.trigger.name in _TAKES_K else settings.selector.size
     if per_round is None:
         step = _step(settings)
@@ -156,19 +156,19 @@ def _clients(settings: Settings, scale: float) -> tuple[int, int | None]:
 
 
 def _step(settings: Settings) -> int:
-    """Only multiples of it can share the classes out evenly."""
+    """The divisor of client counts that divide the classes evenly."""
     chosen = settings.partition
     return CLASSES // gcd(CLASSES, chosen.classes or 2) if chosen.name == "classes" else 1
 
 
 def _smaller(scenario: str, scale: float) -> str:
-    """The text of a scenario whose groups `top` are as much smaller as there are fewer clients."""
-    said = yaml.safe_load(scenario)
-    for group in said.get("groups", ()):
+    """The text of a scenario with its groups `top` scaled like the clients."""
+    parsed = yaml.safe_load(scenario)
+    for group in parsed.get("groups", ()):
         audience = group.get("clients", {})
         if "top" in audience:
             audience["top"] = _fewer(audience["top"], scale)
-    return str(yaml.safe_dump(said, sort_keys=False))
+    return str(yaml.safe_dump(parsed, sort_keys=False))
 
 
 def _fewer(number: int, scale: float) -> int:
@@ -180,14 +180,14 @@ def _shrunk(rounds: float, scale: float) -> float:
 
 
 def lost(cells: Iterable[Cell], scale: Scale) -> list[str]:
-    """What cells made smaller no longer are or show, in sentences; none where they only have less of everything."""
+    """Sentences on properties that scaled cells lose."""
     both = [(cell, scaled(cell, scale)) for cell in cells]
-    sentences = [said for full, here in both for said in _lost(full, here)]
+    sentences = [sentence for full, here in both for sentence in _lost(full, here)]
     return list(dict.fromkeys([*sentences, *_made_one(both)]))
 
 
 def _made_one(both: Iterable[tuple[Cell, Cell]]) -> Iterator[str]:
-    """Of cells that differ at full size and no longer do. both: each cell as it is there, and here."""
+    """Sentences on cells that differ only at full size. both: each cell at full size and scaled."""
     alike: dict[str, dict[str, Cell]] = {}
     for full, here in both:
         alike.setdefault(_run(here), {}).setdefault(_run(full), full)
@@ -201,7 +201,7 @@ def _made_one(both: Iterable[tuple[Cell, Cell]]) -> Iterator[str]:
 
 
 def _run(cell: Cell) -> str:
-    """What it computes, whatever it is called."""
+    """The configuration of a cell without its name."""
     return repr((cell.settings, cell.measurement, dict(cell.options), cell.scenario))
 
 
@@ -242,7 +242,7 @@ _TOO_OLD = (
 
 
 def _staleness(scenario: str | None) -> int:
-    """Rounds that some clients are late by; 0 for none."""
+    """Staleness in rounds of late clients; 0 without any."""
     groups = () if scenario is None else yaml.safe_load(scenario).get("groups", ())
     return max((group.get("stale_rounds") or 0 for group in groups), default=0)
 
@@ -255,7 +255,7 @@ def _value(settings: Settings, key: str) -> Any:
 
 
 def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Settings with other values at some dotted keys, checked anew."""
+    """Settings with other values at some dotted keys, validated again."""
     values = settings.model_dump()
     for key, value in changes.items():
         *path, last = key.split(".")

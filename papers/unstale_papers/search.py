@@ -1,7 +1,7 @@
-"""A small search over settings that nobody published: what is tried. Pure.
+"""A small search over unpublished settings: candidates and cells. Pure.
 
-Every candidate is a cell of a preset with other values at some keys, and with some of its training examples in place of
-the test set, which is not looked at.
+Every candidate is a cell of a preset with other values at some keys, measured on a part of its training examples; the
+test set is not used.
 """
 
 import re
@@ -25,14 +25,14 @@ from unstale_papers.preset import Cell, Preset
 from unstale_papers.scale import Scale
 
 CANDIDATES_MAX = 1000  # of more, some are drawn
-LOGARITHMIC_FROM = 10  # times its low end, from which the order of magnitude of a range is drawn
-DIGITS = 3  # significant, of what is drawn, so that what people read is what was computed
+LOGARITHMIC_FROM = 10  # high over low end, from which a range is drawn logarithmically
+DIGITS = 3  # significant digits of drawn values, so that printed and computed values are equal
 
 OPTION = "--over"
 EXAMPLE = "such as training.learning_rate=0.003,0.01,0.03"
 
 Candidate = Mapping[str, Any]
-"""Values by key, as JSON has them."""
+"""JSON values by key."""
 
 _SAID_ELSEWHERE = {
     "seed": "--seeds",
@@ -41,12 +41,12 @@ _SAID_ELSEWHERE = {
     "data.path": "--data",
     "data.validation": "--validation",
 }
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # without a point YAML has a text there
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # YAML reads one without a point as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Numbers to draw from. is_whole: whole ones, both ends among them."""
+    """Numbers to draw from. is_whole: integers, including both ends."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class Range:
 
     @property
     def is_logarithmic(self) -> bool:
-        """Whether every factor is as likely as another, and not every difference."""
+        """Whether equal factors, and not equal differences, are equally likely."""
         return self.low > 0 and self.high >= LOGARITHMIC_FROM * self.low
 
     def at(self, place: float) -> float:
@@ -63,7 +63,7 @@ class Range:
             exact: float = self.low * (self.high / self.low) ** place
             found = round(exact) if self.is_whole else exact
         elif self.is_whole:
-            found = int(self.low + place * (self.high - self.low + 1))  # the ends are as likely as the others
+            found = int(self.low + place * (self.high - self.low + 1))  # the ends are as likely as other numbers
         else:
             found = self.low + place * (self.high - self.low)
         rounded = found if self.is_whole else float(f"{found:.{DIGITS}g}")
@@ -76,14 +76,14 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """What a key is searched over: some values, or a range."""
+    """The searched values or range of a key."""
 
     key: str
     values: tuple[Any, ...] = ()
     range: Range | None = None
 
     def drawn(self, seed: int, number: int) -> Any:
-        """The value of one draw. It depends on nothing but key, range or values, and these two."""
+        """The value of one draw. It depends only on key, range or values, and these two."""
         word = int.from_bytes(sha256(self.key.encode()).digest()[:4], "big")
         rng = stream(seed, Stream.SEARCH, number, word)
         if self.range is not None:
@@ -91,12 +91,12 @@ class Over:
         return self.values[rng.integers(len(self.values))]
 
     def __str__(self) -> str:
-        said = ", ".join(map(spelled, self.values)) if self.range is None else str(self.range)
-        return f"{self.key}: {said}"
+        given = ", ".join(map(spelled, self.values)) if self.range is None else str(self.range)
+        return f"{self.key}: {given}"
 
 
 def spelled(value: Any) -> str:
-    """A value as people write it."""
+    """A value as users write it."""
     return value if isinstance(value, str) else repr(value) if type(value) in (int, float) else as_yaml(value)
 
 
@@ -105,11 +105,11 @@ def named(candidate: Candidate) -> str:
     return ", ".join(f"{key} {spelled(value)}" for key, value in candidate.items())
 
 
-# --- what is asked for ---
+# --- candidates ---
 
 
 def overs(texts: Sequence[str]) -> tuple[Over, ...]:
-    """Of `KEY=VALUE,VALUE` and `KEY=LOW..HIGH`, each value checked as an option is. Raises UserError."""
+    """Parse `KEY=VALUE,VALUE` and `KEY=LOW..HIGH`, each value checked as an option. Raises UserError."""
     found: dict[str, Over] = {}
     for text in texts:
         one = _over(text)
@@ -120,40 +120,40 @@ def overs(texts: Sequence[str]) -> tuple[Over, ...]:
 
 
 def _over(text: str) -> Over:
-    key, sign, said = text.partition("=")
-    if not sign or not said.strip():
+    key, sign, given = text.partition("=")
+    if not sign or not given.strip():
         raise UserError(f"{OPTION} is {text!r}, expected KEY=VALUE,VALUE or KEY=LOW..HIGH, {EXAMPLE}")
     if key in _SAID_ELSEWHERE:
         raise UserError(f"{OPTION} has {key}, which {_SAID_ELSEWHERE[key]} says; leave it out")
-    ends = re.fullmatch(r"([^,]+?)\.\.([^,]+)", said)
+    ends = re.fullmatch(r"([^,]+?)\.\.([^,]+)", given)
     if ends is not None:
-        return Over(key=key, range=_range(key, said, *(_value(key, end.strip()) for end in ends.groups())))
-    every = [_value(key, one) for one in _split(key, said)]
+        return Over(key=key, range=_range(key, given, *(_value(key, end.strip()) for end in ends.groups())))
+    every = [_value(key, one) for one in _split(key, given)]
     return Over(key=key, values=tuple(_once(every)))
 
 
-def _range(key: str, said: str, low: Any, high: Any) -> Range:
+def _range(key: str, given: str, low: Any, high: Any) -> Range:
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float):
-            raise UserError(f"{OPTION}: {key} is {said!r}, expected numbers at both ends, or a list of values")
+            raise UserError(f"{OPTION}: {key} is {given!r}, expected numbers at both ends, or a list of values")
     if not low < high:
-        raise UserError(f"{OPTION}: {key} is {said!r}, expected the lower end first")
+        raise UserError(f"{OPTION}: {key} is {given!r}, expected the lower end first")
     return Range(low=low, high=high, is_whole=isinstance(low, int) and isinstance(high, int))
 
 
-def _split(key: str, said: str) -> list[str]:
-    """The values of a list, each as it is written: a comma inside brackets is no end of one."""
-    listed = f"[{said}]"
+def _split(key: str, given: str) -> list[str]:
+    """The values of a list as written; a comma inside brackets does not separate."""
+    listed = f"[{given}]"
     try:
         root = yaml.compose(listed, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
-        raise UserError(f"{OPTION}: {key} is {said!r}, expected VALUE,VALUE, {EXAMPLE}") from None
+        raise UserError(f"{OPTION}: {key} is {given!r}, expected VALUE,VALUE, {EXAMPLE}") from None
     nodes = root.value if root is not None else ()
     return [listed[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
 
 def _value(key: str, text: str, option: str = OPTION) -> Any:
-    """What a text stands for at a key. Raises UserError as for an option."""
+    """The parsed value of a key. Raises UserError as for an option."""
     found: Any = load(options={key: Given(value=text, origin=option)}).model_dump(mode="json")
     inside = open_section(key)
     path = key.split(".") if inside is None else [*inside.split("."), key.removeprefix(f"{inside}.")]
@@ -164,7 +164,7 @@ def _value(key: str, text: str, option: str = OPTION) -> Any:
 
 
 def _once(found: Iterable[Any]) -> list[Any]:
-    """Each once, the first of equal ones. They may be mappings, which no set takes."""
+    """Distinct values in order. They may be mappings, which a set cannot contain."""
     once: list[Any] = []
     for one in found:
         if one not in once:
@@ -173,10 +173,10 @@ def _once(found: Iterable[Any]) -> list[Any]:
 
 
 def candidates(over: Sequence[Over], *, draws: int | None = None, seed: int = 0) -> list[Candidate]:
-    """Every combination, or some that are drawn; each once.
+    """Every combination, or a random draw; each once.
 
-    draws: how many are drawn; None for all. The first of many draws are those of few, and the value of one key depends
-    neither on the other keys nor on their order. seed: of the search, and not of runs. Raises UserError.
+    draws: number of draws; None for all combinations. More draws extend fewer, and the value of a key depends neither
+    on other keys nor on their order. seed: of the search, not of runs. Raises UserError.
     """
     if draws is None:
         for one in over:
@@ -199,12 +199,12 @@ def candidates(over: Sequence[Over], *, draws: int | None = None, seed: int = 0)
     return found
 
 
-# --- what is computed ---
+# --- trials ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate in one cell. of: the cell as its preset has it. cell: with the candidate's values."""
+    """One candidate in one cell. of: the preset's cell. cell: with the candidate's values."""
 
     of: Cell
     candidate: Candidate
@@ -213,7 +213,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """All candidates in all cells of a preset that are searched. keys: that they differ in."""
+    """All candidates in all searched cells of a preset. keys: of the candidates."""
 
     preset: Preset
     keys: tuple[str, ...]
@@ -223,12 +223,12 @@ class Search:
 
     @property
     def cells(self) -> list[Cell]:
-        """As the preset has them, each once."""
+        """The preset's own cells, each once."""
         return list({trial.of.name: trial.of for trial in self.trials}.values())
 
     @property
     def planned(self) -> Preset:
-        """The preset with every trial for a cell, whose further labels are the candidate's values."""
+        """The preset with a cell per trial, with the candidate's values as further labels."""
         return replace(
             self.preset,
             cells=tuple(trial.cell for trial in self.trials),
@@ -239,13 +239,13 @@ class Search:
 
     @property
     def untouched(self) -> Preset:
-        """The preset with the cells that are searched, measured on the same examples, without a candidate."""
+        """The preset with the searched cells, measured on the same examples, without a candidate."""
         cells = tuple(_measured_on(cell, {}, self.validation) for cell in self.cells)
         return replace(self.preset, cells=cells, curves=(), claims=())
 
 
 def search(preset: Preset, cells: Iterable[Cell], tried: Sequence[Candidate], *, validation: float) -> Search:
-    """Of candidates that have the same keys. validation: share of the training set that is measured on.
+    """A search over candidates with equal keys. validation: share of the training set to measure on.
 
     Raises UserError for a value that does not fit a cell.
     """
@@ -274,11 +274,11 @@ def _measured_on(cell: Cell, candidate: Candidate, validation: float) -> Cell:
 
 
 def _settings(cell: Cell, candidate: Candidate, validation: float) -> Settings:
-    """Read as options are, so that mistakes are told alike."""
-    said = {**values(cell.settings), **candidate, "data.validation": validation}
+    """Settings parsed as options, so that errors have the same text."""
+    given = {**values(cell.settings), **candidate, "data.validation": validation}
     try:
-        return load(options={key: Given(value=_text(value), origin=OPTION) for key, value in said.items()})
-    except UserError as error:  # keys that do not go together; each by itself has been checked
+        return load(options={key: Given(value=_text(value), origin=OPTION) for key, value in given.items()})
+    except UserError as error:  # an invalid combination; each key alone has been checked
         raise UserError(f"{cell.name} with {named(candidate)}: {error}") from None
 
 
@@ -287,7 +287,7 @@ def _text(value: Any) -> str:
 
 
 def check_different(found: Search, planned: Iterable[Job], scale: Scale) -> None:
-    """Raise UserError for candidates whose jobs in a cell are the same: a key that they differ in changes nothing.
+    """Raise UserError for candidates with equal jobs in a cell: a key in which they differ has no effect.
 
     planned: jobs of `Search.planned`; one seed is enough.
     """

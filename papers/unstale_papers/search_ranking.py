@@ -1,7 +1,7 @@
-"""Which candidate of a search is best, and how sure that is. Pure.
+"""The ranking of a search's candidates, and its confidence. Pure.
 
-A group is the cells that candidates are compared over: one of them, or all together. A run is one candidate in one cell
-with one seed. It lacks the number that is searched by when it failed, diverged or ended before its target.
+A group is the cells over which candidates are compared: one, or all together. A run is one candidate in one cell with
+one seed. It lacks the measured number when it failed, diverged or ended before its target.
 """
 
 from collections import Counter
@@ -26,26 +26,26 @@ RULE = """\
 A candidate that lacks its number in a larger share of its runs comes later, whatever the others say: they missed the
 target, diverged or failed. Of equal shares the better mean over seeds comes first. The next candidate is told apart
 from the best one when it is behind by more than the seeds' spread (paired t-test over seeds, p < 0.05)."""
-"""How candidates are ordered, for people."""
+"""Explanation of the order of candidates, for readers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is searched for. toward: a number as the measure's values are, or `published`: that of each cell; None for
-    the best one. A number of rounds is near another by their ratio, all else by the difference.
+    """The goal of a search. toward: a number like the measure's values, or `published` for that of each cell; None for
+    the best one. Distances of rounds are ratios, others are differences.
     """
 
     measure: Measure
     toward: float | Literal["published"] | None = None
 
     def target(self, cell: Cell) -> float | None:
-        """Of a cell."""
+        """The target of a cell."""
         if self.toward == PUBLISHED:
             return cell.published[self.measure.name].value
         return self.toward
 
     def off(self, value: float, target: float) -> float:
-        """How far from the target, at least 0: the logarithm of a ratio for rounds."""
+        """Distance to the target, at least 0: the logarithm of a ratio for rounds."""
         if self.measure.counts_rounds:
             return abs(_log(value) - _log(target))
         return abs(value - target)
@@ -62,9 +62,9 @@ def _log(rounds: float) -> float:
 
 
 def goal(name: str, toward: str | None, found: Search) -> Goal:
-    """What is asked for. toward: a number in the unit that the measure is shown in, or `published`.
+    """The goal of the options. toward: a number in the measure's displayed unit, or `published`.
 
-    Raises UserError for what the cells cannot be searched by.
+    Raises UserError for a goal that the cells do not support.
     """
     of = measure(name)
     _check(of, found)
@@ -83,7 +83,7 @@ def goal(name: str, toward: str | None, found: Search) -> Goal:
         number = float(toward)
     except ValueError:
         number = inf
-    if not abs(number) < inf:  # not a number is not, either
+    if not abs(number) < inf:  # also false for nan
         unit = f" in {of.unit}" if of.unit else ""
         raise UserError(f"--toward is {toward!r}, expected a number{unit}, or published")
     if of.counts_rounds and number < 1:
@@ -106,15 +106,15 @@ def _check(of: Measure, found: Search) -> None:
         others = {method if axis == "method" else axis: label for axis, label in of.reference.items()}
         wanted = {**cell.labels, **others}
         if others and wanted not in [dict(one.labels) for one in found.cells]:
-            said = " ".join(f"{axis}={label}" for axis, label in others.items())
+            labels = " ".join(f"{axis}={label}" for axis, label in others.items())
             raise UserError(
-                f"--measure is {of.name!r}, which is relative to {said}, and no such cell is searched beside "
+                f"--measure is {of.name!r}, which is relative to {labels}, and no such cell is searched beside "
                 f"{cell.name}; choose others with --cells"
             )
 
 
 def check_reach(aim: Goal, found: Search, planned: Sequence[Job]) -> None:
-    """Raise UserError for a number of rounds that no candidate's run of a cell lasts."""
+    """Raise UserError for a number of rounds beyond every candidate's run of a cell."""
     if not aim.measure.counts_rounds:
         return
     rounds = {job.cell: job.settings.rounds for job in planned}
@@ -130,11 +130,11 @@ def check_reach(aim: Goal, found: Search, planned: Sequence[Job]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateScore:
-    """What became of a candidate in a group.
+    """The result of a candidate in a group.
 
-    values: by seed of which every cell has a number; over several cells the mean, of rounds the geometric one. spread:
-    of them; None where there are none. off: how far from the target, as `Goal.off`; None without one. scores: by seed,
-    less is better. lacks: how many runs lack a number, by reason. runs: that were asked for. order: less is better.
+    values: by seed for which every cell has a number; over several cells the mean, for rounds the geometric one.
+    spread: of the values; None without any. off: distance to the target, as `Goal.off`; None without one. scores: by
+    seed, less is better. lacks: number of runs without a number, by reason. runs: requested. order: less is better.
     """
 
     candidate: Candidate
@@ -148,7 +148,7 @@ class CandidateScore:
 
     @property
     def lacking(self) -> int:
-        """How many runs lack a number."""
+        """Number of runs without a number."""
         return sum(self.lacks.values())
 
 
@@ -161,19 +161,19 @@ class Ranking:
 
     @cached_property
     def best(self) -> list[CandidateScore]:
-        """Several where they are alike; none where nobody has a number."""
-        first = self.standings[0]  # where it has no number, nobody has
+        """Several where tied; none where no candidate has a number."""
+        first = self.standings[0]  # if it has no number, no candidate has one
         return [one for one in self.standings if one.spread is not None and one.order == first.order]
 
     @cached_property
     def next(self) -> CandidateScore | None:
-        """The first that is not among the best, of those with a number."""
+        """The first candidate after the best that has a number."""
         behind = (one for one in self.standings if one.spread is not None and one not in self.best)
         return next(behind, None)
 
     @cached_property
     def test(self) -> TTest | None:
-        """Of how far the next one is behind the best, seed by seed; None for fewer than two seeds that both have."""
+        """Test of the lead of the best over the next, by seed; None with fewer than two common seeds."""
         if self.next is None or not self.best:
             return None
         ours, theirs = self.best[0].scores, self.next.scores
@@ -181,11 +181,11 @@ class Ranking:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the next one is behind by more than the seeds' spread."""
+        """Whether the lead exceeds the spread over seeds."""
         return self.test is not None and self.test.mean > 0 and self.test.p < SIGNIFICANCE
 
     def at_the_edge(self) -> list[str]:
-        """Keys whose best value is the least or the greatest number that was tried: `the greatest rounds`."""
+        """Keys whose best value is the least or greatest tried number: `the greatest rounds`."""
         if len(self.best) != 1:
             return []
         edges = []
@@ -199,7 +199,7 @@ class Ranking:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """All that is known of a search. failed: cell and seed of runs that came to nothing. seeds: that were asked for."""
+    """The results of a search. failed: cell and seed of failed runs. seeds: requested."""
 
     search: Search
     goal: Goal
@@ -216,12 +216,12 @@ class Outcome:
         return [self._ranking(group) for group in groups]
 
     def _ranking(self, group: Sequence[Sequence[Trial]]) -> Ranking:
-        """group: for each cell the trials, in one order of candidates."""
+        """group: for each cell its trials, in the same order of candidates."""
         standings = [self._standing(them) for them in zip(*group, strict=True)]
         return Ranking(cells=[trials[0].of for trials in group], standings=sorted(standings, key=lambda one: one.order))
 
     def _standing(self, trials: Sequence[Trial]) -> CandidateScore:
-        """Of one candidate, a trial for each cell."""
+        """Score of one candidate from a trial for each cell."""
         numbers: list[dict[int, float]] = []
         lacks: Counter[str] = Counter()
         for trial in trials:
@@ -248,7 +248,7 @@ class Outcome:
         )
 
     def _of(self, trial: Trial) -> dict[int, float | str]:
-        """By seed the number, or why there is none."""
+        """The number by seed, or the reason for none."""
         entry = self.comparison.entry(trial.cell, self.goal.measure)
         found: dict[int, float | str] = {}
         for seed in self.seeds:
@@ -270,7 +270,7 @@ class Outcome:
         return fmean(values)
 
     def _score(self, together: float, by_cell: Sequence[float], targets: Sequence[float | None]) -> float:
-        """Less is better. together: over cells. by_cell, targets: of each."""
+        """Less is better. together: value over cells. by_cell, targets: of each cell."""
         off = [
             self.goal.off(value, target) for value, target in zip(by_cell, targets, strict=True) if target is not None
         ]

@@ -1,4 +1,4 @@
-"""What came of a search, in words: sentences and tables for the terminal, and a document to check in."""
+"""The report of a search: sentences and tables for the terminal, and a document to check in."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ _OWN = "These are the cells as the preset has them: a candidate has other values
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """What is told of a search. over, draws: what was asked for, draws being how many and with which seed. scale,
-    files: of its runs. command: that has it done again.
+    """The content of a report. over, draws: the requested search, with number and seed of the draws. scale, files: of
+    its runs. command: repeats the search.
     """
 
     outcome: Outcome
@@ -42,22 +42,22 @@ class SearchReport:
 
 
 def summary(result: SearchReport, ranking: Ranking) -> str:
-    """Which candidate is best, and how sure that is, in sentences."""
+    """Sentences on the best candidate and the confidence."""
     return " ".join(_sentences(result.outcome, ranking))
 
 
 def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
     where = _name(ranking)
     if not ranking.best:
-        yield f"{where}: no candidate has a number; of their runs {_lacks(*ranking.standings)}."
+        yield f"{where}: no candidate has a number; of their runs {_missing_text(*ranking.standings)}."
         return
     first, *others = ranking.best
-    yield f"{where}: best is {named(first.candidate)} with {_said(outcome, first)}."
+    yield f"{where}: best is {named(first.candidate)} with {_value_text(outcome, first)}."
     if others:
         alike = [named(one.candidate) for one in others]
         yield f"{listed(alike)} {'is' if len(alike) == 1 else 'are'} just as good."
     if first.lacking:
-        yield f"It lacks a number in {first.lacking} of {count(first.runs, 'run')}: {_lacks(first)}."
+        yield f"It lacks a number in {first.lacking} of {count(first.runs, 'run')}: {_missing_text(first)}."
     if ranking.next is not None:
         yield _of_the_next(outcome, ranking, ranking.next)
     elif not others:
@@ -68,10 +68,10 @@ def _sentences(outcome: Outcome, ranking: Ranking) -> Iterator[str]:
 
 
 def _of_the_next(outcome: Outcome, ranking: Ranking, behind: CandidateScore) -> str:
-    head = f"The next one, {named(behind.candidate)}, with {_said(outcome, behind)}"
+    head = f"The next one, {named(behind.candidate)}, with {_value_text(outcome, behind)}"
     first = ranking.best[0]
     if behind.lacking > first.lacking:
-        return f"{head}, lacks a number in {behind.lacking} of {count(behind.runs, 'run')}: {_lacks(behind)}."
+        return f"{head}, lacks a number in {behind.lacking} of {count(behind.runs, 'run')}: {_missing_text(behind)}."
     if len(outcome.seeds) == 1:
         return f"{head}, is behind in this one seed; there is no spread, and another seed may turn the order."
     if ranking.test is None:
@@ -88,21 +88,21 @@ def _name(ranking: Ranking) -> str:
 
 
 def _measured(outcome: Outcome, one: CandidateScore) -> str:
-    """`57.19 ± 0.42`; nothing where there is no number."""
+    """`57.19 ± 0.42`; empty without a number."""
     of = outcome.goal.measure
     if one.spread is None:
         return ""
     return of.text(one.spread.mean) + ("" if one.spread.std is None else f" ± {of.text(one.spread.std)}")
 
 
-def _said(outcome: Outcome, one: CandidateScore) -> str:
+def _value_text(outcome: Outcome, one: CandidateScore) -> str:
     """`57.19 ± 0.42 %, 0.42 points off the target`."""
     unit = outcome.goal.measure.unit
     off = "" if one.off is None else f", {outcome.goal.off_text(one.off)} off the target"
     return f"{_measured(outcome, one)}{' ' * bool(unit)}{unit}{off}"
 
 
-def _lacks(*those: CandidateScore) -> str:
+def _missing_text(*those: CandidateScore) -> str:
     """`2 missed the target, 1 failed`."""
     lacks = sum((Counter(one.lacks) for one in those), Counter[str]())
     return ", ".join(f"{many} {why}" for why, many in lacks.items())
@@ -145,12 +145,12 @@ def _note(ranking: Ranking, one: CandidateScore) -> str | None:
     notes = ["best"] * (one in ranking.best)
     if one is ranking.next and ranking.test is not None and not ranking.is_settled and not one.lacking:
         notes.append("within the seeds' spread")
-    notes += [_lacks(one)] * bool(one.lacking)
+    notes += [_missing_text(one)] * bool(one.lacking)
     return "; ".join(notes) or None
 
 
 def facts(result: SearchReport, ranking: Ranking) -> dict[str, Any]:
-    """The same for programs."""
+    """The same as JSON values."""
     return {
         "cells": [cell.name for cell in ranking.cells],
         "best": [dict(one.candidate) for one in ranking.best],
@@ -177,7 +177,7 @@ def _facts(one: CandidateScore) -> dict[str, Any]:
 
 
 def document(result: SearchReport) -> Document:
-    """All of it."""
+    """The report as a document."""
     search = result.outcome.search
     rankings = result.rankings
     context = ReportContext(
@@ -235,7 +235,7 @@ def _notes(result: SearchReport) -> Iterator[str]:
 
 
 def split(validation: float) -> str:
-    """What is measured on."""
+    """The examples that candidates are measured on."""
     return (
         f"Measured on the last {100 * validation:g} % of each class of the training set, which clients do not get "
         f"(data.validation {validation:g}). The test set is not looked at."
@@ -253,7 +253,7 @@ def _wanted(outcome: Outcome) -> str:
 
 
 def _named(files: Mapping[str, File]) -> dict[str, str]:
-    """A file by its last name and what is in it: where it lies says nothing to others."""
+    """A file by name and digest; its folder means nothing on other machines."""
     return {name: f"{file.path.rpartition('/')[2]} (SHA-256 {file.sha256[:12]}...)" for name, file in files.items()}
 
 

@@ -1,4 +1,4 @@
-"""What several seeds come to, and what can be said of a difference or an order. Pure.
+"""Statistics over seeds: means, tests of differences, and agreement of orders. Pure.
 
 Legend: n numbers, one of each seed, pair or method.
 """
@@ -14,14 +14,14 @@ from unstale.report.statistics import spread
 from unstale_papers.record import Record
 
 SIGNIFICANCE = 0.05
-DECIMALS = 12  # of a difference: what is beyond is of rounding, and decides nothing
-METHODS_MIN = 3  # an order of two methods agrees or is reversed, and half of all tosses of a coin agree
+DECIMALS = 12  # of a difference: further digits are rounding errors
+METHODS_MIN = 3  # two random orders of two methods agree half of the time
 
 AUTOCORRELATED = (
     "The accuracies of neighbouring rounds of one run are alike (autocorrelated), so they are no independent pairs, "
     "and a tiny p over rounds is no evidence: look at the test over seeds."
 )
-"""To be said wherever `over_rounds` is shown.
+"""Note beside each result of `over_rounds`.
 
 Source: docs/methods/measures.md#paired-t-test
 """
@@ -29,8 +29,8 @@ Source: docs/methods/measures.md#paired-t-test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of n seeds. std: with n - 1. low, high: ends of the 95 % interval of the mean, by Student's t. All three are None
-    with one seed.
+    """Mean and spread of n seeds. std: with n - 1. low, high: ends of the 95 % interval of the mean, by Student's t.
+    All three are None with one seed.
     """
 
     n: int
@@ -41,7 +41,7 @@ class Spread:
 
 
 def over_seeds(values: Sequence[float]) -> Spread | None:
-    """None for no value, and where one is no finite number."""
+    """The mean, or None without values and where one is not finite."""
     if not values or not all(map(isfinite, values)):
         return None
     found = spread(values)
@@ -52,8 +52,8 @@ def over_seeds(values: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TTest:
-    """Student's two-sided test of n differences. mean: of them. t: infinite where they are all alike. p: of a t at
-    least as far from 0, with n - 1 degrees of freedom.
+    """Student's two-sided test of n differences. t: infinite where all are equal. p: of a t at least as far from 0,
+    with n - 1 degrees of freedom.
     """
 
     n: int
@@ -63,9 +63,9 @@ class TTest:
 
 
 def t_test(differences: Sequence[float], *, against: float = 0.0) -> TTest | None:
-    """Whether the mean of some differences is `against`: t = (mean - against) / (sd / sqrt(n)), sd with n - 1.
+    """Test whether the mean of differences is `against`: t = (mean - against) / (sd / sqrt(n)), sd with n - 1.
 
-    None for fewer than two, where one is no finite number, and where all are `against`, of which t is not defined.
+    None for fewer than two, where one is not finite, and where all equal `against`, which leaves t undefined.
     Source: docs/methods/measures.md#paired-t-test
     """
     n = len(differences)
@@ -95,9 +95,9 @@ def over_rounds(pairs: Sequence[tuple[Record, Record]]) -> TTest | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two orders of n methods agree. tau: Kendall's tau-b, 1 for the same order, -1 for the reverse. p: exact
-    and two-sided, of a tau at least as far from 0 among all n! orders; None where there are ties. ties: whether two
-    methods are alike in one of the orders.
+    """Agreement of two orders of n methods. tau: Kendall's tau-b, 1 for equal orders, -1 for reversed ones. p: exact
+    and two-sided, of a tau at least as far from 0 among all n! orders; None with ties. ties: whether one of the orders
+    has ties.
     """
 
     n: int
@@ -107,18 +107,18 @@ class Agreement:
 
     @property
     def text(self) -> str:
-        """A few words; n is named, because with few methods not even the same order says much."""
+        """A few words with n, because agreement of few methods is weak evidence."""
         sureness = "ties, so no exact p" if self.p is None else f"p = {self.p:.2g}"
         return f"tau {self.tau:.2f} of {self.n} methods, {sureness}"
 
 
 def kendall(published: Sequence[float], measured: Sequence[float]) -> Agreement | None:
-    """Kendall's tau-b of the numbers that some methods have in print and here, in one order.
+    """Kendall's tau-b of published and measured numbers of some methods.
 
     A pair of methods that is tied in one of the orders counts for neither sign, and tau-b divides by the geometric
-    mean of the untied pairs of both. None for fewer than three methods, and where all are tied in one of the orders.
+    mean of the untied pairs of both. None for fewer than three methods, and where one order has only ties.
     """
-    from scipy.stats import kendalltau  # half a second, which not everybody who lists presets has to wait
+    from scipy.stats import kendalltau  # takes half a second, which `list` avoids
 
     n = len(published)
     assert len(measured) == n
@@ -131,6 +131,6 @@ def kendall(published: Sequence[float], measured: Sequence[float]) -> Agreement 
 
 
 def ranks(keys: Sequence[tuple[float, ...]]) -> list[int]:
-    """The place of each in the order of all, from 0; those that are alike share one."""
+    """The rank of each, from 0; tied ones share a rank."""
     places = {key: place for place, key in enumerate(sorted(set(keys)))}
     return [places[key] for key in keys]

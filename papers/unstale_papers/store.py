@@ -1,4 +1,4 @@
-"""`results.db`: what jobs came to, and what failed. One process writes to it, any number read meanwhile."""
+"""`results.db`: results and failures of jobs. One process writes, any number read concurrently."""
 
 import os
 import sqlite3
@@ -19,7 +19,7 @@ from unstale_papers.record import Record
 DATABASE = "results.db"
 LOCK = "lock"
 FORMAT = 1
-APPLICATION = 0x756E7265  # "unre", which tells our databases from others
+APPLICATION = 0x756E7265  # "unre", which identifies our databases
 
 _SCHEMA = """
 CREATE TABLE results (
@@ -43,7 +43,7 @@ CREATE TABLE failures (
 ) STRICT;
 """
 _NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
-_KEEP = f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, coalesce(?, {_NOW}), ?, ?)"  # noqa: S608  (no word of others)
+_KEEP = f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, coalesce(?, {_NOW}), ?, ?)"  # noqa: S608  (no external text)
 _WHOLE = "SELECT configuration, name, finished, record, seconds, machine, versions FROM results WHERE digest = ?"
 _FAIL = (
     f"INSERT INTO failures VALUES (?, ?, ?, ?, 1, {_NOW}) ON CONFLICT (digest) DO UPDATE "  # noqa: S608
@@ -53,9 +53,7 @@ _FAIL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a job came to. record: JSON. seconds: that the job took. machine, versions: in
-    words, of where it was computed.
-    """
+    """The result of a job. record: JSON. seconds: its duration. machine, versions: descriptions of its environment."""
 
     record: str
     seconds: float
@@ -65,7 +63,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
-    """A result as it stands in a store. name: as `Job.name`, of what it was computed for first. finished: UTC."""
+    """A stored result. name: as `Job.name`, of the first job that computed it. finished: UTC."""
 
     digest: str
     configuration: str
@@ -76,7 +74,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A job that came to nothing. name: as `Job.name`. times: how often so far. last: UTC."""
+    """A failed job. name: as `Job.name`. times: number of failures. last: UTC."""
 
     name: str
     traceback: str
@@ -85,9 +83,9 @@ class Failure:
 
 
 class Store:
-    """Results by the digest of their job. One thread at a time. Left as a context, it is closed.
+    """Results by the digest of their job, for one thread at a time; a context manager that closes it.
 
-    Raises UserError, one sentence that names the file, for all that the disk and SQLite can do.
+    Raises UserError, one sentence that names the file, for errors of the disk and of SQLite.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, lock: int | None) -> None:
@@ -98,7 +96,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Make it or go on in it, and keep other writers out until it is closed."""
+        """Create or open it, with a lock against other writers until it is closed."""
         path = folder / DATABASE
         with ExitStack() as stack:
             try:
@@ -116,21 +114,21 @@ class Store:
 
     @classmethod
     def look(cls, folder: Path) -> Self | None:
-        """For reading alone, also while another process writes; None where there is no store."""
+        """Open it only for reading, also while another process writes; None without a store."""
         path = folder / DATABASE
         if not path.exists():
             return None
         with ExitStack() as stack, _reported("open", path):
             connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
             stack.callback(connection.close)
-            if _is_new(connection):  # of an engine that was killed as it began
+            if _is_new(connection):  # left by an engine that was killed at its start
                 return None
             _check(connection, path)
             stack.pop_all()
         return cls(connection, path, None)
 
     def close(self) -> None:
-        """Let other writers in."""
+        """Close it and release the lock."""
         self._connection.close()
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -145,18 +143,18 @@ class Store:
         self.close()
 
     def keep(self, job: Job, result: Result) -> None:
-        """A job is done; when this returns, it is on the disk. That it failed before is forgotten."""
+        """Store a job's result durably and delete its failures."""
         with self._transaction():
             self._keep(job.digest, job.configuration, job.name, result, None)
 
     def take(self, every: Iterable[StoredResult]) -> None:
-        """Results from elsewhere, all or none."""
+        """Import results, all or none."""
         with self._transaction():
             for one in every:
                 self._keep(one.digest, one.configuration, one.name, one.result, one.finished)
 
     def fail(self, job: Job, traceback: str) -> None:
-        """A job has failed once more."""
+        """Count a job's failure."""
         with self._transaction():
             self._connection.execute(_FAIL, (job.digest, job.configuration, job.name, traceback))
 
@@ -165,7 +163,7 @@ class Store:
         return bool(self._rows("SELECT 1 FROM results WHERE digest = ?", digest))
 
     def records(self, jobs: Iterable[Job]) -> dict[tuple[str, int], Record]:
-        """Of those jobs that are done, by cell and seed."""
+        """Records of the completed jobs, by cell and seed."""
         found = {}
         for job in jobs:
             for (packed,) in self._rows("SELECT record FROM results WHERE digest = ?", job.digest):
@@ -173,7 +171,7 @@ class Store:
         return found
 
     def failures(self, jobs: Iterable[Job]) -> dict[tuple[str, int], Failure]:
-        """Of those jobs that failed and are not done, by cell and seed."""
+        """Failures of jobs that are not completed, by cell and seed."""
         query = "SELECT name, traceback, times, last FROM failures WHERE digest = ?"
         return {
             (job.cell, job.seed): Failure(name=name, traceback=traceback, times=times, last=last)
@@ -182,7 +180,7 @@ class Store:
         }
 
     def origins(self, jobs: Iterable[Job]) -> Counter[str]:
-        """On what, and by which versions, those jobs that are done were computed: how many of each."""
+        """Numbers of completed jobs by machine and versions."""
         query = "SELECT machine, versions FROM results WHERE digest = ?"
         return Counter(f"{machine}; {versions}" for job in jobs for machine, versions in self._rows(query, job.digest))
 
@@ -202,7 +200,7 @@ class Store:
             )
 
     def seconds(self) -> list[tuple[str, float]]:
-        """Configuration and seconds of every job that is done."""
+        """Configuration and seconds of every completed job."""
         return self._rows("SELECT configuration, seconds FROM results")
 
     def _keep(self, digest: str, configuration: str, name: str, result: Result, finished: str | None) -> None:
@@ -236,10 +234,10 @@ class Store:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Readers see what was there before, and are not waited for; what is stored is on the disk."""
+    """Set WAL mode, in which readers see the last commit without blocking, and durable commits."""
     is_new = _is_new(connection)
     if not is_new:
-        _check(connection, path)  # before anything of it is changed
+        _check(connection, path)  # before the first change
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     if is_new:
@@ -277,7 +275,7 @@ def _damaged(path: Path, what: str) -> UserError:
 
 @contextmanager
 def _reported(doing: str, path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into a sentence, but those that are our own mistake."""
+    """Raise SQLite's errors as one sentence, except programming errors."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):

@@ -1,6 +1,6 @@
-"""What a table shows of a record. Pure.
+"""The measures of a record in tables. Pure.
 
-A measure of a record that is too short for it, or that holds no finite number, is None.
+A measure is None for a record that is too short, or without a finite number.
 Source: docs/methods/measures.md#measures
 """
 
@@ -19,7 +19,7 @@ from unstale_papers.record import Record
 from unstale_papers.statistics import over_rounds
 
 TARGET_PERCENT = 40  # of FedHist's Table II
-AFFECTED_CLASS = 5  # whose examples the stale clients hold, in the paper on gradient inversion
+AFFECTED_CLASS = 5  # the class of the stale clients in the paper on gradient inversion
 
 Better = Literal["higher", "lower"]
 Of = Callable[[Record, Record | None], float | None]
@@ -29,13 +29,12 @@ Of = Callable[[Record, Record | None], float | None]
 class Measure:
     """One number of a record.
 
-    unit: that it is shown in; with `%` its values are shares in [0, 1], else they are in the unit. digits: after the
-    point, or `significant` ones. of: the number, of a record and of the one that it is relative to, of the same seed;
-    None where there is none. reference: labels that lead from a cell to that one, empty for none; `method` stands for
-    what the preset calls that axis. of_all: of all seeds together, for what is no mean over them. counts_rounds:
-    whether None says that the run ended before, so that the number is above its last version. is_ranked: whether
-    methods are put in order by it; not by tests, and not where another measure has the same order. what: a sentence,
-    with its source.
+    unit: displayed; with `%` its values are shares in [0, 1], else they are in the unit. digits: after the point, or
+    `significant` ones. of: computes the number from a record and its reference of the same seed; may return None.
+    reference: labels that change a cell to its reference, empty for none; `method` is the preset's method axis. of_all:
+    computes the number over all seeds, where it is not a mean. counts_rounds: whether None means that the run ended
+    first, so that the number exceeds its last version. is_ranked: whether it ranks methods; false for tests, and where
+    another measure has the same order. what: a sentence, with its source.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Measure:
 
 
 def measure(name: str) -> Measure:
-    """The measure of that name: one of `MEASURES`, or of a family. Raises UserError for a name that there is not."""
+    """The measure of that name: one of `MEASURES`, or of a family. Raises UserError for an unknown name."""
     if name in MEASURES:
         return MEASURES[name]
     for pattern, make in _FAMILIES.items():
@@ -246,14 +245,14 @@ FAMILIES = (
     "p over seeds against METHOD",
     "ahead of METHOD",
 )
-"""Names with a part that is chosen, for people."""
+"""Names of families, for readers."""
 
 
 # All others
 
 
 def _clients(name: str, figure: str, better: Better, what: str) -> Measure:
-    """In percentage points, and a variance in their squares."""
+    """A measure in percentage points, or for a variance in their squares."""
     return Measure(
         name=f"client accuracy {name}",
         unit="points²" if figure == "variance" else "points",
@@ -366,7 +365,7 @@ def _simple() -> Iterable[Measure]:
 
 
 def _found(name: str, unit: str, digits: int, better: Better, what: str, heading: str) -> Measure:
-    """What a measurement other than a run leaves in `Record.found` under the measure's name.
+    """A result of a measurement other than a run, in `Record.found` under the measure's name.
 
     A number without a unit has significant digits. heading: of docs/methods/measures.md.
     """
@@ -436,4 +435,4 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "time to match": replace(_matched_of(str(AFFECTED_CLASS)), name="time to match"),
     }
 )
-"""Those with a name of their own. `speedup` is to 40 %, and `time to match` of class 5."""
+"""Measures with fixed names. `speedup` is to 40 %, and `time to match` of class 5."""

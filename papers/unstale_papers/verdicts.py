@@ -1,4 +1,4 @@
-"""Whether the claims of a paper hold in what was measured. Pure.
+"""Verdicts on the claims of a paper by the measured numbers. Pure.
 
 Legend: a pair is two cells that a claim compares. Ahead: better, in the sense of the claim's measure.
 """
@@ -31,7 +31,7 @@ target counts as one that ended there. Where both ended before, where a run that
 its end, and where a number is missing for another reason, nothing is known, and a claim that this could still turn
 cannot be told. Where a level is claimed, such as "it alone is above 70 %", each cell is compared with that level, and
 no average makes up for one. Ratios are averaged as geometric means."""
-"""How verdicts are reached, for people."""
+"""The rule of verdicts, for readers."""
 
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
@@ -39,8 +39,8 @@ Answer = Literal["holds", "does not hold", "cannot be told"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a claim. seeds: that it rests on. why: a sentence with the figures that decide. in_print: the same
-    figures of the published numbers, empty where there are none.
+    """The verdict on a claim. seeds: used by it. why: a sentence with the deciding figures. in_print: the same figures
+    of the published numbers, empty without any.
     """
 
     claim: Claim
@@ -52,8 +52,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lead:
-    """How far one run is ahead of another: a difference, or a logarithm of a ratio. low, high: what it is between;
-    alike where it is known, infinite where that end is not.
+    """The lead of one run over another: a difference, or a logarithm of a ratio. low, high: its bounds; equal where it
+    is known, infinite where a bound is unknown.
     """
 
     low: float
@@ -61,7 +61,7 @@ class _Lead:
 
     @property
     def figure(self) -> float | None:
-        """It, or the end that is known; None where neither is."""
+        """The lead, or its known bound; None without one."""
         return next((end for end in (self.low, self.high) if isfinite(end)), None)
 
     @property
@@ -72,13 +72,13 @@ class _Lead:
 _UNKNOWN = _Lead(low=-inf, high=inf)
 
 _Range = tuple[float, float]
-"""What a number is between: alike where it is known, and infinite where an end is not."""
+"""Bounds of a number: equal where it is known, infinite where a bound is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Two cells that a claim compares; None stands for its level. by_seed: how far `better` is ahead, of seeds that
-    both were run with. in_print: the same of the published numbers.
+    """Two cells that a claim compares; None is its level. by_seed: lead of `better`, for common seeds. in_print: the
+    lead in the published numbers.
     """
 
     better: Cell | None
@@ -88,12 +88,12 @@ class _Pair:
 
     @property
     def says(self) -> bool:
-        """Whether there is a seed of which something is known."""
+        """Whether the lead of any seed has a known bound."""
         return any(lead.figure is not None for lead in self.by_seed.values())
 
 
 def verdicts(comparison: Comparison) -> tuple[Verdict, ...]:
-    """On each claim of the preset, by `RULE`."""
+    """Verdicts on each claim of the preset, by `RULE`."""
     return tuple(_verdict(comparison, claim) for claim in comparison.preset.claims)
 
 
@@ -116,11 +116,11 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
 
 
 def compared(preset: Preset, claim: Claim) -> list[tuple[Cell | None, Cell | None]]:
-    """The cells that a claim sets against each other, the better one first; None stands for the claim's level.
+    """The pairs of cells that a claim compares, the better one first; None is the claim's level.
 
-    A cell that has all labels of `better` against each other that has those of `worse` and is alike in all axes but
+    A cell with all labels of `better` is compared with each that has those of `worse` and is equal in all axes except
     those that `worse` names and, if `better` names it, the preset's method. With `worse` empty and no method in
-    `better` it may differ in the axes of `better`. None of either has the labels of `without`.
+    `better` they may differ in the axes of `better`. Cells with the labels of `without` are excluded.
     """
     varied = {*claim.worse, *({preset.method} & set(claim.better))} or set(claim.better)
 
@@ -150,7 +150,7 @@ def _compared(comparison: Comparison, claim: Claim, better: Cell | None, worse: 
 
 
 def _side(comparison: Comparison, claim: Claim, cell: Cell | None) -> dict[int, _Range]:
-    """What a measure of a cell is between, by seed; None stands for the claim's level."""
+    """Bounds of a measure of a cell, by seed; None is the claim's level."""
     if cell is None:
         assert claim.level is not None
         return dict.fromkeys(comparison.seeds, (claim.level, claim.level))
@@ -176,7 +176,7 @@ def _printed(claim: Claim, cell: Cell | None) -> _Range:
 
 
 def _lead(claim: Claim, us: _Range, them: _Range) -> _Lead:
-    """How far the first is ahead of the second."""
+    """The lead of the first over the second."""
     (our_low, our_high), (their_low, their_high) = (_in_terms(claim, side) for side in (us, them))
     low, high = our_low - their_high, our_high - their_low
     if measure(claim.measure).better == "lower":
@@ -185,7 +185,7 @@ def _lead(claim: Claim, us: _Range, them: _Range) -> _Lead:
 
 
 def _in_terms(claim: Claim, side: _Range) -> _Range:
-    """As logarithms where a ratio is claimed; of what is not above 0 nothing is known."""
+    """Logarithms of the bounds for a claimed ratio; unknown for bounds not above 0."""
     if not claim.as_ratio:
         return side
     low, high = side
@@ -193,27 +193,27 @@ def _in_terms(claim: Claim, side: _Range) -> _Range:
 
 
 def _claimed(claim: Claim) -> float:
-    """What is claimed, in the terms of `_ahead`."""
+    """The claimed lead, in the terms of `_lead`."""
     if not claim.as_ratio:
         return claim.at_least
     return round(log(claim.at_least), DECIMALS) if claim.at_least > 0 else 0.0
 
 
 def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int) -> tuple[Answer, str]:
-    """By `RULE`. run: pairs that all have these seeds. missing: how many more have none."""
+    """The answer by `RULE`. run: pairs that all have these seeds. missing: number of further pairs without any."""
     limit = _claimed(claim)
     leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
     every = [*leads, *([[_UNKNOWN] * len(seeds)] * missing)]
-    # That a claim holds is shown by the least that every lead may be, that it does not by the most.
+    # The lower bounds of the leads confirm a claim, the upper bounds refute it.
     lows = [[lead.low for lead in of_pair] for of_pair in every]
     highs = [[lead.high for lead in of_pair] for of_pair in every]
     if claim.each or claim.level is not None:
-        enough = all(_is_above(of_pair, limit) for of_pair in lows)  # without a correction, as all have to pass
+        enough = all(_is_above(of_pair, limit) for of_pair in lows)  # without a correction, as all must pass
         refuted, behind = False, _one_below(run, limit, of=len(every))
     else:
         enough = _is_above(_by_seed(lows), limit)
         refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
-    said = [_figures(claim, run, leads)]
+    why = [_figures(claim, run, leads)]
     bounds, silent = (
         sum(is_so(lead) for of_pair in leads for lead in of_pair)
         for is_so in (lambda lead: lead.is_bound, lambda lead: lead.figure is None)
@@ -221,35 +221,35 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     compared = len(run) * len(seeds)
     answer: Answer = "cannot be told"
     if missing:
-        said.append(f"{_many(missing, 'comparison')} of {len(run) + missing} without a number")
+        why.append(f"{_many(missing, 'comparison')} of {len(run) + missing} without a number")
     if bounds:
-        said.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
+        why.append(f"in {bounds} of {_many(compared, 'pair')} of runs one ended before its target")
     if silent:
-        said.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
+        why.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
     if behind is not None and len(behind.by_seed) > len(seeds):
         figures = _known(behind.by_seed.values())
-        said.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
+        why.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
     if refuted or behind is not None:
         answer = "does not hold"
     elif enough and min(map(fmean, lows)) > 0:
         answer = "holds"
     elif missing or bounds or silent or len(seeds) == 1:
-        pass  # said already, or two that are alike
+        pass  # reported already, or an equal pair
     elif claim.each or claim.level is not None:
-        said.append("the least is above or below that within the seeds' spread")
+        why.append("the least is above or below that within the seeds' spread")
     else:
-        said.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
+        why.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
     over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
-    return answer, f"{over}: {'; '.join(said)}."
+    return answer, f"{over}: {'; '.join(why)}."
 
 
 def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:
-    """Average over pairs, of each seed."""
+    """Average over pairs, for each seed."""
     return [fmean(of_seed) for of_seed in zip(*leads, strict=True)]
 
 
 def _one_below(pairs: Iterable[_Pair], limit: float, *, of: int) -> _Pair | None:
-    """The first pair that is, in all of its seeds. of: how many could be; one of many tests takes their number
+    """The first pair below the limit over its seeds. of: number of pairs, by which each test is corrected
     (Bonferroni).
     """
     highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in pairs)
@@ -273,7 +273,7 @@ def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
 
 def _figures(claim: Claim, run: Sequence[_Pair], leads: Sequence[Sequence[_Lead]]) -> str:
     """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`, of what is
-    known; a bound counts as what it is. No average where a level is claimed, no interval of bounds.
+    known; a bound counts as its value. No average where a level is claimed, no interval of bounds.
     """
     known = [(pair, _known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
     means = [(fmean(figures), pair) for pair, figures in known if figures]
@@ -302,7 +302,7 @@ def _in_print(claim: Claim, pairs: Iterable[_Pair]) -> str:
     printed = [pair.in_print for pair in pairs if pair.in_print is not None]
     if not printed:
         return ""
-    # What is printed as "less than 45 %" is kept as 45, and is not above a level of 45.
+    # A printed "less than 45 %" is stored as 45, and is not above a level of 45.
     above = sum(one > 0 or (one == 0 and claim.level is not None) for one in printed)
     ahead = f"ahead in {above} of {_many(len(printed), 'comparison')}"
     least = f", least {_text(claim, min(printed))}" if claim.each or claim.level is not None else ""

@@ -1,4 +1,4 @@
-"""Does jobs in a worker process of this machine or of a Ray cluster."""
+"""Runs jobs in a worker process of this machine or of a Ray cluster."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from unstale_papers.jobs import File
 
 
 def begin(settings: Mapping[str, Any]) -> Compute:
-    """The function that does jobs: `Job.order` as JSON comes in, `answer` goes out.
+    """The function that runs jobs, from `Job.order` as JSON to the JSON of `answer`.
 
     Args:
         settings: `version` of unstale where jobs are planned, and `modules` to import now.
@@ -43,14 +43,14 @@ def begin(settings: Mapping[str, Any]) -> Compute:
 
     def compute(order: bytes, on_progress: Progress) -> bytes:
         reply = json.dumps(answer(json.loads(order), on_progress)).encode()
-        give_memory_back()
+        release_memory()
         return reply
 
     return compute
 
 
 def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
-    """Do a job. order: of `Job.order`.
+    """Run a job. order: of `Job.order`.
 
     Returns:
         `record`, `seconds`, `machine` and `versions`; or `traceback`, which is one sentence for a user's mistake.
@@ -58,8 +58,8 @@ def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
     try:
         measure = import_module(order["module"]).measure  # imports torch, once
         started_s = now_s()
-        for path, said in order["files"].items():
-            _check_file(path, **said)
+        for path, properties in order["files"].items():
+            _check_file(path, **properties)
         with in_place(Settings(**order["settings"]), order["scenario"]) as settings:
             record = measure(settings, order["options"], on_progress=on_progress)
     except UserError as error:
@@ -75,7 +75,7 @@ def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
 
 
 def file_of(path: str) -> File:
-    """A file as it is now. Raises UserError when it cannot be read."""
+    """A file in its current state. Raises UserError when it cannot be read."""
     try:
         there = Path(path).stat()
         sha256 = _sha256(path, there.st_size, there.st_mtime_ns)
@@ -136,19 +136,19 @@ def _processor() -> str:
 
 
 def _versions() -> str:
-    """Versions of the packages that decide the bits. Imports none of them."""
+    """Versions of the packages that affect the bits. Imports none of them."""
     torch = sys.modules.get("torch")
     computed = "" if torch is None else f", torch {torch.__version__}"
     return f"unstale {__version__}{computed}, Python {platform.python_version()}"
 
 
-def give_memory_back() -> None:
+def release_memory() -> None:
     """Return free memory to the system.
 
     glibc keeps free memory that lies before memory in use: after a job of GSGM with 3,000 parked updates on
     EMNIST-MNIST some 15 GB, which other processes then lack.
     """
     collect()
-    trim = getattr(CDLL(None), "malloc_trim", None)  # glibc alone has it
+    trim = getattr(CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)

@@ -23,7 +23,7 @@ class Finding(NamedTuple):
 
 
 def code_lines(source: Source) -> int:
-    """Lines that hold code: no blank lines, comments or strings that stand alone."""
+    """Lines with code, without blank lines, comments and string statements."""
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
@@ -37,7 +37,7 @@ def code_lines(source: Source) -> int:
 
 
 def parameters(node: Function, *, in_class: bool) -> int:
-    """How many parameters a function has, without `self` and `cls`."""
+    """Number of parameters of a function, without `self` and `cls`."""
     arguments = node.args
     ordered = [*arguments.posonlyargs, *arguments.args]
     own = in_class and bool(ordered) and ordered[0].arg in ("self", "cls")
@@ -52,7 +52,7 @@ def is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def own_fields(node: ast.ClassDef) -> list[tuple[str, ast.AnnAssign]]:
-    """The annotated fields of a class body that are no `ClassVar`."""
+    """The annotated fields of a class body, without `ClassVar`."""
     return [
         (item.target.id, item)
         for item in node.body

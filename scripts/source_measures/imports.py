@@ -1,4 +1,4 @@
-"""Import circles: modules that reach each other by imports of one another.
+"""Import cycles: modules that reach each other by imports.
 
 `from package import module` imports the module only: the package's `__init__`, which Python executes first, counts only
 where a name is taken from it. Imports in functions and under `TYPE_CHECKING` are deferred.

@@ -51,7 +51,7 @@ SECTIONS: Mapping[str, str] = {
     "Attack": "attack",
     "Simulation": "simulation",
 }
-"""The section of the configuration that the last word of a class name stands for."""
+"""The section of the configuration by the last word of a class name."""
 
 WIRE = "unstale_proto"
 
@@ -99,7 +99,7 @@ class Declarations:
         return [one for base in full for one in (base, *(self._ancestors(base) if base in self._classes else ()))]
 
     def _section(self, name: str) -> str | None:
-        """The section that the last word of a class name stands for."""
+        """The section by the last word of a class name."""
         own = name.rpartition(".")[2]
         stem = re.sub("(Settings|Plan)$", "", own)
         if stem == own and not self._is_model(name):
@@ -118,7 +118,7 @@ class Declarations:
         return self._is_model(name) or is_dataclass(self._classes[name])
 
     def _resolved(self, module: str, name: str) -> str:
-        """The full name of what a dotted name stands for in a module, through imports of imports."""
+        """The full name of a dotted name in a module, through imports of imports."""
         first, dot, rest = name.partition(".")
         if f"{module}.{name}" in self._classes.keys() | self._aliases.keys() or module not in self._sources:
             return f"{module}.{name}"

@@ -1,4 +1,4 @@
-"""How often terms that the source no longer uses occur in identifiers and names of modules."""
+"""Occurrences of replaced terms in identifiers and module names."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ VOCABULARY = Path(__file__).with_name("vocabulary.toml")
 
 
 def replaced_terms() -> dict[str, str]:
-    """Each term that the source no longer uses, with the one that replaces it."""
+    """Each replaced term with its replacement."""
     terms: dict[str, str] = tomllib.loads(VOCABULARY.read_text(encoding="utf-8"))["terms"]
     return terms
 
@@ -24,7 +24,7 @@ def words(name: str) -> str:
 
 
 def identifiers(source: Source) -> Counter[str]:
-    """How often each identifier occurs, as `words`; the parts of a dotted module name count one by one."""
+    """Occurrences of each identifier, as `words`; the parts of a dotted module name count separately."""
     names: Counter[str] = Counter()
     for node in ast.walk(source.tree):
         for _, value in () if isinstance(node, ast.Constant) else ast.iter_fields(node):
@@ -35,7 +35,7 @@ def identifiers(source: Source) -> Counter[str]:
 
 
 def occurrences(sources: Sequence[Source], terms: Iterable[str]) -> dict[str, int]:
-    """How often each term occurs.
+    """Occurrences of each term.
 
     Args:
         sources: the modules.

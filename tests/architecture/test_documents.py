@@ -1,4 +1,4 @@
-"""The documents say what is there: commands, names, numbers, tables, examples, files and links."""
+"""The documents match the repository: commands, names, numbers, tables, examples, files and links."""
 
 import importlib
 import re
@@ -67,7 +67,7 @@ def command_lines(word: str) -> list[str]:
 
 
 def resolved(name: str) -> Any:
-    """What a dotted name stands for: `learner.row_checks.defect`, `unstale_proto.codec.decode`."""
+    """The object of a dotted name: `learner.row_checks.defect`, `unstale_proto.codec.decode`."""
     root = "" if name.startswith(("unstale_client.", "unstale_proto.")) else "unstale."
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
@@ -81,17 +81,17 @@ def resolved(name: str) -> Any:
     raise AttributeError(name)
 
 
-# ----------------------------------------------------------------------------------------------------- files and links
+# ------------------------------------------------------------------------------------------------------ files and links
 
 
 def anchors(path: Path) -> set[str]:
-    """The fragments by which the headings of a document can be linked to, as GitHub makes them."""
+    """The link fragments of a document's headings, as on GitHub."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @over_all_documents
-def test_every_link_leads_somewhere(path: Path) -> None:
+def test_every_link_has_a_target(path: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8")))
     for link in links:
         if link.startswith("https://"):
@@ -117,14 +117,14 @@ def test_every_file_that_is_mentioned_exists(path: Path) -> None:
             raise AssertionError(f"{mentioned} is not in the repository")
 
 
-def test_every_fragment_is_named_as_the_convention_says() -> None:
+def test_every_fragment_follows_the_naming_convention() -> None:
     for path in ROOT.glob("changelog.d/*"):
         number, kind, suffix = path.name.split(".")
         assert number.isdigit() and kind in FRAGMENT_KINDS and suffix == "md"
         assert len(path.read_text(encoding="utf-8").splitlines()) == 1
 
 
-def test_every_decision_is_in_the_list_under_its_own_title() -> None:
+def test_every_decision_is_listed_under_its_title() -> None:
     rows = table(text_of("docs/decisions/README.md"), "number")
     files = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
     titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in files]
@@ -136,7 +136,7 @@ def test_every_decision_is_in_the_list_under_its_own_title() -> None:
 
 
 @pytest.mark.parametrize("line", sorted({*command_lines("unstale"), *command_lines(".venv/bin/unstale")}))
-def test_every_command_is_one_that_unstale_takes(
+def test_every_command_is_one_that_unstale_accepts(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,28 +168,28 @@ def test_every_make_target_exists() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/adding-a-policy.md"])
-def test_the_python_examples_run_and_print_what_is_said(name: str) -> None:
+def test_the_python_examples_run_and_print_the_documented_output(name: str) -> None:
     text = text_of(name)
     examples = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
     assert examples
     namespace: dict[str, Any] = {"__name__": "example"}
-    for program, said in examples:
+    for program, expected in examples:
         printed = StringIO()
         with redirect_stdout(printed):
             exec(compile(program, name, "exec"), namespace)
-        assert printed.getvalue() == said
+        assert printed.getvalue() == expected
 
 
 @pytest.mark.parametrize(
     ("name", "group"),
     [("docs/adding-a-policy.md", registry.ENTRY_POINT_GROUP), ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP)],
 )
-def test_the_entry_point_of_the_example_is_one_that_is_looked_for(name: str, group: str) -> None:
+def test_the_entry_point_of_the_example_is_one_that_unstale_loads(name: str, group: str) -> None:
     (block,) = fenced(ROOT / name, "toml")
     assert list(tomllib.loads(block)["project"]["entry-points"]) == [group]
 
 
-# --------------------------------------------------------------------------------------------------- names and numbers
+# ---------------------------------------------------------------------------------------------------- names and numbers
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_the_limits_in_the_architecture_are_those_of_the_code() -> None:
         assert resolved(row["limit"].strip("`")) == int(row["value"])
 
 
-def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
+def test_the_layers_in_the_architecture_are_the_enforced_ones() -> None:
     contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     enforced = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     assert len(enforced) == 3  # of the product, of the distributions, of the client
@@ -241,5 +241,5 @@ def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
         assert "\n".join(f"    {layer}" for layer in layers) in text_of("docs/architecture.md")
 
 
-def test_the_page_of_replay_shows_explain_with_the_columns_that_it_has() -> None:
+def test_the_page_of_replay_shows_the_columns_of_explain() -> None:
     assert HEADING in text_of("docs/replay.md").splitlines()

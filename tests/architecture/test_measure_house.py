@@ -83,7 +83,7 @@ def test_parameters_are_counted_without_self_and_cls(signature: str, in_class: b
     assert parameters(function(f"def {signature}: ..."), in_class=in_class) == expected
 
 
-def test_fields_are_those_that_the_generated_init_takes() -> None:
+def test_fields_are_the_parameters_of_the_generated_init() -> None:
     (node,) = ast.parse(
         dedent("""\
         class A:
@@ -124,19 +124,19 @@ def test_complexity_counts_each_branch(body: str, expected: int) -> None:
 # --- imports ---
 
 
-def test_a_circle_is_of_modules_that_reach_each_other(tmp_path: Path) -> None:
+def test_a_cycle_consists_of_modules_that_reach_each_other(tmp_path: Path) -> None:
     sources = tree(
         tmp_path,
         pkg__init="",
         pkg__a="from pkg import b",
         pkg__b="import pkg.c",
         pkg__c="from pkg.a import name\nimport os",
-        pkg__d="from pkg import a",  # reaches the circle, and is not reached
+        pkg__d="from pkg import a",  # reaches the cycle, and is not reached
     )
     assert circles(sources, deferred=False) == [("pkg.a", "pkg.b", "pkg.c")]
 
 
-def test_imports_in_functions_and_for_types_are_deferred(tmp_path: Path) -> None:
+def test_imports_in_functions_and_for_type_checking_are_deferred(tmp_path: Path) -> None:
     sources = tree(
         tmp_path,
         pkg__init="from pkg.e import name",
@@ -150,7 +150,7 @@ def test_imports_in_functions_and_for_types_are_deferred(tmp_path: Path) -> None
     assert circles(sources, deferred=True) == [("pkg.a", "pkg.b"), ("pkg.c", "pkg.d")]
 
 
-def test_a_name_taken_from_the_package_itself_closes_a_circle(tmp_path: Path) -> None:
+def test_a_name_imported_from_its_own_package_closes_a_cycle(tmp_path: Path) -> None:
     sources = tree(tmp_path, pkg__init="from pkg.a import f", pkg__a="from pkg import f")
     assert circles(sources, deferred=False) == [("pkg", "pkg.a")]
 
@@ -192,7 +192,7 @@ def test_a_setting_is_declared_twice_where_two_places_give_it_bounds_or_a_defaul
     }
 
 
-def test_the_parts_of_a_section_are_one_place(tmp_path: Path) -> None:
+def test_the_parts_of_a_section_count_as_one_place(tmp_path: Path) -> None:
     sources = tree(
         tmp_path,
         parts="""\
@@ -274,12 +274,12 @@ def test_names_are_split_into_words() -> None:
     assert words("AS_IT_IS") == " AS IT IS "
 
 
-def test_identifiers_are_counted_and_texts_are_not(tmp_path: Path) -> None:
+def test_only_identifiers_are_counted(tmp_path: Path) -> None:
     (source,) = tree(tmp_path, m='import gate.keys\ndef gate(a):\n    """gate"""\n    return a.gate(gate="gate")')
     assert identifiers(source) == {" gate ": 4, " keys ": 1, " a ": 2}
 
 
-def test_a_term_occurs_by_words_as_a_whole_in_a_path_or_as_a_module(tmp_path: Path) -> None:
+def test_a_term_matches_whole_words_paths_and_modules(tmp_path: Path) -> None:
     sources = tree(
         tmp_path,
         net__gate="class Gate: ...\ndef open_gate(): gate = aggregate = 1",
@@ -296,7 +296,7 @@ def test_a_term_occurs_by_words_as_a_whole_in_a_path_or_as_a_module(tmp_path: Pa
     }
 
 
-def test_every_replaced_term_has_a_new_one() -> None:
+def test_every_replaced_term_has_a_replacement() -> None:
     terms = replaced_terms()
     assert terms["Exchange"] == "ServerProtocol"
     assert all(terms.values())
@@ -305,7 +305,7 @@ def test_every_replaced_term_has_a_new_one() -> None:
 # --- the whole ---
 
 
-def test_the_papers_are_counted_apart(tmp_path: Path) -> None:
+def test_the_papers_are_counted_separately(tmp_path: Path) -> None:
     tree(
         tmp_path / "services",
         pkg__init='"""What it is."""',

@@ -1,4 +1,4 @@
-"""The methods are documented: every `Source:` leads to a heading, and every method has a section."""
+"""The methods are documented: every `Source:` links to a heading, and every method has a section."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def sources_of(text: str) -> Iterator[str]:
-    """What follows each `Source:` at the start of a line, up to the end of its paragraph, as one line."""
+    """The text after each `Source:` at the start of a line, up to the end of its paragraph, as one line."""
     for found in re.finditer(r"^[ \t]*Source:\s+(.*?)(?=\n[ \t]*\n|\s*\Z)", text, re.MULTILINE | re.DOTALL):
         yield " ".join(found[1].split())
 
@@ -76,7 +76,7 @@ def in_product() -> Iterator[tuple[str, str]]:
 
 
 def defects(source: str) -> list[str]:
-    """Why a source is not of the form, or leads nowhere."""
+    """Errors in the form or target of a source."""
     found = []
     for entry in source.split("; "):
         parts = ENTRY.fullmatch(entry)
@@ -99,18 +99,18 @@ def missing(target: str) -> bool:
     return not path.is_file() or (bool(anchor) and anchor not in anchors(path))
 
 
-def test_every_source_leads_to_a_heading() -> None:
+def test_every_source_links_to_a_heading() -> None:
     found = [(file, source, defects(source)) for file, text in in_product() for source in sources_of(text)]
     assert len(found) > 100
     assert [each for each in found if each[2]] == []
 
 
 def test_every_source_begins_a_line() -> None:
-    # Otherwise no reader, and no test, finds where it ends.
+    # Otherwise neither readers nor tests recognize its end.
     assert [file for file, text in in_product() if re.search(r"\S[ \t]+Source: ", text)] == []
 
 
-def test_no_document_is_cited_that_the_repository_does_not_hold() -> None:
+def test_every_cited_document_is_in_the_repository() -> None:
     names = {path.name for folder in ("docs", "proto", "k8s") for path in (ROOT / folder).rglob("*.md")}
     names |= {path.name for path in ROOT.glob("*.md")}
     for file, text in in_product():
@@ -156,7 +156,7 @@ def test_every_registered_method_has_a_section(page: str, names: tuple[str, ...]
     assert set(names) - anchors(ROOT / "docs/methods" / page) == set()
 
 
-def test_the_docstring_of_a_policy_has_the_source_that_the_class_has() -> None:
+def test_the_docstring_of_a_policy_has_the_source_of_its_class() -> None:
     for name, source in policy_sources().items():
         (documented,) = sources_of(policies.find(name).__doc__ or "")
         assert documented.split("; ")[0] == source.split("; ")[0], name
@@ -190,15 +190,15 @@ def test_the_equations_of_a_page_are_balanced(path: Path) -> None:
 
 
 @over_pages
-def test_the_equations_in_the_text_are_read_as_such_by_github(path: Path) -> None:
-    # Markdown takes a backslash before punctuation away, a bar ends a cell, and a space ends no equation.
+def test_inline_equations_are_rendered_by_github(path: Path) -> None:
+    # Markdown removes a backslash before punctuation, a bar ends a cell, and a space does not end an equation.
     for equation in equations_of(path)[1]:
         assert re.search(r"\\[^A-Za-z]", equation) is None, equation
         assert equation == equation.strip(), equation
 
 
 @over_pages
-def test_no_table_is_wider_than_six_columns(path: Path) -> None:
+def test_tables_have_at_most_six_columns(path: Path) -> None:
     for line in without_blocks(path.read_text(encoding="utf-8")).splitlines():
         if line.startswith("|"):
             assert line.count("|") - line.count(r"\|") <= 7, line

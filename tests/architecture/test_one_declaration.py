@@ -37,16 +37,14 @@ def test_no_setting_is_declared_twice() -> None:
 
 
 @pytest.mark.parametrize(("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_every_key_of_a_part_is_declared_in_its_section_and_every_key_is_some_parts(
-    section: type[Any], parts: dict[str, Any], context: set[str]
-) -> None:
+def test_part_keys_and_section_keys_are_the_same(section: type[Any], parts: dict[str, Any], context: set[str]) -> None:
     of_all_parts = {"name", "learning_rate", "schedule"} - context
     keys = {key for part in parts.values() for key in signature(part).parameters} - context
     assert keys == section.model_fields.keys() - of_all_parts
 
 
 @pytest.mark.parametrize(("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_default_of_one_part_names_a_part_that_takes_the_key(
+def test_a_default_of_one_part_names_a_part_with_the_key(
     section: type[Any], parts: dict[str, Any], context: set[str]
 ) -> None:
     for key, field in section.model_fields.items():

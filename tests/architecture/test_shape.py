@@ -1,4 +1,4 @@
-"""What can be said of the repository by looking at its files."""
+"""Structure of the repository's files."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ SOURCES = sorted(
 )
 
 
-def test_the_source_roots_are_no_packages() -> None:
+def test_the_source_roots_are_not_packages() -> None:
     assert not (ROOT / "services/__init__.py").exists()
     assert not (ROOT / "client/__init__.py").exists()
     assert not (ROOT / "papers/__init__.py").exists()
@@ -21,12 +21,12 @@ def test_the_source_roots_are_no_packages() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_module_says_what_it_is(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "a module begins with a docstring"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
+def test_no_module_exceeds_the_line_limit(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 460
 
 
@@ -44,14 +44,14 @@ def test_no_module_holds_more_than_a_reader_does(path: Path) -> None:
         ("unstale.policies.catalogue", ("torch", "numpy")),
     ],
 )
-def test_a_pure_package_loads_nothing_that_acts(module: str, kept_out: tuple[str, ...]) -> None:
-    # The import contracts look at the text; this looks at what really is loaded, in a process of its own.
+def test_a_pure_package_imports_no_io(module: str, kept_out: tuple[str, ...]) -> None:
+    # The import contracts read the text; this test checks the loaded modules in a process of its own.
     program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in kept_out if name in loaded]
 
 
-def test_the_constraints_hold_versions_and_no_address() -> None:
+def test_the_constraints_contain_versions_and_no_address() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins

@@ -1,4 +1,4 @@
-"""What clients say that is wrong, or odd, and what it means for what they say next, through real sockets.
+"""Wrong or odd messages of clients, and their effects on later messages, through real sockets.
 
 Each way to be wrong by itself is in test_every_reason.py.
 Source: proto/PROTOCOL.md#2-header; proto/PROTOCOL.md#6-reasons
@@ -47,11 +47,11 @@ def test_a_client_id_out_of_range_makes_its_connection_nobodys(server: RunningSe
         error = client.hear(Error)
         assert error.reason is Reason.UNKNOWN_CLIENT
         assert "client id 2" in error.message
-        client.say(Heartbeat(number=1, version=0))  # it is nobody still
+        client.say(Heartbeat(number=1, version=0))  # it is bound to no client still
         assert client.hear(Error).reason is Reason.HELLO_FIRST
 
 
-def test_whatever_comes_before_hello_is_refused(server: RunningServer) -> None:
+def test_every_message_before_hello_is_refused(server: RunningServer) -> None:
     before = server.state()
     with RawClient(server.address) as client:
         client.say(Bye())  # the one message that nothing answers
@@ -78,7 +78,7 @@ def test_an_error_is_never_answered(server: RunningServer) -> None:
         client.say(Error(reason=Reason.NON_FINITE, task_id=1))
         client.join()
         client.say(Error(reason=Reason.UNKNOWN_TYPE, message="what was that?"))
-        client.say(Error(reason=Reason.NON_FINITE, task_id=99))  # a task that nobody was given
+        client.say(Error(reason=Reason.NON_FINITE, task_id=99))  # a task that no client has
         client.hears_nothing_before(5)
 
 

@@ -1,4 +1,4 @@
-"""Updates that are odd, repeated or late, and what counts of them, through real sockets.
+"""Odd, repeated or late updates, and which of them count, through real sockets.
 
 Each way to be wrong by itself is in test_every_reason.py.
 Source: proto/PROTOCOL.md#5-exactly-once; proto/PROTOCOL.md#6-reasons; proto/PROTOCOL.md#9-payload
@@ -90,7 +90,7 @@ def test_the_same_bytes_twice_count_once() -> None:
         assert client.answer(next_task, ONES).outcome == "accepted"
 
 
-def test_a_repeat_of_a_rejected_update_gets_the_first_verdict_whatever_it_holds_now() -> None:
+def test_a_repeat_of_a_rejected_update_gets_the_first_verdict_whatever_its_content() -> None:
     with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
         client.join()
         task, _ = client.task()
@@ -102,7 +102,7 @@ def test_a_repeat_of_a_rejected_update_gets_the_first_verdict_whatever_it_holds_
         assert server.state()["accepted"] == 0
 
 
-def test_after_the_end_nobody_is_let_in_and_nothing_counts() -> None:
+def test_after_the_end_no_client_is_admitted_and_nothing_counts() -> None:
     settings = small(rounds=1, server={"linger_s": 60.0})
     with RunningServer(settings) as server, RawClient(server.address, 0) as late, RawClient(server.address, 1) as last:
         late.join()
@@ -115,21 +115,21 @@ def test_after_the_end_nobody_is_let_in_and_nothing_counts() -> None:
         with RawClient(server.address, 1, session="cd" * 16) as newcomer:
             newcomer.say(Hello(client_id=1, session=newcomer.session))
             assert newcomer.hear(Stop).reason == "finished"
-            newcomer.say(Bye())  # whoever was told is waited for
-            assert newcomer.hear(Bye)  # and was heard: what is not yet sent is lost with the socket
+            newcomer.say(Bye())  # the server waits for a notified client
+            assert newcomer.hear(Bye)  # and was received: unsent messages are lost with the socket
         assert last.leave_after_stop().version == 1
         late.say(Bye())
         assert server.end().updates == {"accepted": 1, "duplicate": 0, "rejected": 1}
         assert np.array_equal(server.server._compute.learner.model_d.numpy(), model_d - np.float32(0.5))
 
 
-def test_a_task_given_back_is_nobodys_update() -> None:
+def test_an_update_for_a_returned_task_does_not_count() -> None:
     settings = small(clients=1, server={"retry_s": 0.01})
     with RunningServer(settings) as server, RawClient(server.address) as client:
         client.join()
         task, _ = client.task()
         client.say(Error(reason=Reason.NON_FINITE, task_id=task.task_id))
-        retried, _ = client.task()  # everybody was refused, so everybody is given a task again
+        retried, _ = client.task()  # all clients were refused, so all get a task again
         assert retried.task_id > task.task_id
         ack = client.answer(task, ONES)
         assert (ack.outcome, ack.reason) == ("rejected", Reason.EXPIRED_TASK)

@@ -35,7 +35,7 @@ def moved(server: RunningServer, direction: str) -> float:
 
 
 class Watched:
-    """The bytes of a run's payloads, when its last version is measured: after that there is nobody to ask."""
+    """The bytes of a run's payloads, when its last version is measured: after that no server answers."""
 
     def __init__(self) -> None:
         self.received = self.sent = -1.0
@@ -47,7 +47,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("updates", encodings.NAMES)
-def test_updates_of_every_encoding_are_taken_and_their_bytes_counted_as_they_came(updates: str) -> None:
+def test_updates_of_every_encoding_are_accepted_and_their_encoded_bytes_counted(updates: str) -> None:
     settings, watched = settings_of(updates, clients=1, rounds=4), Watched()
     with RunningServer(settings, watched) as server:
         watched.server = server
@@ -107,7 +107,7 @@ def hello(client: RawClient, *offered: str) -> Welcome:
     return client.hear(Welcome)
 
 
-def test_a_client_is_told_what_it_offers_of_what_the_run_wants() -> None:
+def test_a_client_is_sent_the_encodings_that_it_shares_with_the_run() -> None:
     with RunningServer(settings_of("int8", "int8", clients=1)) as server, RawClient(server.address) as client:
         assert hello(client, "float32", "int8", "of the future").encoding == INT8
         message, frames = client.hear_any()
@@ -155,7 +155,7 @@ def test_an_update_may_be_float32_in_any_run() -> None:
         assert np.array_equal(next_d, model_d - np.float32(0.5))
 
 
-def test_what_is_too_large_for_a_message_in_float32_may_not_be_in_int8() -> None:
+def test_a_payload_too_large_for_a_message_in_float32_may_fit_in_int8() -> None:
     # 8 MiB in chunks for one client, 2 MiB with the task for the other
     wide = {"model": {"name": "support.factories:wide"}, "clients": 2}
     with (

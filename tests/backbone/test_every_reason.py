@@ -36,7 +36,7 @@ BEATS = 10_000  # far more than a second lets in
 
 @dataclass
 class Scene:
-    """A run of two clients that have a task each. client: does what is wrong. model_d: of the other's task."""
+    """A run of two clients that have a task each. client: misbehaves. model_d: of the other's task."""
 
     server: RunningServer
     client: RawClient
@@ -343,7 +343,7 @@ def test_every_reason_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("wrong", CASES)
-def test_what_is_wrong_is_answered_counted_and_changes_nothing(
+def test_an_invalid_message_is_answered_counted_and_changes_nothing(
     wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[wrong]
@@ -392,7 +392,7 @@ def counted(server: RunningServer, reason: Reason) -> float:
 
 
 def check_that_the_run_goes_on(scene: Scene, training: dict[str, Any] | None) -> None:
-    """The other was told nothing of all this, and only its good update counts: gradient 1, rate 0.5, weight 1."""
+    """The other client received nothing of this, and only its valid update counts: gradient 1, rate 0.5, weight 1."""
     rate = scene.their_task.learning_rate
     kind, vector = ("gradient", ONES) if training is None else ("delta", np.float32(rate) * ONES)
     assert scene.other.answer(scene.their_task, vector, kind=kind).outcome == "accepted"

@@ -1,4 +1,4 @@
-"""A client process is killed, and the same command goes on from there. See proto/PROTOCOL.md#5-exactly-once."""
+"""A client process is killed, and the same command resumes its work. See proto/PROTOCOL.md#5-exactly-once."""
 
 import queue
 import signal
@@ -35,7 +35,7 @@ def left_in(folder: Path) -> set[str]:
 
 
 class FakeServer:
-    """A ROUTER that says what a test tells it to, to whoever spoke last."""
+    """A ROUTER that sends a test's messages to the last sender."""
 
     def __init__(self) -> None:
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
@@ -67,9 +67,7 @@ def fake() -> Iterator[FakeServer]:
     made.close()
 
 
-def test_an_update_that_nobody_acknowledged_comes_again_to_the_byte_under_its_task(
-    tmp_path: Path, fake: FakeServer
-) -> None:
+def test_an_unacknowledged_update_is_resent_byte_for_byte_under_its_task(tmp_path: Path, fake: FakeServer) -> None:
     settings = small(clients=1, server=PATIENT)
     model = make_workspace(settings).model
     said = welcome(settings, model, extra=False)
@@ -109,12 +107,12 @@ def test_an_update_that_nobody_acknowledged_comes_again_to_the_byte_under_its_ta
     assert left_in(tmp_path) == set()
 
 
-# ------------------------------------------------------------------------------------------------------ a run goes on
+# -------------------------------------------------------------------------------------------------------- a run resumes
 
 
 @dataclass
 class Losing:
-    """Swallows one kind of message of one direction from the n-th update on, until it is told to stop."""
+    """Drops one kind of message of one direction from the n-th update on, until it is stopped."""
 
     kind: str
     up: bool
@@ -167,7 +165,7 @@ def killed(folder: Path, losing: Losing) -> tuple[Outcome, set[str]]:
 
 def test_a_client_that_is_killed_before_its_update_arrives_changes_no_bit_of_the_run(tmp_path: Path) -> None:
     outcome, files = killed(tmp_path, Losing("update", up=True, update=4))
-    assert files == {"0.state", "0-3.update"}  # what it kept of the first three, and the fourth
+    assert files == {"0.state", "0-3.update"}  # the state after the first three, and the fourth
     assert outcome.updates == {"accepted": 6, "duplicate": 0, "rejected": 0}
     assert outcome.model_digest == undisturbed().model_digest
     assert left_in(tmp_path) == set()

@@ -25,7 +25,7 @@ def test_killing_a_client_process_stops_no_round_and_its_clients_are_counted_as_
     def watch(now: Progress) -> None:
         lost[now.version] = sample(server.http, "unstale_clients", state="lost")
         if now.version == 5:
-            processes[1].process.kill()  # here and now: nothing but what is under way can still arrive
+            processes[1].process.kill()  # at once: only messages in flight can still arrive
 
     settings = small(
         clients=6,

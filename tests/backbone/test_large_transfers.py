@@ -20,7 +20,7 @@ from unstale_proto.transfer import checksum
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def test_a_large_model_and_its_update_go_to_and_fro(tmp_path: Path) -> None:
+def test_a_large_model_and_its_update_are_exchanged(tmp_path: Path) -> None:
     settings = wide(rounds=3)
     with RunningServer(settings) as server, RunningClient(settings, server.address, tmp_path):
         assert server.end().versions == 3
@@ -55,7 +55,7 @@ def announced(task: Task, payload: bytes) -> Any:
 
 
 def upload(client: RawClient, task: Task, payload: bytes, alive: Sequence[RawClient] = ()) -> Ack:
-    """Send an update as credit comes, and hear the verdict. alive: who has a heartbeat meanwhile."""
+    """Send an update as credit arrives, and receive the verdict. alive: the clients that send heartbeats meanwhile."""
     client.say(announced(task, payload))
     position, beats = 0, 0
     while True:
@@ -94,7 +94,7 @@ def test_a_slow_and_a_dead_client_do_not_hold_up_the_others() -> None:
         assert sample(server.http, "unstale_transfers", direction="received", state="waiting") == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- killed
+# --------------------------------------------------------------------------------------------------------------- killed
 
 
 def server_command(port: int, folder: Path) -> list[str]:
@@ -130,7 +130,7 @@ CUTS = {
 
 @pytest.mark.parametrize("killed", ["server", "client"])
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_transfer_goes_on_where_it_was_when_a_side_was_killed(cut: str, killed: str, tmp_path: Path) -> None:
+def test_a_transfer_resumes_after_a_side_was_killed(cut: str, killed: str, tmp_path: Path) -> None:
     run, kept, port = tmp_path / "run", tmp_path / "kept", free_port()
     hold_bytes, part, to_come_bytes = CUTS[cut]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A message of each type is lost between real sockets, and the run goes on. Source: PROTOCOL.md 4 and 5."""
+"""A message of each type is lost between real sockets, and the run continues. Source: PROTOCOL.md 4 and 5."""
 
 import threading
 from typing import Any
@@ -74,7 +74,7 @@ def run_through(losing: Losing, **changes: Any) -> Outcome:
 
 @pytest.mark.parametrize("what", LOSSES)
 def test_a_run_finishes_though_messages_are_lost(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "GREETING_S", 0.2)  # so that a lost hello is said again soon
+    monkeypatch.setattr(session, "GREETING_S", 0.2)  # so that a lost hello is repeated soon
     kind, up = LOSSES[what]
     losing = Losing(kind, up, count=2 if kind in ("bye", "stop") else 3)
     # A goodbye that is lost is waited for in vain.
@@ -85,7 +85,7 @@ def test_a_run_finishes_though_messages_are_lost(what: str, monkeypatch: pytest.
     assert outcome.updates["rejected"] == 0
 
 
-def test_a_lost_task_is_given_again_when_a_heartbeat_proves_it() -> None:
+def test_a_lost_task_is_resent_when_a_heartbeat_proves_it() -> None:
     losing = Losing("task", False, count=1)
     outcome = run_through(losing)
     assert outcome.updates == {"accepted": 8, "duplicate": 0, "rejected": 0}

@@ -1,4 +1,4 @@
-"""The swarm: 200 seeds pass, a seed is the same wherever it is played, and mistakes made on purpose are found.
+"""The swarm: 200 seeds pass, a seed gives the same run on every machine, and mistakes made on purpose are found.
 
 `make swarm` plays more of them; a seed that fails prints the one command that plays it again.
 """
@@ -49,7 +49,7 @@ _attempt = cache(attempt)
 
 
 @pytest.mark.parametrize("first", SEEDS[::BATCH])
-def test_nothing_wrong_comes_of_faults_and_then_everybody_is_served(first: int) -> None:
+def test_faults_break_no_law_and_every_client_is_served_afterwards(first: int) -> None:
     failures = [said for said in map(_attempt, range(first, first + BATCH)) if isinstance(said, str)]
     assert not failures, "\n".join(failures)
 
@@ -71,7 +71,7 @@ def test_the_seeds_have_something_of_everything() -> None:
 @pytest.mark.parametrize("hash_seed", ["0", "77"])
 def test_a_seed_is_the_same_to_the_letter_in_every_process(hash_seed: str) -> None:
     program = "from swarm.seed import run; print(*(run(seed).digest for seed in (3, 6)))"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": hash_seed},
         capture_output=True,
@@ -79,7 +79,7 @@ def test_a_seed_is_the_same_to_the_letter_in_every_process(hash_seed: str) -> No
         check=True,
         timeout=120,
     )
-    assert told.stdout.split() == [run(seed).digest for seed in (3, 6)]
+    assert result.stdout.split() == [run(seed).digest for seed in (3, 6)]
 
 
 # --- mistakes made on purpose ---
@@ -124,8 +124,8 @@ def _acknowledged_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
 def _nobody_is_superseded(patch: pytest.MonkeyPatch) -> None:
     admitted = Sessions.admit
 
-    def admit(self: Sessions, *told: Any) -> None:
-        admitted(self, *told)
+    def admit(self: Sessions, *args: Any) -> None:
+        admitted(self, *args)
 
     patch.setattr(Sessions, "admit", admit)
     patch.setattr(Sessions, "is_superseded", lambda *_: False)
@@ -165,7 +165,7 @@ def _the_injector_loses_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Core, "_uncount", lambda *_: None)
 
 
-def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+def _acknowledged_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     class AtOnce(list[Any]):
         def append(self, call: Any) -> None:
             send, argument = call
@@ -180,7 +180,7 @@ def _said_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ActionExecutor, "__init__", init)
 
 
-def _what_was_refused_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+def _refused_updates_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     stored = Recorder.update
 
     def update(self: Recorder, incoming: IncomingUpdate) -> Any:
@@ -214,11 +214,11 @@ def _the_round_in_the_making_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def _rows_that_waited_come_back_in_another_order(patch: pytest.MonkeyPatch) -> None:
     restore = Staging.restore
 
-    def reversed_fills(self: Staging, rows: Any, *told: Any, **named: Any) -> None:
+    def reversed_fills(self: Staging, rows: Any, *args: Any, **named: Any) -> None:
         known = list(rows)
         fills = [fill for _, _, fill in reversed(known)]
         mixed = [(handle, update, fill) for (handle, update, _), fill in zip(known, fills, strict=True)]
-        restore(self, mixed, *told, **named)
+        restore(self, mixed, *args, **named)
 
     patch.setattr(Staging, "restore", reversed_fills)
 
@@ -246,8 +246,8 @@ def _quarantine_ends_with_the_next_hello(patch: pytest.MonkeyPatch) -> None:
         (_models_are_asked_for_once, 18),
         (_an_owed_task_is_forgotten, 108),
         (_the_injector_loses_count, 0),
-        (_said_before_it_is_stored, 6),
-        (_what_was_refused_is_not_stored, 6),
+        (_acknowledged_before_it_is_stored, 6),
+        (_refused_updates_are_not_stored, 6),
         (_a_checkpoint_covers_too_much, 16),
         (_leases_run_out_while_records_are_read, 34),
         (_the_round_in_the_making_is_forgotten, 49),

@@ -54,7 +54,7 @@ def settings_of(loop: str, **changes: Any) -> Settings:
 
 @dataclass
 class Trace:
-    """What happened in a run. left: before its end."""
+    """The events of a run. left: before its end."""
 
     arrivals: list[int] = field(default_factory=list)
     verdicts: list[tuple[int, str]] = field(default_factory=list)
@@ -83,7 +83,7 @@ def simulated(settings: Settings, trace: Trace | None = None) -> Outcome:
 
 
 class ScriptedClient:
-    """A client that does what its session says, one step when it is told to.
+    """A client that executes its session's actions, one step per call.
 
     worker: of all clients, as in a process that hosts them; not started, because its work is done when it is asked for.
     """
@@ -172,7 +172,7 @@ def through_sockets(settings: Settings, arrivals: list[int], trace: Trace | None
                 rounds_made = count // (settings.trigger.k or 1)
                 clients[client_id].wait_for_version(min(rounds_made, settings.rounds - 1))
         for client in clients:
-            # One that is kept out is told nothing more: no time passes, in which it would say hello.
+            # A quarantined client receives nothing more: no time passes in which it would say hello.
             client.hear_until(lambda client=client: client.session.state in (State.OVER, State.GREETING))
         on_failure.pop_all()
         outcome = running.result(PATIENCE_MS / 1000)
@@ -258,7 +258,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.network
 @pytest.mark.parametrize("loop", ["sync", "k-async"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> None:
+def test_both_exchange_the_same_messages(name: str, loop: str) -> None:
     settings = settings_of(loop, **OTHERS[name])
     trace = Trace()
     in_simulation = simulated(settings, trace)
@@ -290,9 +290,7 @@ LONGEST = {"norm_max": 7.7, "quarantine_s": 3600.0}
 
 @pytest.mark.network
 @pytest.mark.parametrize(("after", "refused", "left"), [(None, 5, []), (1, 3, [0, 1, 3])])
-def test_who_is_refused_and_who_is_kept_out_is_the_same_in_both(
-    after: int | None, refused: int, left: list[int]
-) -> None:
+def test_both_refuse_and_quarantine_the_same_clients(after: int | None, refused: int, left: list[int]) -> None:
     plain = settings_of("k-async")
     server = plain.server.model_copy(update={**LONGEST, "quarantine_after": after})
     settings = plain.model_copy(update={"server": server})
@@ -322,10 +320,10 @@ def test_another_order_of_arrivals_makes_another_model() -> None:
     assert len(digests) == 2
 
 
-def test_progress_is_told_at_every_evaluation() -> None:
-    told: list[Progress] = []
-    simulation(settings_of("k-async"), on_progress=told.append).run()
-    assert [now.version for now in told] == [0, 3, 6, 9]
+def test_progress_is_reported_at_every_evaluation() -> None:
+    reports: list[Progress] = []
+    simulation(settings_of("k-async"), on_progress=reports.append).run()
+    assert [now.version for now in reports] == [0, 3, 6, 9]
 
 
 def test_a_simulation_without_the_codec_makes_the_same_model() -> None:

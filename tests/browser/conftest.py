@@ -1,4 +1,4 @@
-"""The status page is looked at in a real browser."""
+"""Fixtures for the status page in a real browser."""
 
 from support.browser import browser, look
 

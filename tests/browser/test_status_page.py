@@ -29,7 +29,7 @@ def site() -> Iterator[Site]:
 
 
 def eventful(site: Site) -> None:
-    """Something of everything that the page can show."""
+    """Add every kind of content that the page can show."""
     site.begin()
     for version in range(1, 61):
         site.round(staleness=(0, version % 7, 3), weights=(0.5, 0.25, 0.25))
@@ -53,13 +53,13 @@ def text_of(page: Any, selector: str) -> str:
 
 
 def history(page: Any) -> list[str]:
-    """What a journal holds of a run, without the times that it counts from another moment."""
+    """The journal's history of a run, without times, which have another origin."""
     rounds = page.locator("#last tbody tr").all_inner_texts()
     figures = [text_of(page, name) for name in ("#run", "#accuracy", "#loss", "#staleness")]
     return [*figures, *(line.rpartition("\t")[0] for line in rounds)]
 
 
-def test_it_shows_a_run_while_its_rounds_are_applied_and_its_end(look: Look) -> None:
+def test_the_page_shows_a_run_during_its_rounds_and_at_its_end(look: Look) -> None:
     settings = small(clients=1, rounds=3, evaluate_every=1, server={"linger_s": 30.0})
     with RunningServer(settings) as server, RawClient(server.address) as client:
         page = look(server.http, forgiven="net::ERR")  # when the server has ended
@@ -81,9 +81,7 @@ def test_it_shows_a_run_while_its_rounds_are_applied_and_its_end(look: Look) -> 
         expect(page.locator("#banner")).to_have_text("The server has ended. This is its last state.")
 
 
-def test_it_goes_on_with_a_server_that_is_started_again_and_with_what_its_journal_holds(
-    look: Look, tmp_path: Path
-) -> None:
+def test_the_page_continues_with_a_restarted_server_and_its_journal(look: Look, tmp_path: Path) -> None:
     settings = small(
         clients=1,
         rounds=9,
@@ -112,7 +110,7 @@ def test_it_goes_on_with_a_server_that_is_started_again_and_with_what_its_journa
         expect(page.locator("#state")).to_have_text("Running")
 
 
-def test_a_server_that_dies_is_told_and_its_last_numbers_stay(look: Look) -> None:
+def test_a_dead_server_is_reported_and_its_last_numbers_stay(look: Look) -> None:
     with Site() as site:
         site.begin()
         site.round()
@@ -130,9 +128,7 @@ def test_a_server_that_dies_is_told_and_its_last_numbers_stay(look: Look) -> Non
         expect(page.locator("#last tbody tr")).to_have_count(0)
 
 
-def test_where_too_many_look_a_page_asks_again_and_again(
-    look: Look, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_the_stream_limit_a_page_polls(look: Look, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "STREAMS_MAX", 0)
     site.begin()
     site.round()
@@ -145,7 +141,7 @@ def test_where_too_many_look_a_page_asks_again_and_again(
     expect(page.locator("#banner")).to_be_hidden()
 
 
-def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_again(look: Look, site: Site) -> None:
+def test_behind_a_buffering_proxy_a_page_polls(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     held_back = """window.EventSource = class extends EventTarget {
@@ -159,9 +155,7 @@ def test_where_something_on_the_way_holds_events_back_a_page_asks_again_and_agai
         site.round()
 
 
-def test_a_page_that_nobody_sees_gives_its_stream_back_and_is_live_when_it_is_seen_again(
-    look: Look, site: Site
-) -> None:
+def test_a_hidden_page_releases_its_stream_and_resumes_when_visible(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     page = look(site.url)
@@ -171,23 +165,23 @@ def test_a_page_that_nobody_sees_gives_its_stream_back_and_is_live_when_it_is_se
       document.dispatchEvent(new Event("visibilitychange"));
     }"""
     page.evaluate(seen, True)
-    site.round()  # it shows that the reader has gone
+    site.round()  # it reveals the closed stream
     until(lambda: site.pages._streams == 0, "the stream is given back")
     page.evaluate(seen, False)
     expect(page.locator("#version")).to_have_text("2")
     expect(page.locator("#banner")).to_be_hidden()
 
 
-def test_the_title_tells_how_far_the_run_is_where_nothing_is_drawn(look: Look) -> None:
+def test_the_title_shows_the_progress_of_a_hidden_page(look: Look) -> None:
     with Site(rounds=200) as site:
         site.begin()
-        page = look(site.url, script="window.requestAnimationFrame = () => 0;")  # as in a window behind others
+        page = look(site.url, script="window.requestAnimationFrame = () => 0;")  # as in a hidden window
         for _ in range(199):
             site.round()
-        expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not all of it
+        expect(page).to_have_title("99\u202f% · unstale")  # 99.5 %: not complete
 
 
-def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None:
+def test_a_page_before_the_first_event_has_a_notice(look: Look, site: Site) -> None:
     page = look(site.url)
     expect(page.locator("#accuracy-chart .plot")).to_have_text(
         "Not measured yet: the first evaluation follows round 1."
@@ -200,7 +194,7 @@ def test_before_anything_has_happened_it_says_so(look: Look, site: Site) -> None
     assert barriers(page) == []
 
 
-def test_every_number_is_the_one_that_was_told(look: Look) -> None:
+def test_every_number_equals_the_reported_one(look: Look) -> None:
     with Site(compensator="first-order") as site:
         eventful(site)
         page = look(site.url)
@@ -237,7 +231,7 @@ def test_every_number_is_the_one_that_was_told(look: Look) -> None:
         )
 
 
-def test_what_lies_behind_a_chart_can_be_read_as_a_table(look: Look, site: Site) -> None:
+def test_the_data_of_a_chart_is_available_as_a_table(look: Look, site: Site) -> None:
     site.begin()
     for _ in range(3):
         site.round()
@@ -272,9 +266,9 @@ def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
     expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
 
 
-def test_the_cursor_stays_with_its_round_while_others_push_it_along(look: Look, site: Site) -> None:
+def test_the_cursor_stays_at_its_round_while_rounds_are_added(look: Look, site: Site) -> None:
     site.begin()
-    for _ in range(50):  # as many as are shown
+    for _ in range(50):  # the number of shown rounds
         site.round()
     page = look(site.url)
     chart = page.get_by_role("slider", name="Duration of a round by phase, read with the arrow keys")
@@ -291,7 +285,7 @@ def test_the_cursor_stays_with_its_round_while_others_push_it_along(look: Look, 
     expect(readout).to_have_text(re.compile("^round 50 "))
 
 
-def test_what_has_the_focus_is_not_read_out_again_for_every_round(look: Look, site: Site) -> None:
+def test_the_focused_element_is_not_announced_for_every_round(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     page = look(site.url)
@@ -307,7 +301,7 @@ def test_what_has_the_focus_is_not_read_out_again_for_every_round(look: Look, si
     expect(chart).to_have_attribute("aria-valuetext", "0 rounds late · 4 updates · 80.0\u202f%")
 
 
-def test_a_point_that_is_touched_is_told_when_the_finger_is_lifted(look: Look, site: Site) -> None:
+def test_a_touched_point_is_announced_when_the_finger_is_lifted(look: Look, site: Site) -> None:
     site.begin()
     for _ in range(30):
         site.round()
@@ -317,7 +311,7 @@ def test_a_point_that_is_touched_is_told_when_the_finger_is_lifted(look: Look, s
     expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
 
 
-def test_a_round_that_is_opened_stays_open_while_others_come(look: Look, site: Site) -> None:
+def test_an_opened_round_stays_open_while_rounds_are_added(look: Look, site: Site) -> None:
     site.begin()
     site.round(staleness=(0, 4), weights=(0.75, 0.25))
     page = look(site.url)
@@ -329,7 +323,7 @@ def test_a_round_that_is_opened_stays_open_while_others_come(look: Look, site: S
     expect(opened.locator("ol")).to_be_visible()
 
 
-def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Look, site: Site) -> None:
+def test_a_pause_freezes_the_page_and_its_end_shows_missed_rounds(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     page = look(site.url)
@@ -338,7 +332,7 @@ def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Loo
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     other = look(site.url)
-    for version in ("2", "3"):  # who shows the second one has had all the time that the first page needed for one
+    for version in ("2", "3"):  # the second version appears after the first page's time for one
         site.round()
         expect(other.locator("#version")).to_have_text(version)
     expect(page.locator("#banner")).to_have_text("Paused. The run continues.")
@@ -347,7 +341,7 @@ def test_a_pause_keeps_what_is_shown_and_its_end_shows_what_was_missed(look: Loo
     expect(page.locator("#version")).to_have_text("3")
 
 
-def test_what_others_have_named_is_text_and_nothing_else(look: Look) -> None:
+def test_names_from_users_are_shown_as_text(look: Look) -> None:
     hostile = "</script><img src=x onerror=alert(1)><b>&amp;\"'`${1}"
     with Site(run=hostile, model=hostile, data=hostile, policy=hostile, compensator=hostile) as site:
         eventful(site)
@@ -363,7 +357,7 @@ def test_what_others_have_named_is_text_and_nothing_else(look: Look) -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_everybody_can_read_it(window: str, look: Look, tmp_path: Path) -> None:
+def test_the_page_is_accessible(window: str, look: Look, tmp_path: Path) -> None:
     with Site(compensator="first-order") as site:
         eventful(site)
         page = look(site.url, {**WINDOWS[window], "reduced_motion": "reduce"})
@@ -380,7 +374,7 @@ def test_everybody_can_read_it(window: str, look: Look, tmp_path: Path) -> None:
         assert (sum(map(int, re.findall(r"\d+", drawn))) < 128 * 3) == window.endswith("dark")
 
 
-def test_only_the_state_is_said_aloud_and_only_when_it_is_another(look: Look, site: Site) -> None:
+def test_only_a_change_of_state_is_announced(look: Look, site: Site) -> None:
     site.begin()
     page = look(site.url)
     expect(page.locator("#state")).to_have_text("Running")
@@ -402,7 +396,7 @@ def test_only_the_state_is_said_aloud_and_only_when_it_is_another(look: Look, si
     assert page.evaluate("said") == ["Finished"]
 
 
-def test_nothing_moves_while_numbers_change(look: Look, site: Site) -> None:
+def test_the_layout_is_stable_while_numbers_change(look: Look, site: Site) -> None:
     site.begin()
     site.round()
     page = look(site.url)

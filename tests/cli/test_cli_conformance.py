@@ -13,7 +13,7 @@ from unstale.policies.weights import uniform
 
 
 class Wrong(Policy[PolicySettings]):
-    """Has no source, and says [0.5] when asked."""
+    """Has no source, and returns [0.5]."""
 
     source = ""
 

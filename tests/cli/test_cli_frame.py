@@ -30,7 +30,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """What `unstale config show` resolves these arguments to, by key."""
+    """The settings that `unstale config show` resolves these arguments to, by key."""
     assert main.run(["config", "show", *arguments]) == 0
     resolved = yaml.safe_load(capsys.readouterr().out)
     values = {}

@@ -121,11 +121,11 @@ def test_help_all_is_an_option_of_every_command_that_takes_settings() -> None:
     }
 
 
-# --------------------------------------------------------------------------------------------------- second names
+# --------------------------------------------------------------------------------------------------------- second names
 
 
 def resolved(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What `config show` says on stderr."""
+    """The lines of `config show` on stderr."""
     assert main.run(["config", "show", *arguments]) == 0
     return capsys.readouterr().err
 
@@ -184,7 +184,7 @@ def test_the_second_names_that_are_settings_of_parts_too_are_all_known() -> None
     assert shared == OF_PARTS_TOO.keys()
 
 
-# ------------------------------------------------------------------------------------------------------ completion
+# ----------------------------------------------------------------------------------------------------------- completion
 
 
 COMPLETIONS = {"bash": "complete -o default", "zsh": "#compdef unstale", "fish": "complete --command unstale"}

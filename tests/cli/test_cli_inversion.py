@@ -41,11 +41,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_people_read_how_close_the_examples_come(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys)
-    told = [line for line in text.splitlines() if line.startswith("round 6: client ")]
-    assert told
-    assert all("rounds stale: 4 examples, disparity " in line for line in told)
-    assert all(line.endswith(" in 3 iterations") for line in told)
-    assert f"{len(told)} update" in text
+    updates = [line for line in text.splitlines() if line.startswith("round 6: client ")]
+    assert updates
+    assert all("rounds stale: 4 examples, disparity " in line for line in updates)
+    assert all(line.endswith(" in 3 iterations") for line in updates)
+    assert f"{len(updates)} update" in text
     for measure in ("PSNR, dB", "SSIM"):
         rows = [line.split("  ") for line in text.splitlines() if line.strip().startswith(measure)]
         assert len([row for row in rows if row]) >= 3
@@ -73,7 +73,7 @@ def test_no_more_updates_are_inverted_than_asked_for(capsys: pytest.CaptureFixtu
     text = printed(capsys, "--json", "--at", "5", "--at", "6", "--updates", "1")
     (audited,) = [json.loads(line) for line in text.splitlines() if '"audited"' in line]
     assert audited["updates"] == 1
-    assert audited["measures"][0]["closer"]["others"]["low"] is None  # one client says nothing of others
+    assert audited["measures"][0]["closer"]["others"]["low"] is None  # one client contains no information about others
 
 
 def test_pictures_are_drawn_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

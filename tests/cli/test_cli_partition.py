@@ -134,8 +134,8 @@ def test_a_file_that_cannot_be_written_is_an_error(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "nowhere/shares.png"
-    told = refused(capsys, data, "--clients", "2", "--png", str(file))
-    assert told == f"unstale: cannot write {file}: no such file or directory\n"
+    error = refused(capsys, data, "--clients", "2", "--png", str(file))
+    assert error == f"unstale: cannot write {file}: no such file or directory\n"
 
 
 def test_matplotlib_is_imported_for_a_picture_only(data: str) -> None:
@@ -161,6 +161,6 @@ def test_matplotlib_is_imported_for_a_picture_only(data: str) -> None:
 def test_a_partition_that_cannot_be_made_is_one_sentence(
     arguments: str, sentence: str, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(capsys, data, *arguments.split())
-    assert told.startswith(sentence)
-    assert told.count("\n") == 1
+    error = refused(capsys, data, *arguments.split())
+    assert error.startswith(sentence)
+    assert error.count("\n") == 1

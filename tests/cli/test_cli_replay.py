@@ -80,9 +80,9 @@ def test_another_policy_is_shown_beside_the_recorded_one(run: str, capsys: pytes
     assert [line.split()[0] for line in said[3:6]] == ["0", "3", "6"]
     assert len(set(map(len, said[2:6]))) == 1  # the columns are in line
     assert said[6] == "6 rounds, 12 updates, all digests equal"
-    told = facts(printed(capsys, "replay", run, "--policy", "fedavg", "--json"))
-    assert [fact["event"] for fact in told] == ["compared", "compared", "compared", "replayed"]
-    assert told[0]["accuracy"] == told[0]["other_accuracy"]
+    printed_facts = facts(printed(capsys, "replay", run, "--policy", "fedavg", "--json"))
+    assert [fact["event"] for fact in printed_facts] == ["compared", "compared", "compared", "replayed"]
+    assert printed_facts[0]["accuracy"] == printed_facts[0]["other_accuracy"]
 
 
 def test_the_same_policy_with_other_settings_has_a_name_of_its_own(

@@ -68,7 +68,7 @@ class Stuck(io.StringIO):
         self.released = threading.Event()
 
     def write(self, text: str) -> int:
-        assert self.released.wait(PATIENCE_S), "whoever prints waits for the reader"
+        assert self.released.wait(PATIENCE_S), "the printing thread waits for the reader"
         return super().write(text)
 
 
@@ -138,7 +138,7 @@ def test_a_simulation_that_diverges_is_one_sentence_and_exit_code_2(capsys: pyte
     assert sentence.startswith("unstale: training diverges: ")
 
 
-def test_a_server_whose_data_cannot_be_shared_out_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_whose_data_cannot_be_partitioned_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
     # digits has 1442 examples to train on: 1442 // 8 = 180
     assert main.run(["server", "--clients", "181", "--device", "cpu"]) == 2
     captured = capsys.readouterr()

@@ -65,7 +65,7 @@ def lines(*facts: dict[str, Any]) -> demo.Events:
     return events
 
 
-# ------------------------------------------------------------------------------------------------------- what is shown
+# ----------------------------------------------------------------------------------------------------------- the output
 
 
 def test_figures_that_are_null_are_shown_as_dashes() -> None:
@@ -77,7 +77,7 @@ def test_figures_that_are_null_are_shown_as_dashes() -> None:
 
 
 @pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])
-def test_the_table_has_as_many_rows_as_the_terminal_has_room_for(height: int, rows_shown: int) -> None:
+def test_the_table_has_as_many_rows_as_fit_in_the_terminal(height: int, rows_shown: int) -> None:
     console = Console(file=io.StringIO(), width=40, height=height, force_terminal=True)
     rows = [demo._row(PROGRESS)] * 50
     shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :]))
@@ -152,7 +152,7 @@ def test_the_introduction_explains_slow_synchronous_rounds() -> None:
     assert "waits for all" not in texts["k-async"]
 
 
-# ------------------------------------------------------------------------------------------------------ its processes
+# -------------------------------------------------------------------------------------------------------- its processes
 
 
 def python(program: str, events: demo.Events) -> demo.Process:
@@ -222,11 +222,11 @@ def test_processes_receive_the_settings_of_the_demo_alone(monkeypatch: pytest.Mo
     assert load(variables=environment) == settings
 
 
-# ------------------------------------------------------------------------------------------------- how the demo ends
+# ---------------------------------------------------------------------------------------------------- how the demo ends
 
 
 class Played:
-    """Stands for the demo's processes: the server says all it has to say at once. codes: how each of them ended."""
+    """Replaces the demo's processes: the server prints all its lines at once. codes: how each of them ended."""
 
     codes: Mapping[str, int | None]
 
@@ -273,7 +273,7 @@ def test_the_result_is_printed_however_the_processes_end(
     assert captured.err.endswith("unstale: it ended badly\n") == (ended == 2)
 
 
-# -------------------------------------------------------------------------------------------------------- for real
+# ------------------------------------------------------------------------------------------------------------- for real
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_with_a_scenario_an_injector_runs_and_reports() -> None:
         assert command.end() == 0
         shown = " ".join(command.errors().split())
         assert "trigger async, scenario satellite" in shown
-        # At 300 ms a message and more, ten rounds take long enough for it to have told something.
+        # At 300 ms a message and more, ten rounds take long enough for it to have reported something.
         assert re.search(r"\d+ up, \d+ down, delayed 0\.\d+ s on average; .* affected: .*\d+ latency", shown)
 
 
@@ -330,7 +330,7 @@ def test_a_demo_that_is_ended_leaves_no_server_behind(number: signal.Signals) ->
         with socket.create_connection((host, int(port)), timeout=START_S) as connection:
             command.process.send_signal(number)
             assert command.end() == (-number if number == signal.SIGKILL else 128 + number)
-            while connection.recv(1024):  # ends when there is nobody any more who holds the other side
+            while connection.recv(1024):  # ends when no process holds the other side
                 pass
 
 
@@ -339,7 +339,7 @@ def test_a_demo_that_is_ended_leaves_no_server_behind(number: signal.Signals) ->
 def test_a_process_that_was_started_by_another_ends_with_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # what it keeps lies in its working directory
+    monkeypatch.chdir(tmp_path)  # its files lie in its working directory
     address = f"tcp://127.0.0.1:{free_port()}"
     options = {
         "server": ["--json", "--address", address, "--server.http-address", "null"],

@@ -1,4 +1,4 @@
-"""A client whose device is slower than this machine: its update leaves when the device is done, and no sooner."""
+"""A client whose device is slower than this machine: its update is sent after the device time, and no sooner."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,16 +23,16 @@ def task(task_id: int) -> Task:
     return Task(task_id=task_id, number=task_id, version=0, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
 
 
-class Hosted:
-    """A process with one client, which is in the run, on a clock that is played. Nothing is trained: a test says what
-    the worker made. said: what the client sent since it joined."""
+class HostedClient:
+    """A process with one member client, on a simulated clock. It trains nothing: a test posts the results of the
+    worker. sent: messages of the client since it joined."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        self.said: list[Message] = []
+        self.sent: list[Message] = []
         monkeypatch.setattr(loop, "now_s", lambda: self.now_s)
         self.process = ClientLoop(
-            server="tcp://127.0.0.1:9",  # where nobody is
+            server="tcp://127.0.0.1:9",  # no server there
             client_ids=range(1),
             worker=IdleWorker,
             heartbeat_s=60.0,
@@ -44,38 +44,38 @@ class Hosted:
         (self.client,) = self.process._clients.values()
         self.client.session.reachable(self.now_s)
         self.receive(welcome(run_id=RUN))
-        self.said.clear()
+        self.sent.clear()
 
     def receive(self, message: Message, frames: Sequence[memoryview] = ()) -> None:
         self.process._execute(self.client, self.client.session.received(message, frames, self.now_s))
 
     def trained(self, duration_s: float) -> None:
-        """The worker is done with the job that it was given last."""
+        """The worker finishes its newest job."""
         job = self.jobs[-1]
         pending = PendingUpdate(run_id=RUN, number=job.task.number, update=update_of(job.task), parcel=MODEL)
         self.process._handle(Ready(job=job, pending=pending, duration_s=duration_s))
 
     def at(self, now_s: float) -> list[Message]:
-        """What it sends by then, but heartbeats."""
+        """The messages until then, without heartbeats."""
         self.now_s = now_s
         self.process._hand_over_if_due(self.client, now_s)
-        said, self.said = [one for one in self.said if one.type != "heartbeat"], []
-        return said
+        sent, self.sent = [one for one in self.sent if one.type != "heartbeat"], []
+        return sent
 
     def _send(self, _: Any, message: Message, __: Any) -> bool:
-        self.said.append(message)
+        self.sent.append(message)
         return True
 
 
 @pytest.fixture
-def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosted]:
-    made = Hosted(monkeypatch)
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostedClient]:
+    made = HostedClient(monkeypatch)
     yield made
     made.process.stop()
-    made.process.run()  # ends at once, and closes what was opened
+    made.process.run()  # ends at once, and closes its sockets
 
 
-def test_an_update_leaves_when_its_device_is_done_counted_from_when_the_task_came(hosted: Hosted) -> None:
+def test_an_update_is_sent_its_device_time_after_its_task_arrived(hosted: HostedClient) -> None:
     hosted.receive(task(1), MODEL)
     hosted.now_s = 103.0
     hosted.trained(duration_s=5.0)
@@ -86,14 +86,14 @@ def test_an_update_leaves_when_its_device_is_done_counted_from_when_the_task_cam
     assert hosted.at(106.0) == []  # once
 
 
-def test_an_update_that_took_longer_here_than_on_its_device_leaves_at_once(hosted: Hosted) -> None:
+def test_an_update_that_trained_longer_than_its_device_time_is_sent_at_once(hosted: HostedClient) -> None:
     hosted.receive(task(1), MODEL)
     hosted.now_s = 109.0
     hosted.trained(duration_s=5.0)
     assert [message.type for message in hosted.at(109.0)] == ["update"]
 
 
-def test_a_newer_task_takes_the_place_of_one_that_its_device_is_not_done_with(hosted: Hosted) -> None:
+def test_a_newer_task_replaces_one_that_its_device_has_not_finished(hosted: HostedClient) -> None:
     hosted.receive(task(1), MODEL)
     hosted.trained(duration_s=5.0)
     hosted.now_s = 102.0
@@ -105,7 +105,7 @@ def test_a_newer_task_takes_the_place_of_one_that_its_device_is_not_done_with(ho
     assert isinstance(update, Update) and update.task_id == 2
 
 
-def test_a_task_that_fails_goes_back_when_its_device_is_done(hosted: Hosted) -> None:
+def test_a_failed_task_is_returned_after_its_device_time(hosted: HostedClient) -> None:
     hosted.receive(task(1), MODEL)
     hosted.process._handle(Failed(job=hosted.jobs[-1], message="loss is nan", duration_s=5.0))
     assert hosted.at(104.9) == []
@@ -114,7 +114,7 @@ def test_a_task_that_fails_goes_back_when_its_device_is_done(hosted: Hosted) -> 
     assert (error.reason, error.task_id) == (Reason.NON_FINITE, 1)
 
 
-def test_the_end_of_a_process_waits_for_no_device(hosted: Hosted) -> None:
+def test_the_end_of_a_process_does_not_wait_for_devices(hosted: HostedClient) -> None:
     hosted.receive(task(1), MODEL)
     hosted.trained(duration_s=1e9)
     # The fixture ends it.

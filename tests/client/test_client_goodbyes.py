@@ -1,4 +1,4 @@
-"""How a client ends with its run. Source: PROTOCOL.md 4.5."""
+"""The end of a client with its run. Source: PROTOCOL.md 4.5."""
 
 import threading
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.network
 SETTINGS = small(clients=2)
 
 
-class Ending:
-    """A server that says what a test tells it to, to two clients of one process."""
+class EndingServer:
+    """A scripted server of two clients in one process."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
@@ -27,7 +27,7 @@ class Ending:
         self.process = ClientProcess(
             server=f"tcp://127.0.0.1:{port}",
             client_ids=range(2),
-            prepare=lambda told: training_context_of(told, SETTINGS),
+            prepare=lambda received: training_context_of(received, SETTINGS),
             heartbeat_s=0.2,
             linger_s=PATIENCE_S,
         )
@@ -35,13 +35,13 @@ class Ending:
         self.thread.start()
         self.routes = [self.hear("hello") for _ in range(2)]
         for client_id, route in enumerate(self.routes):
-            told = welcome(clients=2, client_id=client_id).model_copy(update={"heartbeat_s": 0.1})
-            self.say(route, told)
+            greeting = welcome(clients=2, client_id=client_id).model_copy(update={"heartbeat_s": 0.1})
+            self.say(route, greeting)
         while {self.hear("heartbeat"), self.hear("heartbeat")} != set(self.routes):
-            pass  # both are in the run
+            pass  # both are members
 
     def hear(self, kind: str) -> bytes:
-        """Wait for a message of this type; who said it."""
+        """Wait for a message of this type; returns its route."""
         assert self.socket.poll(1000 * PATIENCE_S)
         route, header, *_ = self.socket.recv_multipart()
         return route if codec.decode(header).type == kind else self.hear(kind)
@@ -50,15 +50,15 @@ class Ending:
         self.socket.send_multipart([route, codec.encode(message)])
 
     def has_ended(self) -> bool:
-        self.thread.join(PATIENCE_S / 2)  # much less than it would wait
+        self.thread.join(PATIENCE_S / 2)  # far below its timeout
         return not self.thread.is_alive()
 
 
 @pytest.fixture
-def server() -> Iterator[Ending]:
+def server() -> Iterator[EndingServer]:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.linger = 0
-        ending = Ending(socket)
+        ending = EndingServer(socket)
         yield ending
         ending.process.stop()
         for route in ending.routes:
@@ -66,19 +66,19 @@ def server() -> Iterator[Ending]:
         ending.thread.join(PATIENCE_S)
 
 
-def test_a_client_reads_on_until_its_goodbye_is_answered(server: Ending) -> None:
+def test_a_client_reads_until_its_goodbye_is_answered(server: EndingServer) -> None:
     for route in server.routes:
         server.say(route, Stop(reason="finished", version=1))
     assert {server.hear("bye"), server.hear("bye")} == set(server.routes)
     for route in server.routes:
         assert server.thread.is_alive()
-        server.say(route, Heartbeat(number=0, version=1))  # what was under way
+        server.say(route, Heartbeat(number=0, version=1))  # messages in transit
         server.say(route, Stop(reason="finished", version=1))
         server.say(route, Bye())
     assert server.has_ended()
 
 
-def test_a_client_that_is_told_to_end_waits_for_no_answer(server: Ending) -> None:
+def test_a_client_that_the_operator_stops_waits_for_no_answer(server: EndingServer) -> None:
     server.process.stop()
     assert {server.hear("bye"), server.hear("bye")} == set(server.routes)
     assert server.has_ended()

@@ -1,4 +1,4 @@
-"""/metrics of a client process, every number of it counted by hand."""
+"""/metrics of a client process, with every number counted by hand."""
 
 import threading
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.network
 
 @contextmanager
 def clients(address: str, count: int) -> Iterator[str]:
-    """Some in one process, in a thread; where it says its numbers."""
+    """Clients of one process, in a thread; returns the address of its metrics."""
     settings = small(clients=count)
     process = ClientProcess(
         server=address,
         client_ids=range(count),
-        prepare=lambda told: training_context_of(told, settings),
+        prepare=lambda received: training_context_of(received, settings),
         heartbeat_s=0.2,
         linger_s=PATIENCE_S,
         http_address="127.0.0.1:0",
@@ -36,7 +36,7 @@ def clients(address: str, count: int) -> Iterator[str]:
     assert not thread.is_alive()
 
 
-def test_every_number_of_two_clients_of_which_each_has_made_one_update_of_a_round_that_waits_for_a_third() -> None:
+def test_every_metric_of_two_clients_after_one_update_each() -> None:
     settings = small(clients=3, trigger={"name": "sync"}, policy={"name": "fedavg"})
     with RunningServer(settings) as server, RawClient(server.address, 2) as third, clients(server.address, 2) as http:
         third.join()

@@ -1,4 +1,4 @@
-"""A process that hosts many clients keeps one copy of a version, however many of them were given it."""
+"""A process that hosts many clients keeps one copy of a version, for any number of tasks on it."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ def train(task_id: int, version: int) -> Train:
 
 
 @pytest.mark.network
-def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> None:
+def test_jobs_on_one_version_share_its_model_and_the_last_one_releases_it() -> None:
     process = ClientLoop(
         server="tcp://127.0.0.1:9", client_ids=range(2), worker=IdleWorker, heartbeat_s=60.0, linger_s=0.0
     )
@@ -32,4 +32,4 @@ def test_jobs_on_one_version_share_its_model_and_the_last_one_lets_it_go() -> No
     gc.collect()
     assert model() is None
     process.stop()
-    process.run()  # ends at once, and closes what was opened
+    process.run()  # ends at once, and closes its sockets

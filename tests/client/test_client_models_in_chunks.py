@@ -1,6 +1,6 @@
-"""Models that come in chunks, for the clients of one process: by hand, with parts that are played.
+"""Models in chunks for the clients of one process: by hand, with parts in memory.
 
-A model has 8 bytes; 4 of them may be on their way at once. Source: PROTOCOL.md 4.7.
+A model has 8 bytes; at most 4 of them are in transit. Source: PROTOCOL.md 4.7.
 """
 
 import logging
@@ -22,12 +22,12 @@ def model_of(version: int) -> bytes:
 
 
 def key_of(version: int, payload: bytes | None = None) -> ModelKey:
-    said = checksum([memoryview(model_of(version) if payload is None else payload)])
-    return ModelKey(run_id=RUN, version=version, checksum=said, payload_bytes=8)
+    digest = checksum([memoryview(model_of(version) if payload is None else payload)])
+    return ModelKey(run_id=RUN, version=version, checksum=digest, payload_bytes=8)
 
 
 class Disk:
-    """The parts of a process. stored: what a process before it left. refuses: no other part can be begun."""
+    """The parts of a process. stored: parts of a former process. refuses: no new part can be created."""
 
     def __init__(self, stored: dict[str, bytes] | None = None) -> None:
         self.parts: dict[str, PlayedPart] = {}
@@ -79,7 +79,7 @@ def bytes_of(models: Models, client_id: int) -> bytes | None:
 # ------------------------------------------------------------------------------------------------------------ one model
 
 
-def test_a_model_is_asked_for_as_far_as_the_window_goes_and_then_for_the_rest() -> None:
+def test_a_model_is_requested_up_to_the_window_and_then_to_its_end() -> None:
     models = Disk().models()
     models.want(0, 7, key_of(0, MODEL))
     assert models.ask(0) == Credit(task_id=7, have=0, until=4, again=True)
@@ -92,7 +92,7 @@ def test_a_model_is_asked_for_as_far_as_the_window_goes_and_then_for_the_rest() 
     assert models.ask(0) == Credit(task_id=7, have=8, until=8, again=True)  # so that the server knows
 
 
-def test_of_those_who_want_a_model_the_first_fetches_it_and_the_others_are_woken_when_it_is_there() -> None:
+def test_the_first_client_fetches_a_model_and_the_others_wake_when_it_is_complete() -> None:
     models = Disk().models()
     for client_id in (3, 1, 2):
         models.want(client_id, 10 + client_id, key_of(0, MODEL))
@@ -106,7 +106,7 @@ def test_of_those_who_want_a_model_the_first_fetches_it_and_the_others_are_woken
     assert models.ask(2) == Credit(task_id=12, have=8, until=8, again=True)
 
 
-def test_when_the_one_who_fetches_a_model_is_given_another_task_the_next_goes_on() -> None:
+def test_when_the_fetching_client_gets_another_task_the_next_client_continues() -> None:
     models = Disk().models()
     models.want(0, 10, key_of(0, MODEL))
     models.want(1, 11, key_of(0, MODEL))
@@ -115,14 +115,14 @@ def test_when_the_one_who_fetches_a_model_is_given_another_task_the_next_goes_on
     models.leave(0)
     assert models.woken() == [1]
     assert models.ask(1) == Credit(task_id=11, have=4, until=8, again=True)
-    assert take(models, 0, 10, 4, 8) is None  # long under way
+    assert take(models, 0, 10, 4, 8) is None  # delayed
     assert bytes_of(models, 1) is None
     take(models, 1, 11, 4, 8)
     assert bytes_of(models, 1) == MODEL
     assert bytes_of(models, 0) is None
 
 
-def test_a_client_whose_newer_task_has_the_same_model_goes_on_under_the_new_task() -> None:
+def test_a_newer_task_with_the_same_model_continues_the_transfer() -> None:
     models = Disk().models()
     models.want(0, 10, key_of(0, MODEL))
     models.ask(0)
@@ -133,7 +133,7 @@ def test_a_client_whose_newer_task_has_the_same_model_goes_on_under_the_new_task
     assert bytes_of(models, 0) is None
 
 
-def test_chunks_that_nobody_asked_for_change_nothing() -> None:
+def test_chunks_that_were_not_requested_change_nothing() -> None:
     models = Disk().models()
     assert take(models, 5, 1, 0, 4) is None  # wants no model
     models.want(0, 10, key_of(0, MODEL))
@@ -147,10 +147,10 @@ def test_chunks_that_nobody_asked_for_change_nothing() -> None:
     assert refused.value.reason is Reason.NO_CREDIT
 
 
-# ------------------------------------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------------------------------------------------ errors
 
 
-def test_a_model_that_came_wrong_comes_again_and_the_third_time_is_given_up() -> None:
+def test_a_damaged_model_is_fetched_again_and_fails_the_third_time() -> None:
     disk = Disk()
     models = disk.models()
     models.want(0, 10, key_of(0, MODEL))
@@ -167,11 +167,11 @@ def test_a_model_that_came_wrong_comes_again_and_the_third_time_is_given_up() ->
     assert disk.held == []
     models.leave(0)
     assert models.woken() == [1]
-    fetch(models, 1, 11, MODEL)  # who wants it as well may have a better link
+    fetch(models, 1, 11, MODEL)  # another client may have a better link
     assert bytes_of(models, 1) == MODEL
 
 
-def test_a_model_goes_on_in_memory_when_the_disk_is_full(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transfer_continues_in_memory_when_the_disk_is_full(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     models = disk.models()
     models.want(0, 10, key_of(0, MODEL))
@@ -184,7 +184,7 @@ def test_a_model_goes_on_in_memory_when_the_disk_is_full(caplog: pytest.LogCaptu
     assert "it is downloaded to memory" in caplog.text
 
 
-def test_a_model_comes_into_memory_when_no_file_can_be_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_is_received_in_memory_when_no_file_can_be_created(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     disk.refuses = True
     models = disk.models()
@@ -195,10 +195,10 @@ def test_a_model_comes_into_memory_when_no_file_can_be_made(caplog: pytest.LogCa
     assert "No space left on device" in caplog.text
 
 
-# ------------------------------------------------------------------------------------------------------- from before
+# ------------------------------------------------------------------------------------------------- former parts
 
 
-def test_what_a_process_before_left_of_a_model_is_gone_on_with() -> None:
+def test_a_partial_model_of_a_former_process_is_resumed() -> None:
     models = Disk({key_of(0, MODEL).name: MODEL[:6]}).models()
     models.want(0, 10, key_of(0, MODEL))
     assert models.ask(0) == Credit(task_id=10, have=6, until=8, again=True)
@@ -206,21 +206,21 @@ def test_what_a_process_before_left_of_a_model_is_gone_on_with() -> None:
     assert bytes_of(models, 0) == MODEL
 
 
-def test_a_model_that_is_whole_already_is_there_at_once() -> None:
+def test_a_complete_stored_model_is_available_at_once() -> None:
     models = Disk({key_of(0, MODEL).name: MODEL}).models()
     models.want(0, 10, key_of(0, MODEL))
     assert bytes_of(models, 0) == MODEL
 
 
 @pytest.mark.parametrize("left", [bytes(8), bytes(9)])
-def test_what_is_no_part_of_the_model_is_thrown_away(left: bytes) -> None:
+def test_a_stored_part_that_does_not_match_is_dropped(left: bytes) -> None:
     models = Disk({key_of(0, MODEL).name: left}).models()
     models.want(0, 10, key_of(0, MODEL))
     assert bytes_of(models, 0) is None
     assert models.ask(0) == Credit(task_id=10, have=0, until=4, again=True)
 
 
-def test_parts_of_other_models_are_deleted_when_one_is_begun() -> None:
+def test_parts_of_other_models_are_deleted_when_a_transfer_starts() -> None:
     disk = Disk({key_of(version).name: b"\x00" * 4 for version in (3, 4, 5)})
     models = disk.models()
     assert len(disk.held) == 3
@@ -228,9 +228,9 @@ def test_parts_of_other_models_are_deleted_when_one_is_begun() -> None:
     assert disk.held == [key_of(4).name]
 
 
-def test_when_nothing_is_needed_any_more_no_part_stays() -> None:
+def test_no_part_remains_when_no_model_is_needed() -> None:
     disk = Disk({key_of(3).name: b"\x00" * 4})
-    disk.models().close()  # of a run that was over before it gave us a task with a model
+    disk.models().close()  # of a run that ended before its first task with a model
     assert disk.held == []
     models = disk.models()
     models.want(0, 10, key_of(0, MODEL))
@@ -243,7 +243,7 @@ def test_when_nothing_is_needed_any_more_no_part_stays() -> None:
 # --------------------------------------------------------------------------------------------------------- several
 
 
-def test_as_many_models_come_at_once_as_there_are_places_and_the_next_begins_when_one_is_there() -> None:
+def test_concurrent_transfers_are_bounded_and_the_next_starts_when_one_completes() -> None:
     disk = Disk()
     models = disk.models(places=2)
     for client_id in range(4):
@@ -258,7 +258,7 @@ def test_as_many_models_come_at_once_as_there_are_places_and_the_next_begins_whe
     assert models.woken() == [3]
 
 
-def test_the_last_model_that_nobody_wants_stays_as_a_file_and_the_one_before_goes() -> None:
+def test_the_last_unused_model_stays_as_a_file_and_the_one_before_is_deleted() -> None:
     disk = Disk()
     models = disk.models()
     for version in (0, 1):
@@ -268,11 +268,11 @@ def test_the_last_model_that_nobody_wants_stays_as_a_file_and_the_one_before_goe
     assert disk.held == [key_of(0).name, key_of(1).name]
     models.leave(0)
     assert disk.held == [key_of(1).name]
-    models.want(0, 20, key_of(1))  # it is given again
+    models.want(0, 20, key_of(1))  # it is assigned again
     assert bytes_of(models, 0) == model_of(1)
 
 
-def test_who_wants_no_model_is_told_of_none() -> None:
+def test_a_client_that_wants_no_model_gets_no_event() -> None:
     models = Disk().models()
     models.leave(0)
     assert models.frames(0) is None

@@ -1,4 +1,4 @@
-"""What lies in an outbox is what was put there, or it is found not to be."""
+"""An outbox returns what was stored, or detects damage."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ OTHER_RUN = "2" * 32
 
 
 def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> PendingUpdate:
-    """An update of so many numbers, which are `number`, `number` + 1, ..."""
+    """An update of the numbers `number`, `number` + 1, ..."""
     update = Update(
         task_id=number + 1,
         base_version=3,
@@ -42,8 +42,8 @@ def made(number: int, *, run_id: str = RUN, numbers: int = 2) -> PendingUpdate:
     return PendingUpdate(run_id=run_id, number=number, update=update, parcel=payload.split(vector.data.cast("B")))
 
 
-def said(one: PendingUpdate) -> tuple[Any, ...]:
-    """All that can be told of an update, with its bytes."""
+def fields(one: PendingUpdate) -> tuple[Any, ...]:
+    """All fields of an update, with its bytes."""
     return one.run_id, one.number, one.update, b"".join(one.parcel)
 
 
@@ -60,7 +60,7 @@ def state(*values: float) -> dict[str, np.ndarray]:
 
 
 def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, list[float]]:
-    """What a process that starts now finds that a client keeps."""
+    """The state of a client that a new process loads."""
     outbox = opened(folder, client_id)
     outbox.load()
     found = {client: kept for client, kept, _ in outbox.restore(run_id)}
@@ -73,27 +73,27 @@ def kept_in(folder: Path, run_id: str = RUN, client_id: int = 0) -> dict[str, li
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("numbers", [2, atomic_file.MAPPED_BYTES // 4, limits.FRAME_BYTES_MAX // 4 + 1])
-def test_the_next_process_finds_an_update_to_the_byte(tmp_path: Path, numbers: int, durable: bool) -> None:
+def test_the_next_process_loads_an_update_byte_for_byte(tmp_path: Path, numbers: int, durable: bool) -> None:
     update = made(7, numbers=numbers)
     stored = opened(tmp_path, durable=durable).put(0, update, {})
-    assert said(stored) == said(update)
+    assert fields(stored) == fields(update)
     assert names(tmp_path) == ["0-7.update"]
     assert (tmp_path / "0-7.update").stat().st_mode & 0o777 == 0o600
     (found,) = opened(tmp_path).load()[0]
-    assert said(found) == said(update)
+    assert fields(found) == fields(update)
     assert [len(frame) for frame in found.parcel] == [len(frame) for frame in update.parcel]
 
 
-def test_a_large_update_is_read_from_its_file_also_when_that_has_been_deleted(tmp_path: Path) -> None:
+def test_a_large_update_is_read_from_its_file_even_after_deletion(tmp_path: Path) -> None:
     update = made(1, numbers=atomic_file.MAPPED_BYTES)
     outbox = opened(tmp_path)
     stored = outbox.put(0, update, {})
     assert stored.parcel is not update.parcel
     outbox.drop(0, RUN, 1)
-    assert said(stored) == said(update)
+    assert fields(stored) == fields(update)
 
 
-def test_no_file_is_held_open_for_an_update(tmp_path: Path) -> None:
+def test_no_file_stays_open_for_an_update(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     before = len(os.listdir("/dev/fd"))
     stored = [outbox.put(0, made(number, numbers=atomic_file.MAPPED_BYTES // 4), {}) for number in range(8)]
@@ -101,7 +101,7 @@ def test_no_file_is_held_open_for_an_update(tmp_path: Path) -> None:
     assert len(stored) == 8
 
 
-def test_updates_are_found_oldest_first_and_each_client_has_its_own(tmp_path: Path) -> None:
+def test_updates_are_loaded_oldest_first_for_each_client(tmp_path: Path) -> None:
     outbox = opened(tmp_path, 3, 2)
     for client_id, number in [(4, 10), (3, 11), (4, 9)]:
         outbox.put(client_id, made(number), {})
@@ -111,7 +111,7 @@ def test_updates_are_found_oldest_first_and_each_client_has_its_own(tmp_path: Pa
     assert {client: [one.number for one in updates] for client, updates in found.items()} == {3: [11], 4: [9, 10]}
 
 
-def test_an_update_that_is_settled_is_gone(tmp_path: Path) -> None:
+def test_a_settled_update_is_deleted(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(7), {})
     outbox.drop(0, RUN, 7)
@@ -119,14 +119,14 @@ def test_an_update_that_is_settled_is_gone(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_verdict_of_another_run_touches_no_update_of_this_one(tmp_path: Path) -> None:
+def test_a_verdict_of_another_run_leaves_the_updates_of_this_one(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(7), {})
     outbox.drop(0, OTHER_RUN, 7)
     assert names(tmp_path) == ["0-7.update"]
 
 
-def test_of_more_updates_than_a_client_may_hold_the_oldest_go(tmp_path: Path) -> None:
+def test_the_oldest_updates_are_deleted_above_the_bound(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     for number in range(limits.HOLDING_MAX + 2):
         outbox.put(0, made(number), {})
@@ -136,14 +136,14 @@ def test_of_more_updates_than_a_client_may_hold_the_oldest_go(tmp_path: Path) ->
     assert len(names(tmp_path)) == len(found) == limits.HOLDING_MAX - 1  # and one task to work on
 
 
-def test_a_file_that_was_being_written_is_no_update(tmp_path: Path) -> None:
+def test_a_partially_written_file_is_no_update(tmp_path: Path) -> None:
     opened(tmp_path).put(0, made(7), {})
     (tmp_path / "0-7.update").rename(tmp_path / "0-7.update.tmp")
     assert opened(tmp_path).load() == {}
     assert names(tmp_path) == []
 
 
-def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_left_unchanged(tmp_path: Path) -> None:
     for name in ("notes.txt", "1-1.update", "1.state.tmp", "0-x.update"):
         (tmp_path / name).write_text("mine")
     assert opened(tmp_path).load() == {}
@@ -157,7 +157,7 @@ class OfRun(atomic_file.Facts):
     run_id: str
 
 
-def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "x"
     atomic_file.write(path, {"run_id": RUN}, [[b"abc", b"de"], []], durable=False)
     whole = path.read_bytes()
@@ -171,7 +171,7 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
             atomic_file.read(path, atomic_file.Facts)
 
 
-def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "x"
     atomic_file.write(path, {"run_id": RUN}, [[b"abcde"]], durable=False)
     whole = path.read_bytes()
@@ -181,7 +181,9 @@ def test_a_file_that_ends_too_soon_is_found_wherever_that_is(tmp_path: Path) -> 
             atomic_file.read(path, atomic_file.Facts)
 
 
-def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_keeps_its_old_content_until_the_new_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x"
     atomic_file.write(path, {}, [[b"old"]], durable=False)
 
@@ -195,7 +197,7 @@ def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path, monkey
     assert bytes(atomic_file.read(path, atomic_file.Facts).parts[0]) == b"old"
 
 
-def test_a_damaged_update_is_never_sent_and_said_in_one_sentence(
+def test_a_damaged_update_is_never_sent_and_gets_a_one_sentence_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outbox = opened(tmp_path)
@@ -221,17 +223,17 @@ GOOD: dict[str, Any] = {"run_id": RUN, "number": 7, "keeps": ["a"]}
         (GOOD | {"number": "7"}, [HEADER, bytes(8), bytes(4)]),
         (GOOD | {"keeps": "a"}, [HEADER, bytes(8), bytes(4)]),
         (GOOD | {"keeps": ["a", "a"]}, [HEADER, bytes(8), bytes(4), bytes(4)]),
-        (GOOD, [HEADER, bytes(8)]),  # what it keeps is not there
+        (GOOD, [HEADER, bytes(8)]),  # its state is missing
         (GOOD, [HEADER, bytes(8), bytes(5)]),  # no floats
         (GOOD | {"keeps": []}, [HEADER]),
         (GOOD | {"keeps": []}, []),
-        (GOOD, [HEADER, bytes(12), bytes(4)]),  # longer than the header says
+        (GOOD, [HEADER, bytes(12), bytes(4)]),  # longer than in the header
         (GOOD, [HEADER, b"", bytes(4)]),
         (GOOD, [codec.encode(Bye()), bytes(8), bytes(4)]),
         (GOOD, [b"\xc1", bytes(8), bytes(4)]),
     ],
 )
-def test_a_file_that_is_whole_and_no_update_of_ours_is_not_sent(
+def test_an_intact_file_that_is_not_a_valid_update_is_not_sent(
     tmp_path: Path, facts: dict[str, Any], parts: list[bytes]
 ) -> None:
     atomic_file.write(tmp_path / "0-7.update", facts, [[part] for part in parts], durable=False)
@@ -252,15 +254,15 @@ def test_parts_that_do_not_add_up_are_damage(tmp_path: Path, parts: Any) -> None
 @pytest.mark.parametrize(
     ("facts", "part"), [({"settled": [1], "keeps": ["a"]}, 4), ({"run_id": RUN, "settled": [1], "keeps": ["a"]}, 6)]
 )
-def test_a_file_that_is_whole_and_no_state_of_ours_is_not_used(
-    tmp_path: Path, facts: dict[str, Any], part: int
-) -> None:
+def test_an_intact_file_that_is_not_a_valid_state_is_not_used(tmp_path: Path, facts: dict[str, Any], part: int) -> None:
     atomic_file.write(tmp_path / "0.state", facts, [[bytes(part)]], durable=False)
     assert kept_in(tmp_path) == {}
     assert names(tmp_path) == []
 
 
-def test_a_damaged_state_is_said_in_one_sentence_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_state_gets_a_one_sentence_warning_and_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     outbox = opened(tmp_path)
     outbox.keep(0, RUN, 1, state(1.0, 2.0))
     outbox.close()
@@ -270,7 +272,7 @@ def test_a_damaged_state_is_said_in_one_sentence_and_not_used(tmp_path: Path, ca
     assert caplog.messages == [f"{tmp_path}/0.state is damaged and is deleted; its client continues without it"]
 
 
-def test_a_file_that_cannot_be_read_is_the_persons_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(tmp_path).put(0, made(7), {})
 
     def refuse(path: Path) -> bytes:
@@ -281,11 +283,11 @@ def test_a_file_that_cannot_be_read_is_the_persons_to_mend(tmp_path: Path, monke
         opened(tmp_path).load()
 
 
-# ------------------------------------------------------------------------------------------------- no room, no folder
+# ---------------------------------------------------------------------------------- full disk, unusable folder
 
 
 class Disk:
-    """A disk that can be full: then no file can be put into place."""
+    """A disk that can be full: then no file is replaced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = True
@@ -316,13 +318,13 @@ def test_on_a_full_disk_an_update_is_kept_in_memory_with_one_warning(
     outbox.put(0, made(3), {})
     assert names(tmp_path) == ["0-3.update"]
     with caplog.at_level(logging.WARNING):
-        for number in range(4, 20):  # a disk with room for every second update
+        for number in range(4, 20):  # a disk with space for every second update
             disk.is_full = number % 2 == 0
             outbox.put(0, made(number), {})
     assert len(caplog.messages) == 1
 
 
-def test_a_client_disk_that_has_room_again_is_said_and_a_full_one_after_that_too(
+def test_a_client_disk_with_free_space_again_is_logged_and_so_is_the_next_full_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -337,9 +339,7 @@ def test_a_client_disk_that_has_room_again_is_said_and_a_full_one_after_that_too
     assert again == f"{tmp_path}: updates are stored again"
 
 
-def test_an_update_stays_until_the_state_that_it_made_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_stays_until_its_state_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(1), state(1.0))
     outbox.put(0, made(2), state(2.0))
@@ -352,7 +352,7 @@ def test_an_update_stays_until_the_state_that_it_made_is_stored(
     assert kept_in(tmp_path) == {"control_d": [3.0]}
 
 
-def test_a_folder_that_cannot_be_had_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+def test_an_unusable_folder_gets_a_one_sentence_error_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^cannot use client\.directory .*/file: file exists$"):
         opened(tmp_path / "file")
@@ -361,7 +361,7 @@ def test_a_folder_that_cannot_be_had_is_one_sentence_before_anything_starts(tmp_
 # --------------------------------------------------------------------------------------------------------------- state
 
 
-def test_what_a_client_keeps_and_would_keep_is_there_for_the_next_process(tmp_path: Path) -> None:
+def test_the_next_process_loads_the_state_and_the_pending_state(tmp_path: Path) -> None:
     outbox = opened(tmp_path, count=3)
     outbox.put(1, made(1), state(1.0, 2.0))
     outbox.keep(1, RUN, 1, state(1.0, 2.0))
@@ -385,20 +385,20 @@ def lists(kept: Any) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in kept.items()}
 
 
-def test_an_update_that_is_in_the_state_already_is_not_sent_again(tmp_path: Path) -> None:
+def test_an_update_that_is_in_the_state_is_not_resent(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.put(0, made(1), state(1.0))
     aside = (tmp_path / "0-1.update").read_bytes()
     outbox.keep(0, RUN, 1, state(1.0))
     outbox.close()
-    (tmp_path / "0-1.update").write_bytes(aside)  # as if it had died before it could delete it
+    (tmp_path / "0-1.update").write_bytes(aside)  # as if it had died before the deletion
     after = opened(tmp_path)
     assert after.load() == {0: []}
     assert names(tmp_path) == ["0.state"]
     assert [pending for _, _, pending in after.restore(RUN)] == [{}]
 
 
-def test_what_was_kept_in_another_run_is_gone_and_its_updates_count_for_nothing(tmp_path: Path) -> None:
+def test_the_state_of_another_run_is_deleted_and_its_updates_are_ignored(tmp_path: Path) -> None:
     outbox = opened(tmp_path)
     outbox.keep(0, RUN, 1, state(1.0))
     outbox.put(0, made(2), state(2.0))
@@ -406,11 +406,11 @@ def test_what_was_kept_in_another_run_is_gone_and_its_updates_count_for_nothing(
     after = opened(tmp_path)
     after.load()
     assert [(lists(kept), pending) for _, kept, pending in after.restore(OTHER_RUN)] == [({}, {})]
-    assert names(tmp_path) == ["0-2.update"]  # the session says what becomes of it
+    assert names(tmp_path) == ["0-2.update"]  # the session decides about it
     after.close()
 
 
-def test_of_a_run_that_is_over_nothing_stays(tmp_path: Path) -> None:
+def test_no_file_of_a_finished_run_remains(tmp_path: Path) -> None:
     outbox = opened(tmp_path, count=2)
     for client_id in (0, 1):
         outbox.put(client_id, made(1), state(1.0))
@@ -422,7 +422,7 @@ def test_of_a_run_that_is_over_nothing_stays(tmp_path: Path) -> None:
     outbox.clear(1, OTHER_RUN)
     assert names(tmp_path) == ["1-2.update", "1.state"]
     outbox.close()
-    after = opened(tmp_path, 1)  # which hears that the run is over before it has begun anything
+    after = opened(tmp_path, 1)  # which learns that the run is over before it has started
     after.load()
     after.clear(1, RUN)
     assert names(tmp_path) == []
@@ -445,7 +445,7 @@ for first in (0, 5, 4):
 """
 
 
-def test_a_client_has_one_process_in_a_folder_and_others_beside_it(tmp_path: Path) -> None:
+def test_a_client_has_one_process_per_folder_and_clients_share_a_folder(tmp_path: Path) -> None:
     outbox = opened(tmp_path, 2, 3)
     command = [sys.executable, "-c", TAKES, str(tmp_path)]
     another = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -458,7 +458,7 @@ def test_a_client_has_one_process_in_a_folder_and_others_beside_it(tmp_path: Pat
     outbox.close()
 
 
-def test_a_folder_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "outbox"
     folder.mkdir()
     folder.chmod(0o777)

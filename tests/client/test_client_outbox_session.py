@@ -1,4 +1,4 @@
-"""A client's side of the wire contract when its process has died before, and when the server is in trouble."""
+"""The client side of the wire contract after the death of its process, and with a server in trouble."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def accepted(task_id: int) -> Ack:
 
 
 def after_a_kill(*kept: PendingUpdate) -> ClientSession:
-    """A session that begins with what was found, and has said hello."""
+    """A session with stored updates after its hello."""
     session = ClientSession(7, TOKEN, kept)
     holding = tuple(one.update.task_id for one in kept)
     assert session.reachable(0.0) == [Send(message=Hello(client_id=7, session=TOKEN, holding=holding))]
@@ -58,34 +58,34 @@ def session_that_is_in() -> ClientSession:
 # ------------------------------------------------------------------------------------------------- after its own death
 
 
-def test_what_was_kept_is_named_in_the_hello_and_sent_after_the_welcome() -> None:
+def test_stored_updates_are_named_in_the_hello_and_sent_after_the_welcome() -> None:
     session = after_a_kill(made(3), made(5))
     assert session.unacknowledged == 2
     assert session.received(welcome(), [], 0.1) == sent(made(3), made(5))
 
 
-def test_what_was_kept_is_settled_by_the_verdict_that_was_given_before_the_kill() -> None:
+def test_a_stored_update_is_settled_by_the_verdict_from_before_the_kill() -> None:
     session = after_a_kill(made(3))
     session.received(welcome(), [], 0.1)
     assert session.received(accepted(3), [], 0.2) == [Settle(run_id=RUN, number=103, accepted=True)]
     assert session.unacknowledged == 0
 
 
-def test_what_was_kept_is_sent_again_when_a_heartbeat_proves_that_it_was_lost() -> None:
+def test_a_stored_update_is_resent_when_a_heartbeat_proves_its_loss() -> None:
     session = after_a_kill(made(3))
     session.received(welcome(), [], 0.0)
     assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0, newest_task=3))]
     assert session.received(Heartbeat(number=0, version=0), [], 2.1) == sent(made(3))
 
 
-def test_the_newest_task_is_that_of_the_newest_update_that_was_kept() -> None:
+def test_the_newest_task_is_that_of_the_newest_stored_update() -> None:
     session = after_a_kill(made(3), made(5))
     session.received(welcome(), [], 0.0)
     assert session.received(task(5), MODEL, 1.0) == []
     assert session.received(task(6), MODEL, 1.1) == [Train(welcome=welcome(), task=task(6), parcel=MODEL)]
 
 
-def test_in_another_run_what_was_kept_is_dropped_unsent() -> None:
+def test_in_another_run_stored_updates_are_dropped_unsent() -> None:
     session = after_a_kill(made(3, OTHER_RUN), made(4), made(5, OTHER_RUN))
     assert session.received(welcome(), [], 0.1) == [
         Settle(run_id=OTHER_RUN, number=103, accepted=False),
@@ -96,20 +96,20 @@ def test_in_another_run_what_was_kept_is_dropped_unsent() -> None:
     assert session.tick(2.1) == [Send(message=Heartbeat(number=0, version=0, newest_task=4))]
 
 
-def test_with_nothing_left_any_task_is_new() -> None:
+def test_without_stored_updates_any_task_is_new() -> None:
     session = after_a_kill(made(9, OTHER_RUN))
     session.received(welcome(), [], 0.1)
     assert session.tick(2.1) == [Send(message=Heartbeat(number=0, version=0, newest_task=0))]
     assert len(session.received(task(1), MODEL, 3.0)) == 1
 
 
-def test_a_verdict_before_the_welcome_is_of_nobody_knows_which_run() -> None:
+def test_a_verdict_before_the_welcome_is_of_an_unknown_run() -> None:
     session = after_a_kill(made(3))
     assert session.received(accepted(3), [], 0.1) == []
     assert session.unacknowledged == 1
 
 
-def test_of_more_updates_than_a_client_may_hold_the_oldest_is_given_up() -> None:
+def test_the_oldest_update_is_dropped_above_the_bound_of_stored_updates() -> None:
     kept = [made(task_id) for task_id in range(1, limits.HOLDING_MAX)]
     session = after_a_kill(*kept)
     session.received(welcome(), [], 0.0)
@@ -129,7 +129,7 @@ def error(reason: Reason, task_id: int | None = None) -> Error:
     return Error(reason=reason, message="why", task_id=task_id)
 
 
-def test_an_update_that_could_not_be_stored_is_kept_and_sent_again_on_the_usual_proof() -> None:
+def test_an_update_that_could_not_be_stored_is_resent_on_the_usual_proof() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     one = made(1)
@@ -139,14 +139,14 @@ def test_an_update_that_could_not_be_stored_is_kept_and_sent_again_on_the_usual_
     assert session.unacknowledged == 1
     session.tick(2.0)
     assert session.received(Heartbeat(number=0, version=0), [], 2.1) == sent(one)
-    assert session.received(error(Reason.NOT_STORED, task_id=1), [], 2.2) == []  # one word is enough
+    assert session.received(error(Reason.NOT_STORED, task_id=1), [], 2.2) == []  # one warning is enough
     session.tick(4.0)
     assert session.received(Heartbeat(number=1, version=0), [], 4.1) == sent(one)
     first = Ack(task_id=1, outcome="accepted", first_outcome="accepted")
     assert session.received(first, [], 4.2) == [Settle(run_id=RUN, number=0, accepted=True)]
 
 
-def test_a_disk_that_is_full_a_second_time_is_worth_a_second_word() -> None:
+def test_a_disk_that_is_full_a_second_time_gets_a_second_warning() -> None:
     session = after_a_kill(made(3), made(4))
     session.received(welcome(), [], 0.1)
     assert len(session.received(error(Reason.NOT_STORED, task_id=3), [], 0.2)) == 1
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_a_second_time_is_worth_a_second_word() -> None:
     assert [type(one) for one in session.received(error(Reason.NOT_STORED, task_id=3), [], 0.4)] == [Warn]
 
 
-def test_a_message_that_was_one_too_many_changes_nothing() -> None:
+def test_a_rate_limit_error_changes_nothing() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     (warning,) = session.received(error(Reason.RATE_LIMITED), [], 1.1)
@@ -164,7 +164,7 @@ def test_a_message_that_was_one_too_many_changes_nothing() -> None:
     assert session.wants(RUN, 1)
 
 
-def test_a_client_in_quarantine_waits_keeps_its_work_and_knocks_again() -> None:
+def test_a_client_in_quarantine_keeps_its_updates_and_greets_again_later() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     (warning,) = session.received(error(Reason.QUARANTINED), [], 1.5)
@@ -175,13 +175,13 @@ def test_a_client_in_quarantine_waits_keeps_its_work_and_knocks_again() -> None:
     assert session.due_s == at_s
     hello = Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))
     assert session.tick(at_s) == [hello]
-    assert session.received(error(Reason.QUARANTINED), [], at_s) == []  # still; nothing new
+    assert session.received(error(Reason.QUARANTINED), [], at_s) == []  # no change
     assert session.tick(at_s + GREETING_S) == [hello]
     assert session.received(welcome(), [], at_s + GREETING_S) == sent(one)
     assert [type(one) for one in session.received(error(Reason.QUARANTINED), [], 99.0)] == [Warn]
 
 
-def test_a_quarantine_that_is_heard_of_without_a_connection_does_not_end_the_wait_for_one() -> None:
+def test_a_quarantine_error_without_a_connection_does_not_end_the_wait_for_one() -> None:
     session = session_that_is_in()
     session.unreachable()
     session.received(error(Reason.QUARANTINED), [], 1.0)
@@ -190,7 +190,7 @@ def test_a_quarantine_that_is_heard_of_without_a_connection_does_not_end_the_wai
 
 
 @pytest.mark.parametrize("reason", [Reason.UNKNOWN_CLIENT, Reason.WRONG_PROTOCOL, Reason.NOT_THE_OWNER])
-def test_a_client_that_may_never_take_part_ends_and_its_updates_are_not_given_up(reason: Reason) -> None:
+def test_a_client_that_is_refused_for_good_ends_and_its_updates_are_not_dropped(reason: Reason) -> None:
     session = after_a_kill(made(3))
     assert session.received(error(reason), [], 0.1) == [
         Retire(reason="refused", message="the server refuses client 7: why")

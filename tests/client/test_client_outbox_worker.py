@@ -1,4 +1,4 @@
-"""What a client keeps between tasks survives its process, wherever that is killed: neither lost nor counted twice."""
+"""The state of a client survives a kill of its process at any point: neither lost nor counted twice."""
 
 import os
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ TENSORS = (TensorSpec(name="w", shape=(DIMENSION,), dtype="float32"),)
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a client trains, and what it leaves out of its updates."""
+class Method:
+    """A training method and an encoding of updates."""
 
     training: LocalTraining
     encoding: EncodingPlan | None = None
@@ -52,29 +52,29 @@ class Way:
 
     @property
     def keeps(self) -> bool:
-        """Whether the client keeps something from an update."""
+        """Whether the client has state after an update."""
         return self.training.keeps_state or self.encoding is not None
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 @dataclass
 class FakeServer:
-    """Remembers its first verdict on each update, and what came."""
+    """Stores its first verdict on each update, and the received copies."""
 
     verdicts: dict[int, bool] = field(default_factory=dict)
     came: dict[int, list[bytes]] = field(default_factory=dict)
 
     def take(self, pending: PendingUpdate) -> bool:
-        """Whether the update was accepted when it first came."""
+        """Whether the first copy of the update was accepted."""
         self.came.setdefault(pending.number, []).append(b"".join(pending.parcel))
         return self.verdicts.setdefault(pending.number, pending.number != REJECTED)
 
 
 def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[PendingUpdate]]:
-    """One that has just started, and what was found for client 0."""
+    """A new worker, and the stored updates of client 0."""
     trainer = Trainer(DATASET, [np.arange(40)], MODEL, training, seed=0)
 
     def prepare(_: Welcome) -> TrainingContext:
@@ -87,10 +87,10 @@ def a_worker(folder: Path, training: LocalTraining) -> tuple[Worker, list[Pendin
     return Worker(prepare, lambda result: None, outbox=outbox), found
 
 
-def job(number: int, way: Way) -> Job:
-    """The task of this number: its model is `number` / 100 everywhere, and so is c."""
+def job(number: int, way: Method) -> Job:
+    """The task of this number: every parameter and every entry of c is `number` / 100."""
     training = way.training
-    told = {"tensors": TENSORS, "encoding": way.encoding}
+    fields = {"tensors": TENSORS, "encoding": way.encoding}
     numbers = DIMENSION * (2 if training.needs_extra else 1)
     task = Task(
         task_id=number + 1,
@@ -103,7 +103,7 @@ def job(number: int, way: Way) -> Job:
     frames = [memoryview(np.full(numbers, number / 100, dtype="<f4").tobytes())]
     return Job(
         client_id=0,
-        welcome=welcome(extra=training.needs_extra or None).model_copy(update=told),
+        welcome=welcome(extra=training.needs_extra or None).model_copy(update=fields),
         task=task,
         model=ReceivedModel(frames),
         is_wanted=lambda: True,
@@ -111,13 +111,13 @@ def job(number: int, way: Way) -> Job:
 
 
 def settle(worker: Worker, server: FakeServer, pending: PendingUpdate) -> None:
-    """Send an update, and hear the verdict."""
+    """Send an update, and receive the verdict."""
     accepted = server.take(pending)
     worker._settle(Settlement(client_id=0, run_id=RUN, number=pending.number, accepted=accepted))
 
 
-def live(folder: Path, way: Way, server: FakeServer) -> dict[str, list[float]]:
-    """One life of the client, to the end of its tasks. What it keeps then."""
+def run_process(folder: Path, way: Method, server: FakeServer) -> dict[str, list[float]]:
+    """One process of the client until its tasks end. Returns the final state."""
     worker, found = a_worker(folder, way.training)
     for pending in found:
         settle(worker, server, pending)
@@ -130,12 +130,12 @@ def live(folder: Path, way: Way, server: FakeServer) -> dict[str, list[float]]:
 
 
 @pytest.fixture
-def deaths(monkeypatch: pytest.MonkeyPatch) -> "Deaths":
-    return Deaths(monkeypatch)
+def kills(monkeypatch: pytest.MonkeyPatch) -> "Kills":
+    return Kills(monkeypatch)
 
 
-class Deaths:
-    """Kills at the n-th change of a file, before or after it; those that come are counted."""
+class Kills:
+    """Kills the process before or after the n-th change of a file, and counts the changes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changes = 0
@@ -156,68 +156,64 @@ class Deaths:
             raise Killed
 
 
-def lives(
-    folder: Path, way: Way, deaths: Deaths, places: Iterator[tuple[int, str]]
+def run_with_kills(
+    folder: Path, way: Method, kills: Kills, places: Iterator[tuple[int, str]]
 ) -> tuple[dict[str, list[float]], FakeServer]:
-    """What a client keeps that is killed there, as often as that, and then not."""
+    """The state of a client that is killed at each of the places, and then not."""
     server = FakeServer()
     for place in places:
-        deaths.changes, deaths.dies_at = 0, place
+        kills.changes, kills.dies_at = 0, place
         try:
-            return live(folder, way, server), server
+            return run_process(folder, way, server), server
         except Killed:
             pass
-    deaths.dies_at = None
-    return live(folder, way, server), server
+    kills.dies_at = None
+    return run_process(folder, way, server), server
 
 
 SCAFFOLD, MOON, SGD = (training(steps=2, batch_size=8) for training in (scaffold, moon, sgd))
 TOP_K = EncodingPlan(updates="top-k", models="float32", keep=7)
-WAYS = [Way(MOON), Way(SCAFFOLD), Way(SGD, TOP_K), Way(SCAFFOLD, TOP_K), Way(SGD)]
+WAYS = [Method(MOON), Method(SCAFFOLD), Method(SGD, TOP_K), Method(SCAFFOLD, TOP_K), Method(SGD)]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_client_that_is_killed_at_any_change_of_a_file_keeps_what_it_would_have_kept(
-    tmp_path: Path, deaths: Deaths, way: Way
-) -> None:
-    undisturbed, server = lives(tmp_path / "undisturbed", way, deaths, iter([(-1, "never")]))
-    # Of each task's update: put into place; of an accepted one a state put into place; the update deleted.
-    assert deaths.changes == (3 * TASKS - 1 if way.keeps else 2 * TASKS)
+def test_a_client_killed_at_any_file_change_stores_the_same_state(tmp_path: Path, kills: Kills, way: Method) -> None:
+    undisturbed, server = run_with_kills(tmp_path / "undisturbed", way, kills, iter([(-1, "never")]))
+    # Per task: the update is stored; if accepted, a state is stored; the update is deleted.
+    assert kills.changes == (3 * TASKS - 1 if way.keeps else 2 * TASKS)
     assert bool(undisturbed) == way.keeps
-    for change in range(deaths.changes):
+    for change in range(kills.changes):
         for when in ("before", "after"):
             folder = tmp_path / f"{change}-{when}"
-            kept, same = lives(folder, way, deaths, iter([(change, when)]))
+            kept, same = run_with_kills(folder, way, kills, iter([(change, when)]))
             assert kept == undisturbed, f"killed {when} change {change}"
             assert same.verdicts == server.verdicts
             for number, copies in same.came.items():
-                assert set(copies) == set(server.came[number]), "an update that is sent again is the same"
+                assert set(copies) == set(server.came[number]), "a resent update is the same"
             left = {path.name for path in folder.iterdir()}
             assert left - {"lock", "0.state"} == set()
 
 
 @pytest.mark.parametrize("way", WAYS[:4], ids=str)
-def test_a_client_that_is_killed_over_and_over_keeps_what_it_would_have_kept(
-    tmp_path: Path, deaths: Deaths, way: Way
-) -> None:
-    undisturbed, _ = lives(tmp_path / "undisturbed", way, deaths, iter([(-1, "never")]))
+def test_a_client_killed_repeatedly_stores_the_same_state(tmp_path: Path, kills: Kills, way: Method) -> None:
+    undisturbed, _ = run_with_kills(tmp_path / "undisturbed", way, kills, iter([(-1, "never")]))
     again = iter([(change, when) for change in (0, 1, 2) for when in ("after", "before")] * TASKS)
-    kept, server = lives(tmp_path / "killed", way, deaths, again)
+    kept, server = run_with_kills(tmp_path / "killed", way, kills, again)
     assert kept == undisturbed
     assert server.verdicts == {number: number != REJECTED for number in range(TASKS)}
 
 
-def test_a_process_that_finds_a_verdict_before_it_has_a_trainer_keeps_it_when_it_has(tmp_path: Path) -> None:
+def test_a_verdict_before_the_trainer_exists_is_applied_later(tmp_path: Path) -> None:
     worker, _ = a_worker(tmp_path, SCAFFOLD)
-    trained = worker._work(job(0, Way(SCAFFOLD, TOP_K)))
+    trained = worker._work(job(0, Method(SCAFFOLD, TOP_K)))
     assert isinstance(trained, Trained)
     worker._stored(trained)
     after, (pending,) = a_worker(tmp_path, SCAFFOLD)
     settle(after, FakeServer(), pending)
-    assert (tmp_path / "0-0.update").exists()  # its last copy, until somebody can keep what it made
+    assert (tmp_path / "0-0.update").exists()  # its last copy, until a trainer can store its state
     kept = after._context_for(welcome()).trainer.kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
-    # What was sent are the 7 numbers of the largest magnitude, and what is left over are the others.
+    # The 7 numbers of the largest magnitude were sent, and the others are the residual.
     left_d, vector_d = torch.from_numpy(after._residuals.kept(0)["residual"]), trained.local.vector_d
     assert int((left_d == 0).sum()) - int((vector_d == 0).sum()) == 7
     assert torch.equal(left_d[left_d != 0], vector_d[left_d != 0])

@@ -1,4 +1,4 @@
-"""Error feedback: nothing that training made is lost but what was rejected. Source: PROTOCOL.md 9.1."""
+"""Error feedback: only rejected parts of updates are lost. Source: PROTOCOL.md 9.1."""
 
 import hashlib
 
@@ -20,7 +20,7 @@ def vector(*numbers: float) -> Vector:
 
 
 def sent(residuals: Residuals, number: int, update_d: Vector, encoding: Encoding = TOP_1_OF_3) -> Vector:
-    """What comes out of an update at the server."""
+    """An update as the server decodes it."""
     frames, _ = residuals.encode(CLIENT, number, [update_d], encoding)
     return vectors.from_bytes(encoding.decode(frames), len(update_d))
 
@@ -29,7 +29,7 @@ def residual(residuals: Residuals) -> list[float]:
     return residuals.kept(CLIENT).get(KEY, np.zeros(3, np.float32)).tolist()
 
 
-def test_what_is_left_out_of_an_accepted_update_goes_with_the_next_one() -> None:
+def test_the_omitted_part_of_an_accepted_update_is_added_to_the_next() -> None:
     residuals = Residuals()
     assert sent(residuals, 0, vector(3, 2, 1)).tolist() == [3, 0, 0]
     assert residuals.settle(CLIENT, 0, accepted=True)
@@ -39,7 +39,7 @@ def test_what_is_left_out_of_an_accepted_update_goes_with_the_next_one() -> None
     assert residual(residuals) == [2, 0, 2]
 
 
-def test_a_rejected_update_leaves_the_residual_as_it_was() -> None:
+def test_a_rejected_update_leaves_the_residual_unchanged() -> None:
     residuals = Residuals()
     sent(residuals, 0, vector(3, 2, 1))
     residuals.settle(CLIENT, 0, accepted=True)
@@ -49,13 +49,13 @@ def test_a_rejected_update_leaves_the_residual_as_it_was() -> None:
     assert sent(residuals, 2, vector(0, 0, 0)).tolist() == [0, 2, 0]
 
 
-def test_an_open_update_counts_as_accepted_until_it_is_known_to_be_rejected() -> None:
+def test_an_open_update_counts_as_accepted_until_its_rejection() -> None:
     residuals = Residuals()
     sent(residuals, 0, vector(3, 2, 1))
     assert sent(residuals, 1, vector(0, 0, 0)).tolist() == [0, 2, 0]
     residuals.settle(CLIENT, 0, accepted=False)
     residuals.settle(CLIENT, 1, accepted=True)
-    # Of what counted nothing was made and 2 was sent: the next one takes it back.
+    # The accepted updates made 0 and sent 2: the next update subtracts it.
     assert residual(residuals) == [0, -2, 0]
 
 
@@ -67,7 +67,7 @@ def test_a_verdict_counts_once() -> None:
     assert residual(residuals) == [0, 2, 1]
 
 
-def test_the_same_update_encoded_again_is_the_same() -> None:
+def test_encoding_an_update_again_gives_the_same_result() -> None:
     residuals = Residuals()
     first = sent(residuals, 0, vector(3, 2, 1))
     assert np.array_equal(sent(residuals, 0, vector(3, 2, 1)), first)
@@ -83,7 +83,7 @@ def test_each_client_has_a_residual_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_an_update_that_is_not_finite_is_sent_as_such_and_leaves_nothing_behind(wrong: float) -> None:
+def test_an_update_that_is_not_finite_is_sent_as_such_and_leaves_no_residual(wrong: float) -> None:
     residuals = Residuals()
     sent(residuals, 0, vector(3, 2, 1))
     residuals.settle(CLIENT, 0, accepted=True)
@@ -92,7 +92,7 @@ def test_an_update_that_is_not_finite_is_sent_as_such_and_leaves_nothing_behind(
     assert residual(residuals) == [0, 2, 1]
 
 
-def test_an_encoding_that_leaves_little_out_feeds_nothing_back() -> None:
+def test_an_encoding_with_small_omissions_has_no_residual() -> None:
     residuals = Residuals()
     frames, left_out = residuals.encode(CLIENT, 0, [vector(0.1, 0.2, 0.3)], BFloat16(3))
     assert left_out == {} and sum(map(len, frames)) == 8
@@ -100,14 +100,14 @@ def test_an_encoding_that_leaves_little_out_feeds_nothing_back() -> None:
     assert residuals.kept(CLIENT) == {}
 
 
-def test_what_lies_behind_is_not_fed_back() -> None:
+def test_the_second_vector_has_no_residual() -> None:
     residuals, encoding = Residuals(), TopK(3, 2, keep=1)
     frames, left_out = residuals.encode(CLIENT, 0, [vector(3, 2, 1), vector(5, 6)], encoding)
     assert vectors.from_bytes(encoding.decode(frames), 5).tolist() == [3, 0, 0, 5, 6]
     assert left_out[KEY].tolist() == [0, 2, 1]
 
 
-def test_another_process_goes_on_with_what_was_stored() -> None:
+def test_another_process_resumes_with_the_stored_residual() -> None:
     before, after = Residuals(), Residuals()
     sent(before, 0, vector(3, 2, 1))
     before.settle(CLIENT, 0, accepted=True)
@@ -127,10 +127,10 @@ def test_another_process_goes_on_with_what_was_stored() -> None:
     st.integers(1, 5),
     st.integers(0, 3),
 )
-def test_what_was_sent_and_the_residual_are_what_was_made(
+def test_sent_and_residual_parts_add_up_to_the_update(
     updates: list[tuple[list[int], bool]], keep: int, late: int
 ) -> None:
-    # Whole numbers, so that nothing is rounded. late: verdicts that are open at a time.
+    # Integers, so that no sum is rounded. late: number of open verdicts.
     residuals, encoding = Residuals(), TopK(5, keep=keep)
     made_d, sent_d = np.zeros(5, np.float32), np.zeros(5, np.float32)
     for number, (numbers, accepted) in enumerate(updates):
@@ -146,8 +146,8 @@ def test_what_was_sent_and_the_residual_are_what_was_made(
     assert np.array_equal(sent_d + left_d, made_d)
 
 
-def test_everything_is_sent_in_the_end() -> None:
-    # Nothing new is made, and one of three numbers goes at a time.
+def test_every_part_is_eventually_sent() -> None:
+    # Training changes nothing, and each update sends one of three numbers.
     residuals = Residuals()
     sent_d = np.zeros(3, np.float32)
     for number in range(3):

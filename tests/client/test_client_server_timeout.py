@@ -1,4 +1,4 @@
-"""For how long a server may say nothing."""
+"""The timeout of a silent server."""
 
 import threading
 from math import inf
@@ -18,7 +18,7 @@ from unstale_proto.messages import Heartbeat
 SERVER = "tcp://127.0.0.1:5555"
 
 
-def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
+def test_a_server_that_never_answers_gets_a_warning_and_then_a_timeout() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
     assert server_timeout.due_s == 100.0 + FIRST_WORD_S
     assert server_timeout.warning(100.0) is None
@@ -32,7 +32,7 @@ def test_a_server_that_never_answers_is_mentioned_and_then_given_up() -> None:
         server_timeout.warning(130.0)
 
 
-def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
+def test_a_server_that_falls_silent_gets_a_warning_and_then_a_timeout() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=100.0)
     server_timeout.heard(101.0)
     server_timeout.lease_s = 10.0
@@ -47,7 +47,7 @@ def test_a_server_that_falls_silent_is_mentioned_and_then_given_up() -> None:
         server_timeout.warning(131.0)
 
 
-def test_whatever_is_heard_begins_it_anew() -> None:
+def test_any_message_restarts_the_timeout() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=30.0, at_s=0.0)
     server_timeout.lease_s = 10.0
     assert server_timeout.warning(25.0) is not None
@@ -57,7 +57,7 @@ def test_whatever_is_heard_begins_it_anew() -> None:
     assert server_timeout.due_s == 59.0
 
 
-def test_within_the_lease_silence_is_nothing_strange() -> None:
+def test_silence_within_the_lease_gets_no_warning() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=1.0, at_s=0.0)
     server_timeout.lease_s = 60.0
     assert server_timeout.due_s == 60.0
@@ -66,7 +66,7 @@ def test_within_the_lease_silence_is_nothing_strange() -> None:
         server_timeout.warning(60.0)
 
 
-def test_without_a_bound_it_is_waited_for_ever() -> None:
+def test_without_a_bound_a_client_waits_indefinitely() -> None:
     server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
     bound = "client.patience_s is null; with --client.patience-s 60 a client gives up after 60 s without a message"
     assert server_timeout.warning(3.0) == f"no server answers at {SERVER} yet; retrying for ever, because {bound}"
@@ -79,8 +79,8 @@ def test_without_a_bound_it_is_waited_for_ever() -> None:
     assert server_timeout.warning(1e9) is None
 
 
-class Served:
-    """A server that welcomes a client and vanishes once that is in, by a clock that is played."""
+class VanishingServer:
+    """A server that vanishes once it has welcomed a client, on a simulated clock."""
 
     def __init__(self, patience_s: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -93,7 +93,7 @@ class Served:
             self.process = ClientProcess(
                 server=self.address,
                 client_ids=range(1),
-                prepare=lambda told: training_context_of(told, settings),
+                prepare=lambda received: training_context_of(received, settings),
                 heartbeat_s=0.2,
                 linger_s=0.0,
                 patience_s=patience_s,
@@ -102,8 +102,8 @@ class Served:
             self.thread.start()
             assert socket.poll(1000 * PATIENCE_S)
             route, _ = socket.recv_multipart()
-            told = welcome().model_copy(update={"heartbeat_s": 0.05, "lease_s": 1.0})
-            socket.send_multipart([route, codec.encode(told)])
+            greeting = welcome().model_copy(update={"heartbeat_s": 0.05, "lease_s": 1.0})
+            socket.send_multipart([route, codec.encode(greeting)])
             for _ in range(int(20 * PATIENCE_S)):
                 if socket.poll(50):
                     break
@@ -119,8 +119,8 @@ class Served:
 
 
 @pytest.mark.network
-def test_a_client_gives_up_a_server_that_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(1000.0, monkeypatch)
+def test_a_client_ends_after_the_timeout_of_a_vanished_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = VanishingServer(1000.0, monkeypatch)
     served.now_s += 1000.0
     served.thread.join(PATIENCE_S)
     assert str(served.error) == (
@@ -130,10 +130,10 @@ def test_a_client_gives_up_a_server_that_has_vanished(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.network
-def test_a_client_without_a_bound_says_that_it_waits(
+def test_a_client_without_a_bound_reports_that_it_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = Served(None, monkeypatch)
+    served = VanishingServer(None, monkeypatch)
     served.now_s += 1000.0
     for _ in range(int(20 * PATIENCE_S)):
         if "waiting for it to come back" in caplog.text:

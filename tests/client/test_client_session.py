@@ -1,4 +1,4 @@
-"""One client's side of the wire contract, by table: what happened in, what to do out."""
+"""The client side of the wire contract, by table: events in, actions out."""
 
 import pytest
 
@@ -45,14 +45,14 @@ def session_with_an_update_sent() -> ClientSession:
     return session
 
 
-def test_it_says_hello_when_there_is_a_connection_and_only_once() -> None:
+def test_it_sends_one_hello_once_it_is_connected() -> None:
     session = ClientSession(7, TOKEN)
-    assert session.due_s is None  # it waits for a server for ever
+    assert session.due_s is None  # it waits without a bound
     assert session.reachable(3.0) == [Send(message=Hello(client_id=7, session=TOKEN))]
     assert session.reachable(3.1) == []
 
 
-def test_a_hello_without_an_answer_is_said_again() -> None:
+def test_a_hello_without_an_answer_is_resent() -> None:
     session = ClientSession(7, TOKEN)
     session.reachable(3.0)
     assert session.tick(3.0 + GREETING_S - 0.1) == []
@@ -75,7 +75,7 @@ DUPLICATE_OF_REJECTED = Ack(task_id=1, outcome="duplicate", first_outcome="rejec
 @pytest.mark.parametrize(
     ("ack", "accepted"), [(ACCEPTED, True), (REJECTED, False), (DUPLICATE, True), (DUPLICATE_OF_REJECTED, False)]
 )
-def test_an_acknowledged_update_is_let_go_and_settled_by_its_first_verdict(ack: Ack, accepted: bool) -> None:
+def test_an_acknowledged_update_is_released_and_settled_by_its_first_verdict(ack: Ack, accepted: bool) -> None:
     session = session_with_an_update_sent()
     assert session.received(ack, [], 2.0) == [Settle(run_id=RUN, number=0, accepted=accepted)]
     assert session.unacknowledged == 0
@@ -88,14 +88,14 @@ def test_an_update_is_settled_once_however_often_it_is_acknowledged(again: Ack) 
     assert session.received(again, [], 2.1) == []
 
 
-def test_an_ack_of_a_task_of_which_no_update_was_made_settles_nothing() -> None:
+def test_an_ack_of_a_task_without_an_update_settles_nothing() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     assert session.received(ACCEPTED, [], 2.0) == []
     assert session.trained(RUN, update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
 
 
-def test_what_is_settled_is_known_by_the_number_of_its_task_though_a_newer_one_was_given() -> None:
+def test_an_update_is_settled_by_its_task_number_after_a_newer_task() -> None:
     session = session_that_is_in()
     session.received(task(1).model_copy(update={"number": 5}), MODEL, 1.0)
     session.trained(RUN, update(1), DELTA)
@@ -103,7 +103,7 @@ def test_what_is_settled_is_known_by_the_number_of_its_task_though_a_newer_one_w
     assert session.received(ACCEPTED, [], 2.0) == [Settle(run_id=RUN, number=5, accepted=True)]
 
 
-def test_an_ack_that_comes_after_another_run_has_begun_settles_nothing() -> None:
+def test_an_ack_after_the_start_of_another_run_settles_nothing() -> None:
     session = session_with_an_update_sent()
     session.unreachable()
     session.reachable(3.0)
@@ -111,7 +111,7 @@ def test_an_ack_that_comes_after_another_run_has_begun_settles_nothing() -> None
     assert session.received(ACCEPTED, [], 3.2) == []
 
 
-def test_a_task_that_comes_twice_is_worked_on_once() -> None:
+def test_a_task_received_twice_is_trained_once() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     assert session.received(task(1), MODEL, 1.1) == []
@@ -119,7 +119,7 @@ def test_a_task_that_comes_twice_is_worked_on_once() -> None:
     assert session.received(task(1), MODEL, 1.2) == []
 
 
-def test_a_model_of_another_run_goes_back_untrained() -> None:
+def test_a_task_with_a_model_of_another_run_is_returned_untrained() -> None:
     session = session_that_is_in()
     other = task(1).model_copy(update={"signature": "f" * 64})
     (send,) = session.received(other, MODEL, 1.0)
@@ -129,13 +129,13 @@ def test_a_model_of_another_run_goes_back_untrained() -> None:
     assert not session.wants(RUN, 1)
 
 
-def test_a_model_that_is_cut_short_goes_back_untrained() -> None:
+def test_a_task_with_a_truncated_model_is_returned_untrained() -> None:
     session = session_that_is_in()
     (send,) = session.received(task(1), [memoryview(b"half")], 1.0)
     assert isinstance(send, Send)
     assert isinstance(send.message, Error)
     assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIZE, 1)
-    assert len(session.received(task(1), MODEL, 1.1)) == 1  # the whole of it is still welcome
+    assert len(session.received(task(1), MODEL, 1.1)) == 1  # the complete model is still accepted
 
 
 def test_a_message_for_servers_is_answered_with_an_error() -> None:
@@ -145,7 +145,7 @@ def test_a_message_for_servers_is_answered_with_an_error() -> None:
     assert send.message.reason is Reason.UNEXPECTED_TYPE
 
 
-def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
+def test_a_newer_task_replaces_an_older_one() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.received(task(2, version=5), MODEL, 2.0)
@@ -155,7 +155,7 @@ def test_a_newer_task_takes_the_place_of_an_older_one() -> None:
     assert session.unacknowledged == 0
 
 
-def test_a_heartbeat_goes_out_every_heartbeat_s() -> None:
+def test_a_heartbeat_is_sent_every_heartbeat_s() -> None:
     session = session_that_is_in()
     assert session.tick(1.9) == []
     assert session.tick(2.0) == [Send(message=Heartbeat(number=0, version=0, newest_task=0))]
@@ -164,14 +164,14 @@ def test_a_heartbeat_goes_out_every_heartbeat_s() -> None:
 
 
 def beat_of(session: ClientSession) -> Heartbeat:
-    """The heartbeat that it sends when its time has come."""
+    """The heartbeat that it sends when one is due."""
     assert session.due_s is not None
     (send,) = session.tick(session.due_s)
     assert isinstance(send, Send) and isinstance(send.message, Heartbeat)
     return send.message
 
 
-def test_a_heartbeat_names_the_newest_task_that_came_and_the_newest_answer_that_was_heard() -> None:
+def test_a_heartbeat_names_the_newest_task_and_the_newest_answer_received() -> None:
     session = session_that_is_in()
     first = beat_of(session)
     assert (first.newest_task, first.heard) == (0, None)
@@ -181,11 +181,11 @@ def test_a_heartbeat_names_the_newest_task_that_came_and_the_newest_answer_that_
     assert (second.newest_task, second.heard) == (4, 0)
     beat_of(session)
     session.received(Heartbeat(number=2, version=0), [], 6.1)
-    session.received(Heartbeat(number=1, version=0), [], 6.2)  # late, on a path that keeps no order
+    session.received(Heartbeat(number=1, version=0), [], 6.2)  # late, on a path without order
     assert beat_of(session).heard == 2
 
 
-def test_an_answer_to_a_heartbeat_that_was_never_sent_is_not_heard() -> None:
+def test_an_answer_to_a_heartbeat_that_was_never_sent_is_ignored() -> None:
     session = session_with_an_update_sent()
     beat_of(session)
     assert session.received(Heartbeat(number=99, version=0), [], 2.1) == []
@@ -198,17 +198,17 @@ def test_a_task_whose_update_is_acknowledged_is_still_the_newest() -> None:
     assert beat_of(session).newest_task == 1
 
 
-def test_a_task_that_does_not_fit_or_was_given_back_is_not_named() -> None:
+def test_a_mismatched_or_returned_task_is_not_named() -> None:
     session = session_that_is_in()
     session.received(task(1).model_copy(update={"signature": "f" * 64}), MODEL, 1.0)
     assert beat_of(session).newest_task == 0
     session.received(task(2), MODEL, 2.5)
     session.failed(RUN, 2, "loss is nan")
     assert beat_of(session).newest_task == 0
-    assert session.received(task(2), MODEL, 4.5) == []  # and yet a copy of it is not done again
+    assert session.received(task(2), MODEL, 4.5) == []  # and yet a copy of it is not trained again
 
 
-def test_another_run_has_given_no_task_and_answered_no_heartbeat() -> None:
+def test_another_run_starts_without_tasks_and_answered_heartbeats() -> None:
     session = session_with_an_update_sent()
     beat_of(session)
     session.received(Heartbeat(number=0, version=0), [], 2.1)
@@ -219,7 +219,7 @@ def test_another_run_has_given_no_task_and_answered_no_heartbeat() -> None:
     assert (beat.number, beat.newest_task, beat.heard) == (1, 0, None)
 
 
-def test_after_a_reconnect_to_the_same_run_it_knows_what_it_had() -> None:
+def test_after_a_reconnect_to_the_same_run_it_retains_its_tasks() -> None:
     session = session_with_an_update_sent()
     beat_of(session)
     session.received(Heartbeat(number=0, version=0), [], 2.1)
@@ -230,9 +230,9 @@ def test_after_a_reconnect_to_the_same_run_it_knows_what_it_had() -> None:
     assert (beat.number, beat.newest_task, beat.heard) == (1, 1, 0)
 
 
-def test_a_task_that_the_server_never_gave_is_no_reason_to_ignore_those_it_gives() -> None:
+def test_a_task_the_server_never_assigned_does_not_hide_assigned_tasks() -> None:
     session = session_that_is_in()
-    damaged = task(2**60)  # its id was, on the way
+    damaged = task(2**60)  # its id is damaged
     session.received(damaged, MODEL, 1.0)
     session.trained(RUN, update(2**60), DELTA)
     assert session.received(task(3), MODEL, 1.2) == []
@@ -243,13 +243,13 @@ def test_a_task_that_the_server_never_gave_is_no_reason_to_ignore_those_it_gives
     assert session.received(task(3), MODEL, 2.5) == [Train(welcome=welcome(), task=task(3), parcel=MODEL)]
 
 
-def test_an_update_is_sent_again_when_a_later_heartbeat_is_answered_before_its_ack() -> None:
+def test_an_update_is_resent_when_a_later_heartbeat_is_answered_before_its_ack() -> None:
     session = session_with_an_update_sent()
-    session.tick(2.0)  # heartbeat 0 leaves after the update
+    session.tick(2.0)  # heartbeat 0 is sent after the update
     assert session.received(Heartbeat(number=0, version=0), [], 2.1) == [Send(message=update(1), parcel=DELTA)]
 
 
-def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> None:
+def test_an_update_is_not_resent_for_a_heartbeat_sent_before_it() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.tick(2.0)  # heartbeat 0
@@ -257,7 +257,7 @@ def test_an_update_is_not_sent_again_for_a_heartbeat_that_left_before_it() -> No
     assert session.received(Heartbeat(number=0, version=0), [], 2.1) == []
 
 
-def test_an_update_sent_again_waits_for_a_heartbeat_of_its_own() -> None:
+def test_a_resent_update_waits_for_a_heartbeat_of_its_own() -> None:
     session = session_with_an_update_sent()
     session.tick(2.0)
     session.tick(4.0)
@@ -274,7 +274,7 @@ def test_a_task_of_a_run_whose_welcome_was_lost_is_ignored() -> None:
     assert session.received(of_this, MODEL, 1.2) == [Train(welcome=welcome(), task=of_this, parcel=MODEL)]
 
 
-def test_an_update_is_sent_again_when_a_later_one_is_acknowledged_before_it() -> None:
+def test_an_update_is_resent_when_a_later_one_is_acknowledged_before_it() -> None:
     session = session_with_an_update_sent()
     session.received(task(2), MODEL, 1.5)
     session.trained(RUN, update(2), DELTA)
@@ -282,18 +282,18 @@ def test_an_update_is_sent_again_when_a_later_one_is_acknowledged_before_it() ->
     assert instructions == [Settle(run_id=RUN, number=0, accepted=True), Send(message=update(1), parcel=DELTA)]
 
 
-def test_an_ack_that_may_be_of_an_earlier_copy_proves_nothing_about_what_left_in_between() -> None:
+def test_an_ack_of_a_possible_earlier_copy_proves_no_loss_of_updates_sent_in_between() -> None:
     session = session_with_an_update_sent()
     session.received(task(2), MODEL, 1.5)
     session.trained(RUN, update(2), DELTA)
     session.tick(2.0)
-    session.received(Heartbeat(number=0, version=0), [], 2.1)  # both are sent again, in their order
+    session.received(Heartbeat(number=0, version=0), [], 2.1)  # both are resent, in their order
     assert session.received(Ack(task_id=1, outcome="accepted", first_outcome="accepted"), [], 2.2) == [
         Settle(run_id=RUN, number=0, accepted=True)
     ]
 
 
-def test_after_a_lost_connection_it_greets_naming_what_it_holds_and_resends() -> None:
+def test_after_a_lost_connection_it_names_its_updates_in_the_hello_and_resends_them() -> None:
     session = session_with_an_update_sent()
     session.received(task(2), MODEL, 1.5)
     session.unreachable()
@@ -304,12 +304,12 @@ def test_after_a_lost_connection_it_greets_naming_what_it_holds_and_resends() ->
 
 def test_a_server_that_asks_for_a_hello_first_gets_one() -> None:
     session = session_with_an_update_sent()
-    said = session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
-    assert said == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))]
-    assert session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0) == []  # one is under way
+    sent = session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
+    assert sent == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1,)))]
+    assert session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0) == []  # one is in transit
 
 
-def test_what_is_trained_while_away_is_sent_after_the_welcome() -> None:
+def test_an_update_trained_while_disconnected_is_sent_after_the_welcome() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.unreachable()
@@ -325,7 +325,7 @@ def test_a_server_silent_for_a_lease_is_greeted_again() -> None:
     assert session.tick(12.0) == [Send(message=Hello(client_id=7, session=TOKEN))]
 
 
-def test_another_run_knows_nothing_of_the_old_tasks() -> None:
+def test_another_run_starts_without_the_old_tasks() -> None:
     session = session_with_an_update_sent()
     session.unreachable()
     session.reachable(3.0)
@@ -343,7 +343,7 @@ def test_a_finished_run_is_left_with_a_goodbye() -> None:
     assert session.tick(100.0) == []
 
 
-def test_a_client_that_was_superseded_retires_without_a_word_to_the_server() -> None:
+def test_a_superseded_client_ends_without_a_goodbye() -> None:
     session = session_that_is_in()
     (retire,) = session.received(Stop(reason="superseded", version=9), [], 5.0)
     assert isinstance(retire, Retire)
@@ -372,7 +372,7 @@ def test_a_run_that_has_failed_is_left_with_a_goodbye_and_the_reason() -> None:
     assert session.state is State.OVER
 
 
-def test_a_hello_says_which_start_of_its_process_it_comes_from() -> None:
+def test_a_hello_names_the_start_count_of_its_process() -> None:
     start = ProcessStart(home="1" * 32, number=3)
     session = ClientSession(7, TOKEN, start=start)
     assert session.reachable(0.0) == [Send(message=Hello(client_id=7, session=TOKEN, start=start))]
@@ -385,7 +385,7 @@ def test_a_client_id_that_the_run_does_not_have_is_refused_for_good() -> None:
     assert retire == Retire(reason="refused", message="the server refuses client 7: no such id")
 
 
-def test_a_task_that_cannot_be_done_goes_back() -> None:
+def test_a_task_that_fails_is_returned() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     assert session.failed(RUN, 1, "loss is nan") == [
@@ -394,12 +394,12 @@ def test_a_task_that_cannot_be_done_goes_back() -> None:
     assert not session.wants(RUN, 1)
 
 
-def test_leaving_says_goodbye_when_the_server_knows_us() -> None:
+def test_a_member_that_leaves_says_goodbye() -> None:
     assert session_that_is_in().leave("stopped") == [Send(message=Bye(reason="stopped"))]
     assert ClientSession(7, TOKEN).leave("stopped") == []
 
 
-def test_what_was_trained_for_another_run_is_not_sent_though_its_task_has_the_same_id() -> None:
+def test_an_update_of_another_run_is_not_sent_although_its_task_has_the_same_id() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.unreachable()
@@ -412,7 +412,7 @@ def test_what_was_trained_for_another_run_is_not_sent_though_its_task_has_the_sa
     assert session.trained("2" * 32, update(1), DELTA) == [Send(message=update(1), parcel=DELTA)]
 
 
-def test_a_task_that_fails_behind_a_hello_that_named_it_is_given_back() -> None:
+def test_a_task_that_fails_after_a_hello_that_named_it_is_returned() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)
     session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
@@ -422,21 +422,21 @@ def test_a_task_that_fails_behind_a_hello_that_named_it_is_given_back() -> None:
     assert send.message.task_id == 1
 
 
-def test_a_task_that_was_long_under_way_is_taken_though_we_greet_anew() -> None:
+def test_a_delayed_task_is_accepted_while_the_client_greets_again() -> None:
     session = session_that_is_in()
     session.received(Error(reason=Reason.HELLO_FIRST), [], 2.0)
     assert session.state is State.GREETING
     assert session.received(task(1), MODEL, 3.0) == [Train(welcome=welcome(), task=task(1), parcel=MODEL)]
 
 
-def test_a_client_that_is_done_hears_nothing_any_more() -> None:
+def test_a_finished_client_ignores_messages() -> None:
     session = session_that_is_in()
     session.received(Stop(reason="finished", version=9), [], 5.0)
     assert session.received(Stop(reason="shutdown", version=9), [], 5.1) == []
     assert session.state is State.OVER
 
 
-def test_what_a_server_says_reaches_the_terminal_without_its_control_characters() -> None:
+def test_server_texts_reach_the_terminal_without_control_characters() -> None:
     session = ClientSession(7, TOKEN)
     session.reachable(0.0)
     (retire,) = session.received(Error(reason=Reason.UNKNOWN_CLIENT, message="\x1b[2J no"), [], 0.1)

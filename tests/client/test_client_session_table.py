@@ -1,4 +1,4 @@
-"""The transition table of the client session, against the messages that exist and the diagram in the documents."""
+"""The transition table of the client session, against the message types and the diagram in the documents."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -20,7 +20,7 @@ def diagram() -> str:
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
 
 
-def test_the_diagram_in_the_documents_is_the_table() -> None:
+def test_the_diagram_in_the_documents_matches_the_table() -> None:
     assert diagram() in DOCUMENT.read_text(encoding="utf-8")
 
 
@@ -33,7 +33,7 @@ def test_every_event_is_a_message_a_timer_or_a_change_of_the_connection() -> Non
     assert events >= OTHER_EVENTS | messages | stops
 
 
-def test_a_session_that_is_over_stays_over() -> None:
+def test_an_ended_session_stays_ended() -> None:
     assert not [state for state, _ in ClientSession.TRANSITIONS if state is State.OVER]
 
 

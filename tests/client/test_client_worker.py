@@ -1,4 +1,4 @@
-"""What the worker makes of a job, and of the verdict on it."""
+"""Results of the worker on jobs and verdicts."""
 
 import threading
 from collections.abc import Callable
@@ -27,17 +27,17 @@ OTHER_RUN = "2" * 32
 
 @dataclass
 class FakeTrainer:
-    """Says what it was told. loss: of every task. versions: base versions of those it trained."""
+    """Records its calls. loss: of every task. versions: base versions of its trained tasks."""
 
     loss: float = 1.0
-    told: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
     def train(
         self, client_id: int, number: int, base_d: Tensor, rate: float, *, buffers_b: Any, extra_d: Any, version: int
     ) -> LocalUpdate:
         self.versions.append(version)
-        self.told.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
+        self.calls.append(("train", client_id, number, base_d.tolist(), lists(buffers_b), lists(extra_d)))
         return LocalUpdate(
             vector_d=torch.ones(2),
             kind="delta",
@@ -52,13 +52,13 @@ class FakeTrainer:
         return 10 + client_id
 
     def keep(self, client_id: int, number: int) -> None:
-        self.told.append(("keep", client_id, number))
+        self.calls.append(("keep", client_id, number))
 
     def drop(self, client_id: int, number: int) -> None:
-        self.told.append(("drop", client_id, number))
+        self.calls.append(("drop", client_id, number))
 
     def evaluate_own(self, client_id: int, base_d: Tensor, buffers_b: Any) -> Evaluation:
-        self.told.append(("evaluate", client_id, base_d.tolist(), lists(buffers_b)))
+        self.calls.append(("evaluate", client_id, base_d.tolist(), lists(buffers_b)))
         return Evaluation(accuracy=0.5, loss=2.0, class_accuracy=(), examples=4)
 
 
@@ -67,7 +67,7 @@ def lists(tensor: Tensor | None) -> list[float] | None:
 
 
 def job(
-    *numbers: float, number: int = 0, said: Welcome | None = None, evaluate: bool | None = None, wanted: bool = True
+    *numbers: float, number: int = 0, run: Welcome | None = None, evaluate: bool | None = None, wanted: bool = True
 ) -> Job:
     """A task of client 1 with these numbers as its payload."""
     task = Task(
@@ -80,7 +80,7 @@ def job(
         evaluate=evaluate,
     )
     frames = [memoryview(np.array(numbers, dtype="<f4").tobytes())]
-    return Job(client_id=1, welcome=said or welcome(), task=task, model=ReceivedModel(frames), is_wanted=lambda: wanted)
+    return Job(client_id=1, welcome=run or welcome(), task=task, model=ReceivedModel(frames), is_wanted=lambda: wanted)
 
 
 def settlement(number: int, *, accepted: bool, run_id: str = RUN) -> Settlement:
@@ -93,14 +93,14 @@ def done(
     module: nn.Module | None = None,
     durations: Callable[[Welcome], Durations] | None = None,
 ) -> tuple[list[Result], list[str]]:
-    """What a worker posts for these, in order, and the runs that it prepared for."""
+    """The results that a worker posts, in order, and the runs that it prepared."""
     model = FlatModel(module or nn.Linear(1, 1))
     prepared: list[str] = []
     posted: list[Result] = []
     finished = threading.Event()
 
-    def prepare(said: Welcome) -> TrainingContext:
-        prepared.append(said.run_id)
+    def prepare(received: Welcome) -> TrainingContext:
+        prepared.append(received.run_id)
         unused = cast(Any, None)
         return TrainingContext(
             dataset=unused, client_data=unused, model=model, trainer=cast(Trainer, trainer), device=torch.device("cpu")
@@ -129,7 +129,7 @@ def done(
     return posted, prepared
 
 
-def test_an_accepted_update_is_kept_and_any_other_dropped() -> None:
+def test_the_state_of_an_accepted_update_is_kept_and_any_other_dropped() -> None:
     trainer = FakeTrainer()
     done(
         trainer,
@@ -138,43 +138,43 @@ def test_an_accepted_update_is_kept_and_any_other_dropped() -> None:
         job(1.0, 2.0, number=1),
         settlement(1, accepted=False),
     )
-    assert [told for told in trainer.told if told[0] != "train"] == [("keep", 1, 0), ("drop", 1, 1)]
+    assert [call for call in trainer.calls if call[0] != "train"] == [("keep", 1, 0), ("drop", 1, 1)]
 
 
-def test_the_verdict_on_a_task_of_another_run_is_passed_over() -> None:
+def test_the_verdict_on_a_task_of_another_run_is_ignored() -> None:
     trainer = FakeTrainer()
     done(
         trainer,
-        settlement(0, accepted=True),  # before anything was trained here
+        settlement(0, accepted=True),  # before any training in this process
         job(1.0, 2.0),
         settlement(0, accepted=True, run_id=OTHER_RUN),
     )
-    assert [told[0] for told in trainer.told] == ["train"]
+    assert [call[0] for call in trainer.calls] == ["train"]
 
 
-def test_a_verdict_is_taken_in_before_the_job_that_came_after_it() -> None:
+def test_a_verdict_is_applied_before_a_later_job() -> None:
     trainer = FakeTrainer()
     done(trainer, job(1.0, 2.0), settlement(0, accepted=True), job(3.0, 4.0, number=1))
-    assert [told[0] for told in trainer.told] == ["train", "keep", "train"]
+    assert [call[0] for call in trainer.calls] == ["train", "keep", "train"]
 
 
 @pytest.mark.parametrize("loss", [inf, nan])
-def test_a_task_that_diverges_fails_and_leaves_nothing_to_keep(loss: float) -> None:
+def test_a_task_that_diverges_fails_and_stores_no_state(loss: float) -> None:
     trainer = FakeTrainer(loss)
     ((failed,), _) = done(trainer, job(1.0, 2.0, number=4))
     assert isinstance(failed, Failed)
     assert failed.message == f"training diverged: mean loss {loss} from version 3"
-    assert trainer.told[1:] == [("drop", 1, 4)]
+    assert trainer.calls[1:] == [("drop", 1, 4)]
 
 
 def test_the_payload_is_model_buffers_and_second_vector() -> None:
     norm = nn.BatchNorm1d(1)  # weight and bias; running mean and variance
     trainer = FakeTrainer()
-    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, said=welcome(extra=True, buffers=1)), module=norm)
-    done(trainer, job(1.0, 2.0, 3.0, 4.0, said=welcome(buffers=1)), module=norm)
-    done(trainer, job(1.0, 2.0, 5.0, 6.0, said=welcome(extra=True)))
+    done(trainer, job(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, run=welcome(extra=True, buffers=1)), module=norm)
+    done(trainer, job(1.0, 2.0, 3.0, 4.0, run=welcome(buffers=1)), module=norm)
+    done(trainer, job(1.0, 2.0, 5.0, 6.0, run=welcome(extra=True)))
     done(trainer, job(1.0, 2.0))
-    assert trainer.told == [
+    assert trainer.calls == [
         ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]),
         ("train", 1, 0, [1.0, 2.0], [3.0, 4.0], None),
         ("train", 1, 0, [1.0, 2.0], None, [5.0, 6.0]),
@@ -188,25 +188,25 @@ def test_a_client_measures_the_model_when_its_task_asks_and_only_then() -> None:
     assert isinstance(asked, Ready) and isinstance(not_asked, Ready)
     assert asked.pending.update.evaluation is not None
     assert not_asked.pending.update.evaluation is None
-    assert [told for told in trainer.told if told[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
+    assert [call for call in trainer.calls if call[0] == "evaluate"] == [("evaluate", 1, [1.0, 2.0], None)]
 
 
-def test_another_run_is_another_workplace_and_a_job_nobody_wants_is_left() -> None:
+def test_another_run_gets_another_context_and_an_unwanted_job_is_skipped() -> None:
     trainer = FakeTrainer()
     posted, prepared = done(
         trainer,
         job(1.0, 2.0),
         job(1.0, 2.0, number=1),
-        job(1.0, 2.0, said=welcome(OTHER_RUN)),
+        job(1.0, 2.0, run=welcome(OTHER_RUN)),
         job(9.0, 9.0, number=2, wanted=False),
     )
     assert prepared == [RUN, OTHER_RUN]
-    assert len(posted) == len(trainer.told) == 3
+    assert len(posted) == len(trainer.calls) == 3
 
 
 @pytest.mark.parametrize("loss", [1.0, nan])
-def test_a_result_says_how_long_its_task_takes_on_the_device_of_its_client(loss: float) -> None:
-    def durations(said: Welcome) -> Durations:
+def test_a_result_contains_the_duration_on_the_device_of_its_client(loss: float) -> None:
+    def durations(received: Welcome) -> Durations:
         return lambda client_id, number, steps: 100.0 * client_id + 10.0 * number + steps
 
     ((plain,), _) = done(FakeTrainer(loss), job(1.0, 2.0, number=3))
@@ -215,7 +215,7 @@ def test_a_result_says_how_long_its_task_takes_on_the_device_of_its_client(loss:
     assert (plain.duration_s, slow.duration_s) == (0.0, 100.0 + 30.0 + 11.0)
 
 
-def test_what_the_worker_dies_of_is_posted() -> None:
+def test_an_exception_of_the_worker_is_posted() -> None:
     posted = []
     ended = threading.Event()
 
@@ -223,7 +223,7 @@ def test_what_the_worker_dies_of_is_posted() -> None:
         posted.append(result)
         ended.set()
 
-    def prepare(said: Welcome) -> TrainingContext:
+    def prepare(received: Welcome) -> TrainingContext:
         raise RuntimeError("no such thing")
 
     worker = Worker(prepare, post)
@@ -236,10 +236,10 @@ def test_what_the_worker_dies_of_is_posted() -> None:
     assert str(crashed.error) == "no such thing"
 
 
-@pytest.mark.parametrize(("loss", "said"), [(2.0, True), (inf, False), (nan, False)])
-def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, said: bool) -> None:
+@pytest.mark.parametrize(("loss", "sent"), [(2.0, True), (inf, False), (nan, False)])
+def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss: float, sent: bool) -> None:
     local = FakeTrainer().train(1, 0, torch.zeros(2), 0.5, buffers_b=None, extra_d=None, version=3)
     evaluation = Evaluation(accuracy=0.5, loss=loss, class_accuracy=(), examples=4)
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
-    assert (update.evaluation is not None) == said
+    assert (update.evaluation is not None) == sent
     assert update.payload_bytes == 8

@@ -1,4 +1,4 @@
-"""From what a server says to a client's own settings: both sides make the same parts of it."""
+"""From a welcome to the settings of a client: both sides build the same parts."""
 
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,16 @@ TRAINING: dict[str, Any] = {
 }
 
 
-def said_by_a_server(settings: Settings) -> Welcome:
-    """The welcome of a server with these settings, as it comes over the wire."""
+def server_welcome(settings: Settings) -> Welcome:
+    """The welcome of a server with these settings, as received over the wire."""
     model = config_workspace.make_workspace(settings).model
-    said = codec.decode(codec.encode(welcome(settings, model, extra=False)))
-    assert isinstance(said, Welcome)
-    return said
+    received = codec.decode(codec.encode(welcome(settings, model, extra=False)))
+    assert isinstance(received, Welcome)
+    return received
 
 
 def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings) -> Settings:
-    """The settings that a client makes its workplace from."""
+    """The settings from which a client builds its training context."""
     found: list[Settings] = []
 
     def workplace(settings: Settings, *, code: object) -> TrainingContext:
@@ -64,7 +64,7 @@ def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings)
         return TrainingContext(**parts, trainer=None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(workspace, "training_context", workplace)
-    training_context_of(said_by_a_server(server), own)
+    training_context_of(server_welcome(server), own)
     return found[0]
 
 
@@ -76,7 +76,7 @@ ELSEWHERE = Settings(
     partition={"name": "label-count", "classes": 9, "min_examples": 77},
     training={"name": "moon", "batch_size": 7, "mu": 9.0},
 )
-"""A client whose own configuration says something else everywhere."""
+"""A client whose own configuration differs in every setting."""
 
 
 @pytest.mark.parametrize("own", [Settings(), ELSEWHERE], ids=["defaults", "elsewhere"])
@@ -117,7 +117,7 @@ def test_client_and_server_make_the_same_training(
         {"model": {"name": "logreg"}, "data": {"normalise": "unit"}},
     ],
 )
-def test_client_and_server_make_the_same_model_of_the_same_data(
+def test_client_and_server_make_the_same_model_from_the_same_data(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], own: Settings
 ) -> None:
     server = Settings(seed=7, **changes)
@@ -130,7 +130,7 @@ def test_client_and_server_make_the_same_model_of_the_same_data(
     )
 
 
-def test_where_the_data_lies_and_what_computes_is_the_clients_own_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_and_the_device_are_the_clients_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Settings(device="cpu", threads=2, data={"cache": "/data", "download": True})
     client = understood(monkeypatch, Settings(device="auto", data={"cache": "/other"}), own)
     assert (client.device, client.threads) == ("cpu", 2)
@@ -141,107 +141,107 @@ CODE = "support.factories:with_dropout"
 
 
 def test_code_that_only_the_server_names_is_not_imported() -> None:
-    said = said_by_a_server(Settings(clients=2, model={"name": CODE}))
+    received = server_welcome(Settings(clients=2, model={"name": CODE}))
     with pytest.raises(UserError) as raised:
-        training_context_of(said, Settings(device="cpu"))
+        training_context_of(received, Settings(device="cpu"))
     assert str(raised.value) == (
         f"model {CODE!r} is code, which is not imported because another side names it; "
         "name it in this side's own configuration too, or choose a model that unstale has"
     )
     with pytest.raises(UserError, match="is not imported because another side names it"):
-        training_context_of(said, Settings(device="cpu", model={"name": "support.factories:with_buffers"}))
+        training_context_of(received, Settings(device="cpu", model={"name": "support.factories:with_buffers"}))
 
 
 def test_code_that_the_client_names_too_is_imported() -> None:
-    said = said_by_a_server(Settings(clients=2, model={"name": CODE}, partition={"name": "iid"}))
-    made = training_context_of(said, Settings(device="cpu", model={"name": CODE}))
+    received = server_welcome(Settings(clients=2, model={"name": CODE}, partition={"name": "iid"}))
+    made = training_context_of(received, Settings(device="cpu", model={"name": CODE}))
     assert made.model.dimension == 650
 
 
 def test_data_made_by_code_that_only_the_server_names_is_not_imported() -> None:
-    said = said_by_a_server(Settings(model={"name": "logreg"})).model_copy(update={"data": "support.factories:data"})
+    received = server_welcome(Settings(model={"name": "logreg"})).model_copy(update={"data": "support.factories:data"})
     with pytest.raises(UserError) as raised:
-        training_context_of(said, Settings(device="cpu"))
+        training_context_of(received, Settings(device="cpu"))
     assert "support.factories:data" in str(raised.value)
     assert "own configuration" in str(raised.value)
 
 
-def test_a_model_that_comes_out_otherwise_is_told_in_one_sentence() -> None:
-    said = said_by_a_server(Settings(clients=2, model={"name": "logreg"}, partition={"name": "iid"}))
+def test_a_model_with_another_signature_gets_a_one_sentence_error() -> None:
+    received = server_welcome(Settings(clients=2, model={"name": "logreg"}, partition={"name": "iid"}))
     with pytest.raises(UserError) as raised:
-        training_context_of(said.model_copy(update={"signature": "0" * 64}), Settings(device="cpu"))
+        training_context_of(received.model_copy(update={"signature": "0" * 64}), Settings(device="cpu"))
     assert str(raised.value) == (
         "model 'logreg' has 650 parameters on this machine and another signature than the server's; "
         "use the same data set and the same version of unstale on both sides"
     )
 
 
-def test_other_labels_than_the_servers_are_told_in_one_sentence() -> None:
+def test_other_labels_than_the_servers_get_a_one_sentence_error() -> None:
     settings = Settings(clients=4)
-    said = said_by_a_server(settings)
-    assert said.data_plan is not None
+    received = server_welcome(settings)
+    assert received.data_plan is not None
     for labels, fits in ((read_dataset(settings.data).labels_digest, True), ("0" * 64, False)):
-        plan = said.data_plan.model_copy(update={"labels": labels})
-        told = said.model_copy(update={"data_plan": plan})
+        plan = received.data_plan.model_copy(update={"labels": labels})
+        changed = received.model_copy(update={"data_plan": plan})
         if fits:
-            training_context_of(told, Settings())
+            training_context_of(changed, Settings())
             continue
         with pytest.raises(UserError, match=r"^data set 'digits' has other training labels on this machine"):
-            training_context_of(told, Settings())
+            training_context_of(changed, Settings())
 
 
-def test_what_a_server_wants_out_of_bounds_is_told_in_one_sentence() -> None:
-    said = said_by_a_server(Settings(clients=4))
-    assert said.model_plan is not None
-    greedy = said.model_copy(update={"model_plan": said.model_plan.model_copy(update={"projection_head": 2**53 - 1})})
+def test_a_server_setting_out_of_bounds_gets_a_one_sentence_error() -> None:
+    received = server_welcome(Settings(clients=4))
+    assert received.model_plan is not None
+    greedy = received.model_copy(
+        update={"model_plan": received.model_plan.model_copy(update={"projection_head": 2**53 - 1})}
+    )
     with pytest.raises(UserError, match=r"^the server wants model\.projection_head 9007199254740991, which is out"):
         training_context_of(greedy, Settings())
 
 
-def test_a_path_of_this_machine_is_for_data_that_lies_at_one(tmp_path) -> None:
-    # A server that has chosen data that is built in needs nobody's file.
-    training_context_of(
-        said_by_a_server(Settings(clients=4)), Settings(client={"data_path": str(tmp_path / "mine.npz")})
-    )
+def test_a_path_of_this_machine_requires_data_from_a_path(tmp_path) -> None:
+    # A server with a built-in data set needs no file.
+    training_context_of(server_welcome(Settings(clients=4)), Settings(client={"data_path": str(tmp_path / "mine.npz")}))
 
 
-def test_a_task_takes_as_long_as_the_devices_of_the_clients_own_scenario_say(tmp_path: Path) -> None:
+def test_a_task_takes_the_time_of_the_devices_in_the_clients_own_scenario(tmp_path: Path) -> None:
     # 3 * (2 + 0.5 * 4 steps) s; twice that with the scenario's time scale; nothing for clients in no group.
     scenario = tmp_path / "slow.yaml"
     scenario.write_text("groups: [{name: slow, clients: [4, 5], device: {task: 2.0, step_s: 0.5, factor: 3}}]\n")
     own = Settings(clients=1, scenario={"name": str(scenario), "time_scale": 2.0})
-    duration_s = durations_of(said_by_a_server(Settings(clients=6)), own)
+    duration_s = durations_of(server_welcome(Settings(clients=6)), own)
     assert [duration_s(client_id, 0, 4) for client_id in (3, 4, 5)] == [0.0, 24.0, 24.0]
 
 
-def test_whose_devices_are_slow_may_depend_on_the_data_of_the_servers_run(tmp_path: Path) -> None:
+def test_slow_devices_may_depend_on_the_data_of_the_servers_run(tmp_path: Path) -> None:
     scenario = tmp_path / "fives.yaml"
     scenario.write_text("groups: [{name: fives, clients: {holding: 5, top: 2}, device: {task: 1.0}}]\n")
     server = Settings(clients=6, seed=4, partition={"name": "dirichlet", "alpha": 0.1})
     own = Settings(clients=3, partition={"name": "iid"}, scenario={"name": str(scenario)})
-    duration_s = durations_of(said_by_a_server(server), own)
+    duration_s = durations_of(server_welcome(server), own)
     dataset = read_dataset(server.data)
     fives = [int((dataset.train.labels_N[share] == 5).sum()) for share in ClientData.of(server, dataset).train()]
     most = sorted(range(6), key=lambda client_id: fives[client_id])[-2:]
     assert {client_id for client_id in range(6) if duration_s(client_id, 0, 1)} == set(most)
 
 
-def test_a_scenario_with_clients_that_the_run_has_not_is_one_sentence(tmp_path: Path) -> None:
+def test_a_scenario_with_unknown_clients_gets_a_one_sentence_error(tmp_path: Path) -> None:
     scenario = tmp_path / "many.yaml"
     scenario.write_text("groups: [{name: many, clients: [70], device: {task: 1.0}}]\n")
     own = Settings(clients=100, scenario={"name": str(scenario)})
     with pytest.raises(UserError, match=r"many.*70"):
-        durations_of(said_by_a_server(Settings(clients=6)), own)
+        durations_of(server_welcome(Settings(clients=6)), own)
 
 
-def test_a_client_names_the_attackers_that_the_seed_of_the_run_chose(caplog: pytest.LogCaptureFixture) -> None:
-    said = said_by_a_server(small(clients=4, seed=5))
+def test_a_client_computes_the_attackers_from_the_seed_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    received = server_welcome(small(clients=4, seed=5))
     attack = AttackSettings(name="scale", clients=2)
     own = small(clients=1, attack=attack, client={"first": 0, "count": 3})
-    trainer = training_context_of(said, own).trainer
+    trainer = training_context_of(received, own).trainer
     chosen = attackers(5, 4, 2)
-    base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in said.tensors))
-    honest = training_context_of(said, small(clients=1)).trainer
+    base_d = torch.zeros(sum(torch.Size(spec.shape).numel() for spec in received.tensors))
+    honest = training_context_of(received, small(clients=1)).trainer
     for client_id in range(4):
         sent, made = (one.train(client_id, 0, base_d, 0.1).vector_d for one in (trainer, honest))
         assert torch.equal(sent, made * 1000 if client_id in chosen else made)

@@ -1,12 +1,12 @@
 """Run directories, client directories, configuration files and metrics of version 0.1 still work."""
 
 import sqlite3
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.archives import open_archive
 from support.processes import Process
 from support.running import RunningServer
 from support.scrape import families, get
@@ -23,8 +23,8 @@ DIGEST_6 = "36775d95d45f50ea0e795038042805c7bcd59e4537167a601808abf33133d1a5"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with tarfile.open(HERE / "run-and-clients.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    with open_archive(HERE / "run-and-clients.tar.xz") as archive:
+        archive.extractall(tmp_path)
     return tmp_path
 
 
@@ -49,10 +49,10 @@ def test_a_killed_run_resumes_with_its_clients_and_their_outboxes(
     run = folder / "run"
     assert rows(run, "SELECT version, digest FROM rounds ORDER BY version DESC LIMIT 1") == [(6, DIGEST_6)]
     with sqlite3.connect(run / "run.db") as connection:
-        connection.execute("DELETE FROM meta WHERE key = 'marks'")  # inodes, which no archive keeps
+        connection.execute("DELETE FROM meta WHERE key = 'marks'")  # inodes, which an archive does not store
     connection.close()
     database = Database(run / "run.db")
-    database.set_meta({BOOT: boot()})  # the machine was not restarted since
+    database.set_meta({BOOT: boot()})  # the machine has not rebooted since
     database.close()
     with RunningServer(settings_of(run)) as server:
         clients = [
@@ -94,7 +94,7 @@ def test_every_metric_is_exported(folder: Path) -> None:
             assert labels[series] == set(expected), series
 
 
-def test_the_file_of_a_user_gives_the_settings_that_the_run_stored(folder: Path) -> None:
+def test_the_configuration_file_gives_the_stored_settings(folder: Path) -> None:
     stored = load(folder / "run" / "config.yaml")
     assert load(HERE / "own.yaml") == stored
 

@@ -112,7 +112,7 @@ def test_auto_uses_the_direction_of_the_current_choice():
 
 
 @pytest.mark.parametrize("given", [{"last_round": 5}, {"window": 1, "smooth_rounds": 1}], ids=str)
-def test_when_nothing_will_be_inverted_any_more_nothing_is_kept_for_it(given):
+def test_nothing_is_stored_for_inversions_after_the_last_one(given):
     subject = inversion(**given)
     for version in (3, 4):
         if version == 4 and "window" in given:
@@ -176,7 +176,7 @@ def test_after_the_last_round_nothing_is_inverted(name):
     assert methods == ["gradient-inversion", "gradient-inversion", after, after]
 
 
-# What `auto` adds.
+# Additions of `auto`.
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_policy_that_weighs_by_staleness_takes_an_estimate_for_fresh():
         assert result.weights_K == pytest.approx(weights)
 
 
-# What stays.
+# Unchanged parts.
 
 
 @pytest.mark.parametrize("name", COMPENSATORS)
@@ -266,7 +266,7 @@ def test_a_cheap_result_is_not_recorded():
     assert result.compensation.made is None
 
 
-def test_an_update_whose_base_is_gone_is_applied_as_it_is():
+def test_an_update_whose_base_was_deleted_is_applied_unchanged():
     policy = create("direct", dimension=123, clients=10, device="cpu")
     subject, plain = learner(inversion(), policy), learner(None, create("direct", dimension=123, clients=10))
     rows, results = numbers(1, 123, seed=51, scale=0.3), []

@@ -76,7 +76,7 @@ def test_it_continues_from_its_state_to_the_bit_also_through_a_file(name, given,
         assert all(equal(a[1], b[1]) for a, b in zip(rest, whole[2:], strict=True))
 
 
-def test_a_state_is_not_changed_by_who_goes_on_from_it():
+def test_resuming_from_a_state_does_not_change_it():
     subject, other = (inversion(strength="adaptive") for _ in range(2))
     taken(subject, received(0))
     state = subject.state_dict()

@@ -99,7 +99,7 @@ def test_the_update_with_the_newest_base_settles_in_any_order():
     assert len(matches) == 0
 
 
-def test_where_there_is_no_room_those_that_wait_longest_stay():
+def test_without_free_memory_the_longest_waiting_stay():
     matches = Matches(2 * BYTES + BASE_BYTES)
     assert [matches.add(waiting(0, version)) for version in (3, 4, 5)] == [True, True, False]
     assert (len(matches), matches.size_bytes) == (2, 2 * BYTES + BASE_BYTES)
@@ -115,7 +115,7 @@ def test_an_estimate_without_memory_does_not_wait(bytes_max):
     assert (len(matches), matches.size_bytes) == (0, 0)
 
 
-def test_a_base_model_of_several_is_kept_once_also_in_the_state():
+def test_a_base_model_of_several_is_stored_once_also_in_the_state():
     matches, other = Matches(100 * BYTES), Matches(100 * BYTES)
     for client_id in range(3):
         matches.add(waiting(client_id))
@@ -137,7 +137,7 @@ def test_a_waiting_estimate_shares_no_memory_with_the_update():
     assert torch.equal(kept.base_d, received(0).base_d)
 
 
-def test_who_sends_nothing_for_five_hundred_rounds_is_waited_for_no_longer():
+def test_a_client_silent_for_five_hundred_rounds_is_no_longer_waited_for():
     matches = Matches(100 * BYTES)
     matches.add(waiting(0, 3))
     matches.settle([], 503)
@@ -146,7 +146,7 @@ def test_who_sends_nothing_for_five_hundred_rounds_is_waited_for_no_longer():
     assert (len(matches), matches.size_bytes) == (0, 0)
 
 
-def test_who_waits_is_in_the_state():
+def test_waiting_clients_are_in_the_state():
     matches, other = Matches(100 * BYTES), Matches(100 * BYTES)
     matches.add(waiting(0, 3))
     matches.add(waiting(1, 4))
@@ -176,7 +176,7 @@ def test_means_are_over_the_newest_of_each_method():
     assert recent.mean("first-order") is None
 
 
-def test_recent_errors_are_in_the_state_and_go_on_leaving_the_window():
+def test_restored_recent_errors_still_leave_the_window():
     recent, other = Recent(2), Recent(2)
     for l1 in (1.0, 2.0):
         recent.add(error("none", l1))
@@ -194,7 +194,7 @@ def test_the_share_of_the_estimate_falls_from_the_switch_on(smooth_rounds, share
     assert [share_after_switch(version, 8, smooth_rounds) for version in range(8, 14)] == shares
 
 
-# What later updates tell.
+# Information from later updates.
 
 
 def estimated(subject) -> tuple[dict, Tensor]:
@@ -338,7 +338,7 @@ def test_a_round_computed_again_has_the_recorded_errors():
     assert subject.take(later, recorded).errors == again.take(later, recorded).errors != []
 
 
-# What a simulation knows.
+# Information in a simulation.
 
 
 def test_true_errors_are_measured_at_once_in_a_simulation():

@@ -1,4 +1,4 @@
-"""What a user may get wrong about compensators: one sentence each, before anything is computed."""
+"""Mistakes in settings of compensators: one sentence each, before anything is computed."""
 
 import re
 from dataclasses import replace

@@ -46,7 +46,7 @@ def test_a_constant_lambda_is_the_oracles(lambda_u):
         np.testing.assert_allclose(update.local_rate * outcome.vectors[place].numpy(), expected, atol=1e-6)
 
 
-def test_with_lambda_0_an_update_stays_to_the_bit():
+def test_with_lambda_0_an_update_is_unchanged_to_the_bit():
     update = received()
     outcome = played(made("first-order", lambda_u=0.0), stale_round(update))
     assert torch.equal(outcome.vectors[0], update.vector_d)

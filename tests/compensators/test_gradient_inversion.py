@@ -77,7 +77,7 @@ def test_with_the_true_data_the_disparity_is_0_and_the_estimate_is_the_true_unst
     assert float((update.vector_d - expected_d).norm()) > 0.2 * float(expected_d.norm())
 
 
-# What an estimate is made of.
+# Parts of an estimate.
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.3])
@@ -165,7 +165,7 @@ def test_fresh_updates_stay(name):
     assert dict(outcome.fallbacks) == {}
 
 
-# What may go wrong.
+# Errors.
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, fit: int) -> None:

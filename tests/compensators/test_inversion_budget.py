@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> PlayedClock:
     return played
 
 
-# What it counts.
+# Its counts.
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_it_counts_the_seconds_that_something_takes():
     budget = Budget(settings(seconds_total=3.0), clock)
     with budget.timed():
         clock.now_s += 1.25
-    clock.now_s += 50  # nobody computes
+    clock.now_s += 50  # no thread computes
     with suppress(torch.OutOfMemoryError), budget.timed():
         clock.now_s += 1.5
         raise torch.OutOfMemoryError
@@ -235,7 +235,7 @@ def test_nothing_is_begun_with_the_update_where_inversions_begin_with_the_round(
     assert not made("first-order").begins_early
 
 
-def test_nothing_is_begun_for_an_update_whose_base_is_gone():
+def test_no_inversion_starts_for_an_update_whose_base_was_deleted():
     subject = inversion()
     subject.begin(received(is_kept=False))
     assert not subject.work()

@@ -188,7 +188,7 @@ def test_an_update_that_is_not_finite_does_not_change_the_reconstruction():
     assert one.done == 3
 
 
-def test_an_iterate_that_is_not_finite_is_not_taken(monkeypatch):
+def test_an_iterate_that_is_not_finite_is_not_accepted(monkeypatch):
     # The third iteration fails: the result of the second stays, and the fourth continues from it.
     net, at = network(), []
     slopes = Engine._slopes

@@ -97,7 +97,7 @@ def test_of_equally_good_choices_the_shortest_is_best_and_nothing_is_best_of_non
     assert trials.best() == (5, 0.5, 1.0)
 
 
-def test_trials_are_in_the_state_and_go_on_leaving_the_window():
+def test_restored_trials_still_leave_the_window():
     trials, other = Trials(2), Trials(2)
     for share in (0.8, 0.4):
         trials.add({A: trial(share), B: trial(0.5)})
@@ -119,7 +119,7 @@ def test_while_nothing_is_known_the_first_choice_is_used_though_more_is_done():
     assert outcome.updates[0].iterations == 20
 
 
-def test_without_it_all_iterations_are_used_and_nothing_else_is_kept():
+def test_without_it_all_iterations_are_used_and_nothing_else_is_stored():
     (one,) = made_of(inversion(**{**ADAPTS, "adapt": False}), received())["estimates"].values()
     assert list(one["kept"]) == [20]
     assert one["choice"] == [20, 0.5, 1.0]

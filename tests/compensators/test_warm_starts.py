@@ -25,7 +25,7 @@ def clients(warm: WarmStarts) -> list[int]:
     return [one["client"] for one in warm.state_dict()]
 
 
-def test_the_last_reconstruction_of_a_client_is_kept():
+def test_the_last_reconstruction_of_a_client_is_stored():
     warm = WarmStarts(10 * BYTES)
     first, second = reconstruction(seed=1), reconstruction(seed=2)
     warm.put(3, first)
@@ -59,7 +59,7 @@ def test_a_reconstruction_over_the_limit_removes_the_earlier_one():
     assert (len(warm), warm.size_bytes) == (0, 0)
 
 
-def test_with_no_memory_nothing_is_kept():
+def test_without_memory_nothing_is_stored():
     warm = WarmStarts(0)
     warm.put(0, reconstruction())
     assert warm.get(0) is None
@@ -114,7 +114,7 @@ def test_a_warm_inversion_shorter_than_the_least_is_used_when_it_is_done():
     assert (list(result.inverted_rows), sum(result.fallbacks.values())) == ([0], 0)
 
 
-def test_a_compensator_goes_on_from_its_own_reconstruction():
+def test_a_compensator_resumes_from_its_own_reconstruction():
     subject = inversion(warm_share=0.5)
     first = stale_round(received(0))
     made = subject.make(first)
@@ -126,7 +126,7 @@ def test_a_compensator_goes_on_from_its_own_reconstruction():
     assert [one.iterations for one in outcome.updates] == [3]
 
 
-def test_a_kept_reconstruction_shares_no_memory_with_its_group():
+def test_a_stored_reconstruction_shares_no_memory_with_its_group():
     subject = inversion()
     round_ = stale_round(*(received(client_id) for client_id in range(4)))
     made = subject.make(round_)

@@ -1,4 +1,4 @@
-"""Parts made from the configuration, and what is wrong with them before anything starts."""
+"""Parts made from the configuration, and their errors before anything starts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -78,32 +78,32 @@ def test_every_schedule_can_be_chosen_by_its_name_alone(name: str) -> None:
 def test_gsgm_blocks_where_clients_wait_for_the_round_that_takes_their_update(trigger: str) -> None:
     given = {"trigger__wait_s": "1"} if trigger == "deadline" else {}
     settings = from_variables(policy__name="gsgm", trigger__name=trigger, **given)
-    told = coordinator_settings(settings)
-    assert told.once_a_cycle == (trigger in ("async", "k-async"))
+    resolved = coordinator_settings(settings)
+    assert resolved.once_a_cycle == (trigger in ("async", "k-async"))
     # A row at a time where a round leaves parked updates behind.
-    rows = staging(told, 3, CPU)
+    rows = staging(resolved, 3, CPU)
     handle, (row_D, *_) = rows.row()
     rows.discard(handle)
     assert row_D.shape == (3,)
-    assert rows._rows_per_block == (1 if told.once_a_cycle else told.round_size_max)
+    assert rows._rows_per_block == (1 if resolved.once_a_cycle else resolved.round_size_max)
 
 
 @pytest.mark.parametrize("name", [name for name in TRIGGERS if name != "deadline"])
 def test_every_trigger_but_the_one_that_needs_a_time_can_be_chosen_by_its_name_alone(name: str) -> None:
-    told = coordinator_settings(from_variables(trigger__name=name))
-    assert told.trigger.name == name
-    assert told.trigger_part.k == (None if name in ("sync", "async") else 5)
+    resolved = coordinator_settings(from_variables(trigger__name=name))
+    assert resolved.trigger.name == name
+    assert resolved.trigger_part.k == (None if name in ("sync", "async") else 5)
 
 
 @pytest.mark.parametrize("name", ["k-async", "k-sync", "buffered"])
-def test_a_k_that_nobody_gave_is_at_most_the_number_of_clients(name: str) -> None:
+def test_the_default_k_is_at_most_the_number_of_clients(name: str) -> None:
     assert coordinator_settings(from_variables(trigger__name=name, clients="4")).trigger.k == 4
     assert coordinator_settings(from_variables(trigger__name=name, clients="6")).trigger.k == 5
 
 
 def test_the_deadline_trigger_needs_its_time() -> None:
-    told = coordinator_settings(from_variables(trigger__name="deadline", trigger__wait_s="2.5"))
-    assert (told.trigger_part.wait_s, told.trigger_part.k) == (2.5, None)
+    resolved = coordinator_settings(from_variables(trigger__name="deadline", trigger__wait_s="2.5"))
+    assert (resolved.trigger_part.wait_s, resolved.trigger_part.k) == (2.5, None)
 
 
 def test_epochs_take_the_place_of_steps() -> None:
@@ -133,7 +133,7 @@ def test_the_schedule_is_of_this_run() -> None:
     assert learning_rate(cosine.training, cosine.rounds)(20) == pytest.approx(0.25)
 
 
-def test_what_a_training_takes_reaches_it() -> None:
+def test_a_training_receives_its_settings() -> None:
     made: Any = create_training(
         from_variables(training__name="moon", training__mu="3", training__temperature="0.25").training
     )
@@ -243,7 +243,7 @@ WRONG = {
         ),
     ],
 )
-def test_memory_that_this_machine_lacks_is_told_where_the_run_is(sentence: str, values: dict[str, str]) -> None:
+def test_missing_memory_is_reported_where_the_run_is(sentence: str, values: dict[str, str]) -> None:
     settings = from_variables(**values)
     check(settings)  # the run may be elsewhere
     with pytest.raises(UserError) as raised:
@@ -252,7 +252,9 @@ def test_memory_that_this_machine_lacks_is_told_where_the_run_is(sentence: str, 
 
 
 @pytest.mark.parametrize(("sentence", "values"), WRONG.items())
-def test_what_only_a_part_knows_is_told_before_anything_starts(sentence: str, values: dict[str, str]) -> None:
+def test_errors_that_only_a_part_detects_are_reported_before_anything_starts(
+    sentence: str, values: dict[str, str]
+) -> None:
     with pytest.raises(UserError) as raised:
         check(from_variables(**values))
     assert str(raised.value) == sentence
@@ -262,7 +264,7 @@ def test_what_only_a_part_knows_is_told_before_anything_starts(sentence: str, va
     ("trigger", "given", "weighting"),
     [("sync", {}, "samples"), ("k-async", {}, "uniform"), ("sync", {"weighting": "uniform"}, "uniform")],
 )
-def test_fedavg_weighs_by_samples_in_synchronous_rounds_unless_told_otherwise(
+def test_fedavg_weighs_by_samples_in_synchronous_rounds_by_default(
     trigger: str, given: dict[str, str], weighting: str
 ) -> None:
     settings = Settings(policy={"name": "fedavg", "settings": given}, trigger={"name": trigger})

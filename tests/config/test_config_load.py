@@ -1,4 +1,4 @@
-"""The sources of the configuration and the sentences about what is wrong in them."""
+"""The sources of the configuration and the messages about errors in them."""
 
 from itertools import product
 from pathlib import Path
@@ -172,7 +172,7 @@ def test_the_other_values_cover_every_key_and_differ_from_its_default() -> None:
     assert [name for name, value in OTHER.items() if value == KEYS[name].default] == []
 
 
-def test_what_goes_over_the_wire_has_the_limits_of_the_wire_contract() -> None:
+def test_settings_sent_over_the_wire_have_the_limits_of_the_wire_contract() -> None:
     assert values.CLIENTS_MAX == limits.CLIENTS_MAX
     assert values.SECONDS_MAX == limits.SECONDS_MAX
     assert values.SEED_MAX == limits.INTEGER_MAX
@@ -492,7 +492,7 @@ OF_KUBERNETES = {
 
 
 @pytest.mark.parametrize("service", ["UNSTALE", "UNSTALE_SERVER", "UNSTALE_2_HTTP"])
-def test_what_kubernetes_says_of_services_with_our_name_is_passed_over(service: str) -> None:
+def test_service_variables_of_kubernetes_are_ignored(service: str) -> None:
     assert load(variables={f"{service}_{name}": text for name, text in OF_KUBERNETES.items()}) == Settings()
 
 

@@ -1,4 +1,4 @@
-"""Where a policy's memory of all clients lies."""
+"""The device of a policy's memory of all clients."""
 
 import gc
 import os
@@ -44,7 +44,7 @@ def test_mapped_memory_needs_no_folder_of_its_own() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system reserves no room beforehand")
-def test_a_disk_that_is_too_small_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         allocator("mapped", str(tmp_path), CPU)(2**30, 2**30)
     sentence = str(raised.value)
@@ -72,7 +72,7 @@ def test_pinned_memory_is_page_locked_zeros() -> None:
     assert not memory_NX.any()
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_allocated(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_before_anything_is_allocated(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         allocator("mapped", str(tmp_path / "missing"), CPU)
     assert str(raised.value) == f"policy.memory_folder is '{tmp_path}/missing', expected a folder that exists"

@@ -1,4 +1,4 @@
-"""Scenario files, the ready ones, and what they mean for a configured run."""
+"""Scenario files, the ready ones, and their effects on a configured run."""
 
 import re
 import subprocess
@@ -113,7 +113,7 @@ def test_all_times_are_multiplied_by_the_time_scale() -> None:
     assert scaled.devices.duration_s(3, 4, 5) == pytest.approx(made.devices.duration_s(3, 4, 5) / 4)
 
 
-def test_the_coordinator_is_told_of_stale_clients_and_of_availability() -> None:
+def test_the_coordinator_receives_stale_clients_and_availability() -> None:
     late = build.coordinator_settings(
         settings_of("staleness-40", trigger={"name": "sync"}, selector={"name": "round-robin", "size": 10})
     )
@@ -205,7 +205,7 @@ def test_a_name_that_no_file_can_have_is_one_sentence() -> None:
     assert refused("a\0.yaml") == ("scenario.name is 'a\\x00.yaml', expected the name of a ready scenario or a path")
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
+def test_the_error_for_an_unknown_name_suggests_the_nearest() -> None:
     assert refused("satelite") == (
         "unknown scenario 'satelite'; did you mean 'satellite'?; a file of your own ends in .yaml, and "
         "`unstale scenario list` tells what the ready ones do"
@@ -253,7 +253,7 @@ def test_a_mistake_in_a_file_is_one_sentence_that_names_it(text: str, sentence: 
     assert "\n" not in said
 
 
-def test_a_home_that_nobody_has_is_one_sentence() -> None:
+def test_an_unknown_home_is_one_sentence() -> None:
     assert refused("~nobody-at-all/a.yaml") == ("cannot read scenario ~nobody-at-all/a.yaml: no such file or directory")
 
 

@@ -1,4 +1,4 @@
-"""`data.variant`: a data set that takes the place of another, from the keys to what a trainer is given."""
+"""`data.variant`: a data set that takes the place of another, from the keys to the trainer's examples."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def test_data_that_stays_needs_no_stream() -> None:
     ],
     ids=["no rate", "no name", "a path alone", "no path", "unknown name"],
 )
-def test_what_is_missing_is_told_before_anything_starts(variant: dict[str, Any], said: str) -> None:
+def test_a_wrong_variant_is_reported_before_anything_starts(variant: dict[str, Any], said: str) -> None:
     settings = Settings(data={"variant": variant})
     assert sentence_of(settings, build.check) == said
     assert sentence_of(settings, lambda settings: read_dataset(settings.data)) == said

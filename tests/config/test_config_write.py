@@ -1,4 +1,4 @@
-"""The configuration as YAML: what is written loads to what it was."""
+"""The configuration as YAML: a written file loads to the same settings."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert str(raised.value) == f"cannot write {tmp_path}/nowhere/unstale.yaml: no such file or directory"
 
 
-def test_what_is_shown_as_resolved_loads_to_the_same_settings(tmp_path: Path) -> None:
+def test_the_resolved_configuration_loads_to_the_same_settings(tmp_path: Path) -> None:
     settings = load(
         variables={
             "UNSTALE_POLICY__SETTINGS": "{alpha: 1e-9, 'odd name': [1, null, 'off']}",

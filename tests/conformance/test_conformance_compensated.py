@@ -12,18 +12,18 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("policy", "case"), [("direct", appendix_b.COMPENSATED_CASE), ("weighted", "appendix B, staleness 40")]
 )
-def test_it_is_a_case_of_the_report_and_passes(policy: str, case: str) -> None:
+def test_the_compensated_case_is_in_the_report_and_passes(policy: str, case: str) -> None:
     (row,) = [row for row in examine((policy,)) if row.case == case]
     assert row.verdict == "pass"
     assert row.expected == "within 1e-06 of the written results"
 
 
-def test_it_is_a_case_of_no_other_policy() -> None:
+def test_other_policies_have_no_compensated_case() -> None:
     assert appendix_b.COMPENSATED_CASE not in {row.case for row in examine(("weighted",))}
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
-def test_a_wrong_correction_is_found(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+def test_a_wrong_correction_is_detected(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     estimate = FirstOrder.estimate
 
     def wrong(self, update, model_d):

@@ -70,7 +70,7 @@ def test_every_policy_passes_on_a_gpu(name: str) -> None:
     assert failed(list(examine((name,), "cuda"))) == {}
 
 
-def test_a_policy_that_is_no_ones_passes_by_the_laws_alone(register: Register) -> None:
+def test_an_unregistered_policy_passes_by_the_laws_alone(register: Register) -> None:
     register(Average)
     rows = list(examine(("own",)))
     assert failed(rows) == {}
@@ -87,7 +87,7 @@ def test_an_unknown_policy_is_a_users_mistake() -> None:
         list(examine(("fedavgg",)))
 
 
-def test_a_policy_may_say_that_the_order_matters(register: Register) -> None:
+def test_a_policy_may_declare_that_order_matters(register: Register) -> None:
     class Ordered(Average):
         """The first update only."""
 
@@ -100,7 +100,7 @@ def test_a_policy_may_say_that_the_order_matters(register: Register) -> None:
     assert failed(list(examine(("own",)))) == {}
 
 
-def test_a_policy_may_say_that_its_steps_are_longer_and_do_not_scale(register: Register) -> None:
+def test_a_policy_may_declare_longer_steps_that_do_not_scale(register: Register) -> None:
     class Bold(Average):
         """Twice the average, of length 3 at most."""
 
@@ -122,26 +122,26 @@ def test_a_policy_may_say_that_its_steps_are_longer_and_do_not_scale(register: R
     }
 
 
-def test_a_policy_may_bring_its_own_golden_vectors(register: Register, tmp_path: Path) -> None:
+def test_a_policy_may_supply_its_own_golden_vectors(register: Register, tmp_path: Path) -> None:
     class Doubtful(Average):
         golden = tmp_path / "average.json"
 
     written = files("unstale.conformance") / "vectors" / "fedavg.json"
-    told = json.loads(written.read_text(encoding="utf-8"))
-    told["cases"] = [case for case in told["cases"] if not case["settings"]]
-    Doubtful.golden.write_text(json.dumps(told))
+    vectors = json.loads(written.read_text(encoding="utf-8"))
+    vectors["cases"] = [case for case in vectors["cases"] if not case["settings"]]
+    Doubtful.golden.write_text(json.dumps(vectors))
     register(Doubtful)
     rows = {row.case: row.verdict for row in examine(("own",))}
     assert (rows["sequence, k-async"], rows["sequence, availability"]) == ("pass", "pass")
-    told["cases"][0]["steps"][3]["weights"][0] += 1e-3
+    vectors["cases"][0]["steps"][3]["weights"][0] += 1e-3
     Doubtful.golden = tmp_path / "wrong.json"
-    Doubtful.golden.write_text(json.dumps(told))
+    Doubtful.golden.write_text(json.dumps(vectors))
     assert failed(list(examine(("own",)))) == {"sequence, k-async": "weights 1e-03 off in round 3"}
 
 
 @pytest.mark.parametrize("case", [case for case in LAWS if case not in ABOUT_A_POLICY])
 @pytest.mark.parametrize(("clip_norm", "optimiser"), [(1.5, "none"), (None, "momentum"), (None, "yogi"), (1.5, "adam")])
-def test_stages_around_a_policy_keep_to_the_laws_of_conduct(case: str, clip_norm: float | None, optimiser: str) -> None:
+def test_stages_around_a_policy_satisfy_the_laws(case: str, clip_norm: float | None, optimiser: str) -> None:
     class Wrapped(PolicyUnderTest):
         def make(self) -> Policy[Any]:
             chosen = OptimiserSettings(name=optimiser)
@@ -151,19 +151,19 @@ def test_stages_around_a_policy_keep_to_the_laws_of_conduct(case: str, clip_norm
     assert found.passed, found.got
 
 
-def test_a_case_that_raises_is_an_error_and_the_others_go_on(register: Register) -> None:
-    class FailsOnNobody(Average):
+def test_a_case_that_raises_is_an_error_and_other_cases_continue(register: Register) -> None:
+    class FailsOnEmptyRounds(Average):
         def step(self, batch) -> Step:
             return self.weighted(batch, torch.full((len(batch),), 1 / len(batch), dtype=torch.float64))
 
-    register(FailsOnNobody)
+    register(FailsOnEmptyRounds)
     rows = {row.case: row for row in examine(("own",))}
     row = rows["empty rounds give finite steps"]
     assert (row.verdict, row.got) == ("error", "ZeroDivisionError: division by zero")
     assert rows["the policy and its settings are described"].verdict == "pass"
 
 
-def test_a_policy_that_cannot_be_made_is_an_error_and_no_crash(register: Register) -> None:
+def test_a_policy_that_cannot_be_built_is_an_error_and_not_a_crash(register: Register) -> None:
     class Broken(Average):
         def __init__(self, settings, context) -> None:
             raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""The golden vectors of the kit: each has an oracle that comes to it, and a policy that does not is found."""
+"""The golden vectors of the kit: an oracle reproduces each, and wrong policies are detected."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def updates_of(played: Round) -> list[Update]:
 
 
 @pytest.mark.parametrize("example", appendix_b.EXAMPLES, ids=lambda example: f"{example.policy} {example.case}")
-def test_an_example_of_appendix_b_is_what_the_oracle_says(example: Sequel) -> None:
+def test_an_example_of_appendix_b_equals_the_oracle(example: Sequel) -> None:
     second = oracle(example.policy, **example.run, **example.settings)
     w = np.array(example.model)
     for played in example.rounds:
@@ -52,7 +52,7 @@ def test_a_sequence_is_reproduced() -> None:
     assert finding.expected == "within 1e-06 of the written results"
 
 
-def test_a_wrong_result_is_found_and_its_round_named() -> None:
+def test_a_wrong_result_is_detected_with_its_round() -> None:
     third = FEDAVG.rounds[2]
     wrong = replace(third, model=[value + 1e-3 for value in third.model])
     finding = golden.reproduces(replace(FEDAVG, rounds=(*FEDAVG.rounds[:2], wrong)), CPU)
@@ -60,18 +60,18 @@ def test_a_wrong_result_is_found_and_its_round_named() -> None:
     assert finding.got.endswith("off in round 2")
 
 
-def test_a_result_that_is_no_number_is_found() -> None:
+def test_a_non_finite_result_is_detected() -> None:
     wrong = replace(FEDAVG.rounds[0], model=[float("nan")] * len(FEDAVG.model))
     assert not golden.reproduces(replace(FEDAVG, rounds=(wrong,)), CPU).passed
 
 
-def test_a_round_that_counts_where_it_should_not_is_found() -> None:
+def test_a_round_that_wrongly_counts_is_detected() -> None:
     wrong = replace(FEDAVG.rounds[0], counts=False)
     finding = golden.reproduces(replace(FEDAVG, rounds=(wrong,)), CPU)
     assert (finding.passed, finding.expected, finding.got) == (False, "counts False", "counts True in round 0")
 
 
-def test_weights_that_are_others_are_found() -> None:
+def test_wrong_weights_are_detected() -> None:
     first = FEDAVG.rounds[0]
     wrong = replace(first, weights=[7.0 for _ in first.weights])
     finding = golden.reproduces(replace(FEDAVG, rounds=(wrong,)), CPU)
@@ -88,7 +88,7 @@ def test_every_policy_of_the_folder_has_sequences() -> None:
     assert [name for name in names() if not golden.written(name)] == []
 
 
-def test_every_identity_and_example_is_of_a_policy_with_sequences() -> None:
+def test_identities_and_examples_belong_to_policies_with_sequences() -> None:
     named = {each.policy for each in (*identities.IDENTITIES, *appendix_b.EXAMPLES)}
     assert [policy for policy in sorted(named) if not golden.written(policy)] == []
 
@@ -96,11 +96,11 @@ def test_every_identity_and_example_is_of_a_policy_with_sequences() -> None:
 @pytest.mark.parametrize(
     ("got", "expected", "error"), [(1.5, 1.0, 0.5), (20.0, 10.0, 1.0), (float("nan"), 1.0, float("inf"))]
 )
-def test_an_error_is_relative_to_what_is_expected_and_no_number_is_far_off(got, expected, error) -> None:
+def test_an_error_is_relative_to_the_expected_value_and_nan_is_infinitely_wrong(got, expected, error) -> None:
     assert off(torch.tensor([0.0, got]), torch.tensor([0.0, expected])) == error
 
 
-def test_an_identity_that_does_not_hold_is_found() -> None:
+def test_a_violated_identity_is_detected() -> None:
     (same,) = [each for each in identities.of("sasgd") if each.when == "everybody fresh"]
     assert identities.hold(same, CPU).passed
     stale = replace(same, change=lambda batch: batch)

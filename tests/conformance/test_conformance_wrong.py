@@ -1,4 +1,4 @@
-"""Wrong policies: each of them breaks a law of the conformance kit, and every law finds one."""
+"""Wrong policies: each violates a law of the conformance kit, and every law detects one."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ class Average(Policy[PolicySettings]):
         return self.weighted(batch, uniform(len(batch)))
 
 
-# ---------------------------------------------------------------------------------------------------------- conduct
+# -------------------------------------------------------------------------------------------------------------- conduct
 
 
 class WrongShape(Average):
@@ -75,7 +75,7 @@ class DrawsFromTorch(Average):
         return super().step(batch)
 
 
-# ------------------------------------------------------------------------------------------------------------ state
+# ---------------------------------------------------------------------------------------------------------------- state
 
 
 class Forgets(Average):
@@ -124,7 +124,7 @@ class Counts(Average):
 
 
 class ForgetsItsCounter(Counts):
-    """And what it counts shows only after ten rounds."""
+    """Its counter has an effect only after ten rounds."""
 
     def rate(self) -> float:
         return 1.0 if self.steps <= 10 else 0.75
@@ -186,10 +186,10 @@ class NoSuchDefault(Average):
     reference_defaults: ClassVar[dict[str, Any]] = {"brave": True}
 
 
-# ------------------------------------------------------------------------------------------------------- arithmetic
+# ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
-class FailsOnNobody(Average):
+class FailsOnEmptyRounds(Average):
     def step(self, batch) -> Step:
         return self.weighted(batch, torch.full((len(batch),), 1 / len(batch), dtype=torch.float64))
 
@@ -269,7 +269,7 @@ class SignsOnly(Average):
 
 
 class ForgetsTheEnd(Average):
-    """Of a large model."""
+    """It skips the end of a large model."""
 
     def step(self, batch) -> Step:
         step = super().step(batch)
@@ -282,7 +282,7 @@ class AddsBuffers(Average):
         return changes_Kb.sum(0)
 
 
-# -------------------------------------------------------------------------------------------------- what it says
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 class SilentSettings(PolicySettings):
@@ -320,8 +320,8 @@ class NoSuchLoop(Average):
         (Forgets, "a policy continues from its state"),
         (SharesItsState, "a saved state is not shared"),
         (SharesItsState, "a policy continues from its state"),
-        (FailsOnNobody, "empty rounds give finite steps"),
-        (FailsOnNobody, "rounds of any size give finite steps"),
+        (FailsOnEmptyRounds, "empty rounds give finite steps"),
+        (FailsOnEmptyRounds, "rounds of any size give finite steps"),
         (Overflows, "great staleness gives finite steps"),
         (WaitsAndMoves, "a round that does not count moves nothing"),
         (FirstOnly, "the order of arrival changes rounding only"),
@@ -356,11 +356,11 @@ class NoSuchLoop(Average):
         (NoSuchLoop, "named parts and settings exist"),
     ],
 )
-def test_a_law_finds_what_is_wrong(wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_detects_its_violation(wrong: type[Policy[Any]], law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._BUILT_IN, "own", wrong)
     assert law in {row.case for row in examine(("own",)) if row.verdict != "pass"}
 
 
-def test_every_law_is_shown_to_find_something() -> None:
-    (mark,) = test_a_law_finds_what_is_wrong.pytestmark
+def test_every_law_detects_a_violation() -> None:
+    (mark,) = test_a_law_detects_its_violation.pytestmark
     assert {law for _, law in mark.args[1]} == set(LAWS)

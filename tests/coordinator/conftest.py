@@ -1,11 +1,11 @@
-"""A driver that plays the shell for a coordinator, and tells events and actions in one word each.
+"""A driver in place of the shell of a coordinator; events and actions are short words.
 
-`driver.update(0)` is the right answer of client 0 to its open task. Every call returns the actions as text:
+`driver.update(0)` is the valid update of client 0 for its open task. Every call returns the actions as text:
 
-    task 0 #4 v1 n1              give client 0 task 4 to do on version 1, its second (n counts from 0)
+    task 0 #4 v1 n1              assign client 0 task 4 on version 1, its second (n counts from 0)
     ack 0 #4 accepted            or `rejected non-finite`, `duplicate of accepted`, `duplicate of rejected x`
-    discard 7                    free what is staged under handle 7
-    round v1: 0+0 2+1            make version 2 out of 1: client 0 with staleness 0, client 2 with staleness 1
+    discard 7                    release the staged update of handle 7
+    round v1: 0+0 2+1            make version 2 from 1: client 0 with staleness 0, client 2 with staleness 1
     forget v0, evaluate v2, set lease 10, cancel retry, finish v3 shutdown
 
 Handles count up from 1 with every update that is staged. Invariants are checked after every event.
@@ -22,7 +22,7 @@ from unstale.coordinator.settings import CoordinatorSettings
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 
 
-def in_words(action: actions.Action) -> str:
+def as_text(action: actions.Action) -> str:
     match action:
         case actions.SendTask():
             return f"task {action.client_id} #{action.task_id} v{action.version} n{action.number}"
@@ -58,25 +58,25 @@ class Driver:
         self.last: list[actions.Action] = []
 
     def at(self, now_s: float) -> "Driver":
-        """The time of all events from here on."""
+        """Set the time of the following events."""
         self.now_s = now_s
         return self
 
     def handle(self, event: events.Event) -> list[str]:
         self.last = self.coordinator.handle(event)
         invariants.check(self.coordinator)
-        return [in_words(action) for action in self.last]
+        return [as_text(action) for action in self.last]
 
     def join(self, *client_ids: int, **fields: Any) -> list[str]:
-        told = []
+        transcript = []
         for client_id in client_ids:
-            told += self.handle(events.ClientJoined(client_id=client_id, at_s=self.now_s, **fields))
-        return told
+            transcript += self.handle(events.ClientJoined(client_id=client_id, at_s=self.now_s, **fields))
+        return transcript
 
     def start(self) -> list[str]:
-        """Everyone joins; what is left out of the answer is the lease timer."""
-        told = self.join(*range(self.coordinator.settings.clients))
-        return [words for words in told if not words.startswith("set lease")]
+        """All clients join. Returns the actions without the lease timer."""
+        transcript = self.join(*range(self.coordinator.settings.clients))
+        return [words for words in transcript if not words.startswith("set lease")]
 
     def leave(self, client_id: int) -> list[str]:
         return self.handle(events.ClientLeft(client_id=client_id, at_s=self.now_s))
@@ -101,15 +101,15 @@ class Driver:
         )
 
     def updates(self, *client_ids: int) -> list[str]:
-        """Right answers one after the other; acknowledgements are left out of what they lead to."""
-        told = [words for client_id in client_ids for words in self.update(client_id)]
-        return [words for words in told if not words.startswith("ack")]
+        """Valid updates, one after the other. Returns the actions without acknowledgements."""
+        transcript = [words for client_id in client_ids for words in self.update(client_id)]
+        return [words for words in transcript if not words.startswith("ack")]
 
     def refuse(self, client_id: int) -> list[str]:
-        """An update with a defect, of which nothing was staged; the acknowledgement is left out."""
-        told = self.update(client_id, handle=-1, defect="non-finite")
-        assert told[0].endswith("rejected non-finite")
-        return told[1:]
+        """An update with a defect and without a staged row. Returns the actions without the acknowledgement."""
+        transcript = self.update(client_id, handle=-1, defect="non-finite")
+        assert transcript[0].endswith("rejected non-finite")
+        return transcript[1:]
 
     def fail(self, client_id: int, task_id: int | None = None) -> list[str]:
         return self.handle(

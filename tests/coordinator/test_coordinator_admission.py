@@ -1,16 +1,16 @@
-"""What an update is told, and what that does to its task."""
+"""The verdict on an update, and its effect on the task."""
 
 import pytest
 
 
-def test_an_update_whose_task_was_never_given_is_rejected_and_changes_nothing(drive):
+def test_an_update_of_an_unassigned_task_is_rejected_without_effect(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
-    # Task ids are number * 2 + client id + 1: client 0 was given 1, would be given 3 next, and never 2.
+    # Task ids are number * 2 + client id + 1: client 0 has 1, its next is 3, and it never gets 2.
     for never_given in (3, 2, 5):
-        told = driver.update(0, task_id=never_given)
-        assert told == [f"ack 0 #{never_given} rejected unknown-task", f"discard {driver.handles}"]
-    # Not remembered as a verdict: when the task is given, its update counts.
+        transcript = driver.update(0, task_id=never_given)
+        assert transcript == [f"ack 0 #{never_given} rejected unknown-task", f"discard {driver.handles}"]
+    # This verdict is not stored: once the task is assigned, its update counts.
     assert driver.update(0) == ["ack 0 #1 accepted"]
     assert driver.updates(1) == ["round v0: 0+0 1+0"]
     driver.applied()
@@ -18,24 +18,24 @@ def test_an_update_whose_task_was_never_given_is_rejected_and_changes_nothing(dr
 
 
 @pytest.mark.parametrize("task_id", [0, -1, -2])
-def test_a_task_id_below_one_was_never_given(drive, task_id):
+def test_a_task_id_below_one_is_rejected_as_unassigned(drive, task_id):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     driver.update(1)
-    # Also of a client that has no open task, whose number might be taken for it.
+    # The same for a client without an open task, which has no task number to compare.
     for client_id in (0, 1):
-        told = driver.update(client_id, task_id=task_id)[0]
-        assert told == f"ack {client_id} #{task_id} rejected unknown-task"
+        transcript = driver.update(client_id, task_id=task_id)[0]
+        assert transcript == f"ack {client_id} #{task_id} rejected unknown-task"
         assert driver.fail(client_id, task_id=task_id) == []
 
 
-def test_a_client_that_never_joined_was_given_no_task(drive):
+def test_an_update_of_a_client_that_never_joined_is_rejected(drive):
     driver = drive("k-async", clients=2, k=1, min_clients=1)
     driver.join(0)
     assert driver.update(1, task_id=2) == ["ack 1 #2 rejected unknown-task", "discard 1"]
 
 
-def test_a_repeated_update_gets_the_first_verdict_back_and_counts_once(drive):
+def test_a_repeated_update_gets_the_first_verdict_and_counts_once(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     driver.update(0)
@@ -47,7 +47,7 @@ def test_a_repeated_update_gets_the_first_verdict_back_and_counts_once(drive):
     assert driver.coordinator.aggregated == 2
 
 
-def test_a_repeated_rejected_update_gets_its_first_reason_back_even_if_the_copy_is_sound(drive):
+def test_a_repeated_rejected_update_gets_its_first_reason_even_if_the_copy_is_valid(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     assert driver.update(0, defect="non-finite") == ["ack 0 #1 rejected non-finite", "discard 1"]
@@ -75,13 +75,13 @@ def test_an_update_from_an_older_version_than_its_task_is_rejected(drive):
     assert driver.update(0, base_version=0)[0] == "ack 0 #2 rejected unknown-version"
 
 
-def test_a_wrong_version_is_named_before_a_defect(drive):
+def test_a_wrong_version_takes_precedence_over_a_defect(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     assert driver.update(0, base_version=7, defect="non-finite")[0] == "ack 0 #1 rejected unknown-version"
 
 
-def test_an_update_for_a_task_that_was_taken_back_is_rejected_and_its_repeat_a_duplicate(drive):
+def test_an_update_of_a_withdrawn_task_is_rejected_and_its_repeat_is_a_duplicate(drive):
     driver = drive("k-sync", clients=2, k=1)
     driver.start()
     driver.updates(0)
@@ -89,14 +89,14 @@ def test_an_update_for_a_task_that_was_taken_back_is_rejected_and_its_repeat_a_d
     assert driver.update(1, task_id=2) == ["ack 1 #2 duplicate of rejected expired-task", "discard 3"]
 
 
-def test_an_update_for_a_task_that_failed_is_rejected_as_expired(drive):
+def test_an_update_of_a_failed_task_is_rejected_as_expired(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     driver.fail(0)
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 rejected expired-task"
 
 
-def test_a_failure_report_of_another_task_than_the_open_one_does_nothing(drive):
+def test_a_failure_report_of_a_task_that_is_not_open_has_no_effect(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.updates(0)
@@ -105,20 +105,20 @@ def test_a_failure_report_of_another_task_than_the_open_one_does_nothing(drive):
     assert driver.update(0) == ["ack 0 #3 accepted", "round v1: 0+0"]
 
 
-def test_the_last_sixteen_verdicts_are_remembered_and_older_tasks_have_expired(drive):
+def test_the_last_sixteen_verdicts_are_stored_and_older_tasks_have_expired(drive):
     driver = drive("async", clients=1)
     driver.start()
     for _ in range(17):
         driver.update(0)
         driver.applied()
-    # Given so far: tasks 1 to 18, of which 18 is open. The last sixteen that were judged are 2 to 17.
+    # Assigned so far: tasks 1 to 18, of which 18 is open. The last sixteen verdicts are on 2 to 17.
     assert driver.update(0, task_id=2)[0] == "ack 0 #2 duplicate of accepted"
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 rejected expired-task"
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 rejected expired-task"
     assert driver.coordinator.aggregated == 17
 
 
-def test_tasks_that_end_without_an_update_push_no_verdict_out(drive):
+def test_tasks_that_end_without_an_update_evict_no_verdict(drive):
     driver = drive("async", clients=1)
     driver.start()
     driver.update(0)

@@ -1,8 +1,7 @@
-"""However many updates of a client nobody has acknowledged, and however late their copies come, each counts at most
-once.
+"""Each update of a client counts at most once, for any number of unacknowledged updates and any delay of copies.
 
-A client may hold more of them (`limits.HOLDING_MAX`) than there are verdicts remembered: a copy of one whose verdict is
-forgotten is told something else than the first time, and changes nothing.
+A client may hold more of them (`limits.HOLDING_MAX`) than the server stores verdicts: a copy whose verdict is
+forgotten gets another verdict than the first one, without effect.
 """
 
 from hypothesis import given
@@ -21,7 +20,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("answer"), st.sampled_from([None, "non-finite"])),  # the open task; its defect
         st.tuples(st.just("take back"), st.none()),
-        st.tuples(st.just("copy"), st.integers(min_value=0, max_value=99)),  # of which task, counted back
+        st.tuples(st.just("copy"), st.integers(min_value=0, max_value=99)),  # its task, counted from the newest
     ),
     max_size=120,
 )
@@ -32,7 +31,7 @@ def arrived(task_id: int, defect: str | None) -> UpdateArrived:
 
 
 @given(steps=STEPS)
-def test_no_update_is_accepted_twice_and_a_remembered_verdict_never_changes(
+def test_no_update_is_accepted_twice_and_a_stored_verdict_never_changes(
     steps: list[tuple[str, str | int | None]],
 ) -> None:
     tasks = TaskHistory(CLIENT, CLIENTS)
@@ -62,7 +61,7 @@ def test_no_update_is_accepted_twice_and_a_remembered_verdict_never_changes(
     assert len(tasks.verdicts) <= REMEMBERED_VERDICTS
 
 
-def test_a_client_that_hears_no_verdict_for_as_many_updates_as_it_may_hold_counts_once_for_each() -> None:
+def test_each_of_the_most_unacknowledged_updates_of_a_client_counts_once() -> None:
     server = PlayedServer(rounds=HOLDING_MAX + 1)
     client = server.client(0)
     task, unacknowledged = client.task(), []
@@ -75,18 +74,18 @@ def test_a_client_that_hears_no_verdict_for_as_many_updates_as_it_may_hold_count
     assert before == len(unacknowledged) > REMEMBERED_VERDICTS
     client.join(holding=(*(one.task_id for one in unacknowledged), task.task_id))
     client.hears()
-    told = []
-    for one in unacknowledged[::2] + unacknowledged[1::2]:  # in no order
+    verdicts = []
+    for one in unacknowledged[::2] + unacknowledged[1::2]:  # in a random order
         client.say_update(one)
         ack = client.hear(Ack)
-        told.append((one.number, ack.outcome, ack.first_outcome, ack.reason))
+        verdicts.append((one.number, ack.outcome, ack.first_outcome, ack.reason))
     remembered = range(len(unacknowledged) - REMEMBERED_VERDICTS, len(unacknowledged))
     assert all(
         verdict
         == (("duplicate", "accepted", None) if number in remembered else ("rejected", "rejected", "expired-task"))
-        for number, *rest in told
+        for number, *rest in verdicts
         for verdict in [tuple(rest)]
     )
     assert server.coordinator.accepted == before
     assert server.coordinator.aggregated == before
-    assert client.answer(task).outcome == "accepted"  # and the task that it has is still its
+    assert client.answer(task).outcome == "accepted"  # and its open task is unchanged

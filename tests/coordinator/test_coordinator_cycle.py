@@ -1,4 +1,4 @@
-"""Clients that contribute once a cycle, by transcript. `conftest.py` explains the words.
+"""Clients that contribute once a cycle, by transcript. `conftest.py` defines the words.
 
 Source: docs/methods/policies-with-memory.md#gsgm
 
@@ -23,7 +23,7 @@ def pending(driver) -> tuple[list[int], list[int]]:
     return clients[: waiting.ready], clients[waiting.ready :]
 
 
-def test_who_has_had_a_turn_is_parked_until_everybody_has(driver):
+def test_a_client_that_has_had_its_turn_is_parked_until_all_have(driver):
     assert driver.updates(0, 1) == ["round v0: 0+0 1+0"]
     assert driver.applied() == ["task 0 #5 v1 n1", "task 1 #6 v1 n1"]
     assert driver.updates(0) == []
@@ -32,14 +32,14 @@ def test_who_has_had_a_turn_is_parked_until_everybody_has(driver):
     assert pending(driver) == ([], [0, 1])
     assert driver.updates(3) == []
     assert pending(driver) == ([3], [0, 1])
-    # 2 is the last of the cycle. Of 0 and 1 nothing is in the round, though they came first.
+    # 2 is the last of the cycle. The earlier updates of 0 and 1 are not in the round.
     assert driver.updates(2) == ["round v1: 3+1 2+1"]
     assert pending(driver) == ([0, 1], [])
-    # The new cycle begins with them, computed from version 1 and taken by version 2.
+    # The new cycle begins with them: computed from version 1, aggregated into version 2.
     assert driver.applied() == ["forget v0", "task 3 #8 v2 n1", "task 2 #7 v2 n1", "round v2: 0+1 1+1"]
 
 
-def test_a_cycle_that_ends_leaves_what_was_parked_in_its_order_of_arrival(driver):
+def test_the_end_of_a_cycle_keeps_parked_updates_in_order_of_arrival(driver):
     driver.updates(0, 1)
     driver.applied()
     driver.updates(1, 0, 3, 2)
@@ -47,14 +47,14 @@ def test_a_cycle_that_ends_leaves_what_was_parked_in_its_order_of_arrival(driver
     assert driver.applied()[-1] == "round v2: 1+1 0+1"
 
 
-def test_while_a_round_is_being_made_its_clients_count_as_having_had_their_turn(driver):
+def test_during_aggregation_the_clients_of_a_round_have_had_their_turn(driver):
     driver.updates(0, 1)
     assert driver.coordinator.pending.contributed == {0, 1}
     assert driver.updates(2) == []
     assert pending(driver) == ([2], [])
 
 
-def test_with_async_every_round_is_one_client_and_nobody_leads_twice(drive):
+def test_with_async_every_round_is_one_client_and_none_leads_twice(drive):
     driver = drive("async", clients=2, once_a_cycle=True)
     driver.start()
     assert driver.updates(0) == ["round v0: 0+0"]
@@ -67,17 +67,17 @@ def test_with_async_every_round_is_one_client_and_nobody_leads_twice(drive):
 
 
 @pytest.mark.parametrize("gone", ["leave", "fail", "refuse"])
-def test_when_the_missing_clients_are_out_the_cycle_ends_with_those_who_are_there(driver, gone):
+def test_a_cycle_ends_without_missing_clients_that_left(driver, gone):
     driver.updates(0, 1)
     driver.applied()
     driver.updates(0, 1)
-    assert getattr(driver, gone)(2) == []  # 3 may still come
+    assert getattr(driver, gone)(2) == []  # 3 may still contribute
     assert pending(driver) == ([], [0, 1])
     assert [words for words in getattr(driver, gone)(3) if words != "forget v0"] == ["round v1: 0+0 1+0"]
     assert driver.coordinator.pending.contributed == {0, 1}
 
 
-def test_when_the_missing_clients_are_lost_the_cycle_ends_too(drive):
+def test_a_cycle_ends_without_missing_clients_that_are_lost(drive):
     driver = drive("k-async", clients=4, k=2, lease_s=10.0, once_a_cycle=True)
     driver.start()
     driver.updates(0, 1)
@@ -87,31 +87,31 @@ def test_when_the_missing_clients_are_lost_the_cycle_ends_too(drive):
     assert driver.at(10.0).fire("lease") == ["forget v0", "round v1: 0+0 1+0", "set lease 16"]
 
 
-def test_missing_clients_that_are_out_before_anybody_is_parked_hold_up_nobody(driver):
+def test_missing_clients_that_left_before_any_update_is_parked_delay_no_round(driver):
     driver.updates(0, 1)
     driver.applied()
     driver.leave(2)
     driver.leave(3)
-    # Nobody is awaited who has not had a turn, so the next cycle begins: with 0, and then 1 is awaited.
+    # No client without a turn is awaited, so the next cycle begins: with 0, and then 1 is awaited.
     assert driver.updates(0) == []
     assert pending(driver) == ([0], [])
     assert driver.updates(1) == ["round v1: 0+0 1+0"]
 
 
-def test_a_ready_update_goes_before_parked_ones_though_its_round_is_not_full(driver):
+def test_a_ready_update_precedes_parked_ones_although_its_round_is_not_full(driver):
     driver.updates(0, 1)
     driver.applied()
     driver.updates(0, 1, 2)
     assert pending(driver) == ([2], [0, 1])
-    # 3 was the last that could still join 2: its round closes with 2 alone, and the cycle goes on without 3.
+    # 3 was the last that could join 2: the round closes with 2 alone, and the cycle continues without 3.
     assert driver.leave(3) == ["round v1: 2+1"]
     assert pending(driver) == ([], [0, 1])
-    # 2 has a new task, but has had its turn: nobody is awaited, so the next cycle begins.
+    # 2 has a new task, but has had its turn: no client is awaited, so the next cycle begins.
     assert driver.applied()[-1] == "round v2: 0+1 1+1"
     assert driver.coordinator.pending.contributed == {0, 1}
 
 
-def test_a_client_that_joins_again_has_its_turn_in_the_cycle_under_way(driver):
+def test_a_client_that_rejoins_has_its_turn_in_the_current_cycle(driver):
     driver.updates(0, 1)
     driver.applied()
     driver.leave(2)
@@ -122,7 +122,7 @@ def test_a_client_that_joins_again_has_its_turn_in_the_cycle_under_way(driver):
     assert pending(driver) == ([0, 1], [])
 
 
-def test_a_client_that_left_and_joins_again_has_had_its_turn_all_the_same(driver):
+def test_a_client_that_rejoins_after_its_turn_has_no_second_turn(driver):
     driver.updates(0, 1)
     driver.applied()
     driver.leave(0)
@@ -143,7 +143,7 @@ def test_the_parked_update_of_a_client_that_left_still_counts_in_the_next_cycle(
     assert driver.coordinator.accepted == 6
 
 
-def test_without_cycles_who_is_fast_contributes_again_and_again(drive):
+def test_without_cycles_a_fast_client_contributes_repeatedly(drive):
     driver = drive("k-async", clients=4, k=2)
     driver.start()
     driver.updates(0, 1)

@@ -1,22 +1,22 @@
-"""Tasks that clients decline, by transcript. `conftest.py` explains the words."""
+"""Tasks that clients decline, by transcript. `conftest.py` defines the words."""
 
 import itertools
 
 import pytest
 
 
-def told_to(words: list[str]) -> list[int]:
-    return [int(told.split()[1]) for told in words if told.startswith("task")]
+def clients_of(words: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in words if line.startswith("task")]
 
 
 LOOPS = [("k-async", {"k": 2}), ("async", {}), ("buffered", {"k": 2})]
 ROUNDS = [("sync", {}), ("k-sync", {"k": 1})]
 
 
-# What it does to the client.
+# The effect on the client.
 
 
-def test_who_declines_is_asked_again_with_the_next_version_and_not_before(drive):
+def test_a_client_that_declines_gets_no_task_before_the_next_version(drive):
     driver = drive("sync", clients=2)
     driver.start()
     assert driver.decline(0) == []
@@ -24,7 +24,7 @@ def test_who_declines_is_asked_again_with_the_next_version_and_not_before(drive)
     assert driver.applied() == ["forget v0", "task 0 #3 v1 n1", "task 1 #4 v1 n1"]
 
 
-def test_to_decline_is_no_failure(drive):
+def test_a_declined_task_is_no_failure(drive):
     driver = drive("k-async", clients=3, k=1)
     driver.start()
     driver.decline(0)
@@ -49,7 +49,7 @@ def test_a_task_that_is_not_open_cannot_be_declined(drive, task_id):
     driver.start()
     driver.updates(0)
     driver.applied()
-    # The open task of client 0 is its second, #3: 1 was answered, 2 is the other client's, 7 was never given.
+    # The open task of client 0 is its second, #3: 1 was answered, 2 is the other client's, 7 was never assigned.
     assert driver.decline(0, task_id=task_id) == []
     assert driver.coordinator.declined == 0
     assert driver.updates(0) == ["round v1: 0+0"]
@@ -62,11 +62,11 @@ def test_neither_a_heartbeat_nor_a_hello_makes_a_client_available(drive):
     assert driver.heartbeat(0) == []
     assert driver.join(0) == []
     assert driver.updates(1) == ["round v0: 1+0"]
-    # The sender first, as always.
+    # The sender is first, as always.
     assert driver.applied() == ["forget v0", "task 1 #4 v1 n1", "task 0 #3 v1 n1"]
 
 
-def test_who_declined_can_leave_and_be_lost(drive):
+def test_a_client_that_declined_can_leave_and_be_lost(drive):
     driver = drive("sync", clients=3, lease_s=10.0)
     driver.start()
     driver.at(1.0).decline(0)
@@ -79,7 +79,7 @@ def test_who_declined_can_leave_and_be_lost(drive):
     assert (states["left"], states["lost"], states["unavailable"]) == (1, 1, 0)
 
 
-def test_declining_frees_the_version_that_only_this_client_worked_from(drive):
+def test_a_client_that_declines_releases_the_version_that_only_it_used(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.updates(1)
@@ -94,11 +94,11 @@ def test_after_the_end_a_task_can_be_declined_without_effect(drive):
     assert driver.decline(0) == []
 
 
-# A round of which nothing comes.
+# A round without updates.
 
 
 @pytest.mark.parametrize(("trigger", "settings"), [*ROUNDS, *LOOPS])
-def test_a_round_that_everybody_declines_passes_without_updates(drive, trigger, settings):
+def test_a_round_that_all_clients_decline_is_applied_empty(drive, trigger, settings):
     driver = drive(trigger, clients=2, **settings)
     driver.start()
     assert driver.decline(1) == []
@@ -107,7 +107,7 @@ def test_a_round_that_everybody_declines_passes_without_updates(drive, trigger, 
     assert driver.coordinator.clients_by_state["unavailable"] == 0
 
 
-def test_a_deadline_round_that_everybody_declines_lasts_its_time(drive):
+def test_a_deadline_round_that_all_clients_decline_lasts_until_its_deadline(drive):
     driver = drive("deadline", clients=2, wait_s=10.0)
     driver.start()
     driver.decline(0)
@@ -116,7 +116,7 @@ def test_a_deadline_round_that_everybody_declines_lasts_its_time(drive):
 
 
 @pytest.mark.parametrize(("trigger", "settings"), [("sync", {}), ("k-sync", {"k": 3}), ("k-async", {"k": 3})])
-def test_a_round_closes_with_what_came_when_the_others_decline(drive, trigger, settings):
+def test_a_round_closes_with_the_received_updates_when_the_others_decline(drive, trigger, settings):
     driver = drive(trigger, clients=3, **settings)
     driver.start()
     driver.decline(2)
@@ -124,7 +124,7 @@ def test_a_round_closes_with_what_came_when_the_others_decline(drive, trigger, s
     assert driver.decline(1) == ["round v0: 0+0"]
 
 
-def test_what_is_pending_makes_a_round_when_its_sender_declines_the_next_task(drive):
+def test_a_pending_update_makes_a_round_when_its_sender_declines_the_next_task(drive):
     driver = drive("buffered", clients=2, k=2)
     driver.start()
     assert driver.decline(1) == []
@@ -132,7 +132,7 @@ def test_what_is_pending_makes_a_round_when_its_sender_declines_the_next_task(dr
     assert driver.decline(0) == ["round v0: 0+0"]
 
 
-def test_a_cycle_does_not_wait_for_who_declines(drive):
+def test_a_cycle_does_not_wait_for_a_client_that_declines(drive):
     driver = drive("k-async", clients=2, k=1, once_a_cycle=True)
     driver.start()
     driver.updates(0)
@@ -141,21 +141,21 @@ def test_a_cycle_does_not_wait_for_who_declines(drive):
     assert driver.decline(1) == ["forget v0", "round v1: 0+0"]
 
 
-# Failures beside it.
+# With failures.
 
 
 @pytest.mark.parametrize(("trigger", "settings"), [("sync", {}), ("k-sync", {"k": 2}), *LOOPS])
-def test_a_round_of_failures_in_which_somebody_declined_passes_after_the_pause(drive, trigger, settings):
+def test_a_round_of_failures_and_a_declined_task_is_applied_after_the_pause(drive, trigger, settings):
     driver = drive(trigger, clients=2, **settings)
     driver.start()
     assert driver.decline(1) == []
-    # Not at once: a client that fails on the spot would make versions as fast as messages travel.
+    # Not at once: a client that fails immediately would make versions as fast as messages travel.
     assert driver.fail(0) == ["set retry 5"]
     assert driver.at(5.0).fire("retry") == ["round v0:"]
     assert driver.applied() == ["forget v0", "task 0 #3 v1 n1", "task 1 #4 v1 n1"]
 
 
-def test_a_deadline_round_with_time_left_is_played_again_with_those_who_did_not_decline(drive):
+def test_a_deadline_round_before_its_deadline_is_retried_with_clients_that_did_not_decline(drive):
     driver = drive("deadline", clients=2, wait_s=10.0)
     driver.start()
     driver.fail(0)
@@ -165,15 +165,15 @@ def test_a_deadline_round_with_time_left_is_played_again_with_those_who_did_not_
     assert driver.at(10.0).fire("deadline") == ["round v0:"]
 
 
-def test_a_round_that_is_played_again_draws_from_those_who_did_not_decline(drive):
+def test_the_retry_of_a_round_draws_from_the_clients_that_did_not_decline(drive):
     driver = drive("deadline", clients=3, wait_s=10.0, size=1, selector="availability", availability=(0.1, 0.5, 0.9))
-    assert told_to(driver.start()) == [0]
-    assert told_to(driver.decline(0)) == [1]
+    assert clients_of(driver.start()) == [0]
+    assert clients_of(driver.decline(0)) == [1]
     assert driver.fail(1) == ["set retry 5"]
-    assert told_to(driver.at(5.0).fire("retry")) == [1]
+    assert clients_of(driver.at(5.0).fire("retry")) == [1]
 
 
-def test_failures_of_the_last_round_do_not_delay_one_that_everybody_declines(drive):
+def test_failures_of_the_last_round_do_not_delay_one_that_all_clients_decline(drive):
     driver = drive("sync", clients=2)
     driver.start()
     driver.fail(0)
@@ -191,16 +191,16 @@ def test_the_pause_ends_when_a_client_joins_a_loop(drive):
     assert driver.join(2) == ["task 0 #4 v0 n1", "task 2 #3 v0 n0", "cancel retry"]
 
 
-# Its place.
+# The place of the client.
 
 
-def test_in_a_loop_the_place_goes_to_a_client_that_waits(drive):
+def test_in_a_loop_a_declined_place_goes_to_a_waiting_client(drive):
     driver = drive("k-async", clients=2, k=1, size=1)
-    (asked,) = told_to(driver.start())
-    assert told_to(driver.decline(asked)) == [1 - asked]
+    (asked,) = clients_of(driver.start())
+    assert clients_of(driver.decline(asked)) == [1 - asked]
 
 
-def test_in_a_loop_a_client_that_failed_is_asked_in_that_place_as_when_the_other_had_left(drive):
+def test_in_a_loop_a_declined_place_can_go_to_a_client_that_failed(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     assert driver.fail(0) == []
@@ -209,28 +209,28 @@ def test_in_a_loop_a_client_that_failed_is_asked_in_that_place_as_when_the_other
 
 
 @pytest.mark.parametrize("trigger", ["sync", "deadline"])
-def test_in_a_round_the_place_goes_to_one_after_the_other_until_all_were_asked(drive, trigger):
+def test_in_a_round_a_declined_place_goes_to_each_other_client_in_turn(drive, trigger):
     driver = drive(trigger, clients=4, size=1, wait_s=10.0 if trigger == "deadline" else None)
-    (asked,) = told_to(driver.start())
+    (asked,) = clients_of(driver.start())
     all_asked = [asked]
     for _ in range(3):
-        (asked,) = told_to(driver.decline(asked))
+        (asked,) = clients_of(driver.decline(asked))
         all_asked.append(asked)
     assert sorted(all_asked) == [0, 1, 2, 3]
     closed = driver.decline(asked)
     assert closed == ([] if trigger == "deadline" else ["round v0:"])
 
 
-def test_the_place_does_not_go_to_a_client_that_failed_in_this_round(drive):
+def test_a_declined_place_does_not_go_to_a_client_that_failed_in_this_round(drive):
     driver = drive("sync", clients=3, size=2)
-    failing, declining = told_to(driver.start())
+    failing, declining = clients_of(driver.start())
     driver.fail(failing)
-    (third,) = told_to(driver.decline(declining))
+    (third,) = clients_of(driver.decline(declining))
     assert third not in (failing, declining)
     assert driver.decline(third) == ["set retry 5"]
 
 
-def test_a_selector_without_a_size_has_asked_everybody(drive):
+def test_a_selector_without_a_size_has_asked_all_clients(drive):
     driver = drive("sync", clients=3, min_clients=2)
     driver.join(0, 1)
     assert driver.join(2) == []
@@ -238,25 +238,25 @@ def test_a_selector_without_a_size_has_asked_everybody(drive):
     assert driver.updates(1) == ["round v0: 1+0"]
 
 
-def test_nobody_is_asked_for_a_round_that_is_being_made(drive):
+def test_no_client_is_asked_during_aggregation(drive):
     driver = drive("deadline", clients=3, size=2, wait_s=10.0)
-    quick, late = told_to(driver.start())
+    quick, late = clients_of(driver.start())
     driver.updates(quick)
     assert driver.at(10.0).fire("deadline") == [f"round v0: {quick}+0"]
     assert driver.decline(late) == []
 
 
-def test_participants_are_a_uniform_draw_from_those_who_are_available(drive):
+def test_participants_are_a_uniform_draw_from_the_available_clients(drive):
     driver = drive("sync", clients=4, size=2, rounds=1000)
-    told = driver.start()
+    transcript = driver.start()
     pairs = []
     for _ in range(300):
-        asked = told_to(told)
+        asked = clients_of(transcript)
         if 3 in asked:  # never available: S_t is drawn from A_t = {0, 1, 2}
-            asked = [client_id for client_id in asked if client_id != 3] + told_to(driver.decline(3))
+            asked = [client_id for client_id in asked if client_id != 3] + clients_of(driver.decline(3))
         pairs.append(tuple(sorted(asked)))
         driver.updates(*asked)
-        told = driver.applied()
+        transcript = driver.applied()
     # Three pairs, 100 each on average, with standard deviation sqrt(300 * 1/3 * 2/3) = 8.2.
     for pair in itertools.combinations(range(3), 2):
         assert abs(pairs.count(pair) - 100) < 41

@@ -1,4 +1,4 @@
-"""When a run is given up: when nobody who takes part makes updates that count, and not before."""
+"""A run diverges when no participant makes updates that count, and not before."""
 
 from unstale.coordinator import divergence, events
 from unstale.coordinator.machine import Coordinator
@@ -34,7 +34,7 @@ def retry(coordinator: Coordinator, at_s: float) -> None:
     coordinator.handle(events.TimerFired(timer="retry", at_s=at_s))
 
 
-def test_a_run_is_given_up_when_every_client_has_failed_ten_times_in_a_row() -> None:
+def test_a_run_diverges_when_every_client_has_failed_ten_times_in_a_row() -> None:
     coordinator = coordinator_of(2)
     for attempt in range(10):
         fail(coordinator, 0, attempt)
@@ -49,18 +49,18 @@ def test_a_run_is_given_up_when_every_client_has_failed_ten_times_in_a_row() -> 
     )
 
 
-def test_one_client_that_always_fails_ends_nobodys_run() -> None:
+def test_one_client_that_always_fails_does_not_end_the_run() -> None:
     coordinator = coordinator_of(2)  # client 1 is at work all the time, and has not failed once
     for attempt in range(100):
         fail(coordinator, 0, attempt)
         assert divergence.reason(coordinator) is None
-        # Its task is given anew when it comes back on another connection.
+        # It gets a new task when it returns on another connection.
         coordinator.handle(events.ClientLeft(client_id=0, at_s=attempt))
         coordinator.handle(events.ClientJoined(client_id=0, at_s=attempt))
     assert coordinator.consecutive_failures == 100
 
 
-def test_a_client_that_left_is_not_waited_for() -> None:
+def test_a_client_that_left_does_not_prevent_divergence() -> None:
     coordinator = coordinator_of(2)
     coordinator.handle(events.ClientLeft(client_id=1, at_s=0.0))
     for attempt in range(10):
@@ -69,4 +69,4 @@ def test_a_client_that_left_is_not_waited_for() -> None:
             retry(coordinator, attempt + 1)
     assert divergence.reason(coordinator) is not None
     coordinator.handle(events.ClientLeft(client_id=0, at_s=20.0))
-    assert divergence.reason(coordinator) is None  # nobody is there, so nobody fails
+    assert divergence.reason(coordinator) is None  # without clients there is no failure

@@ -1,4 +1,4 @@
-"""Tasks that clients do not answer in time, by transcript. `conftest.py` explains the words."""
+"""Tasks that clients do not answer in time, by transcript. `conftest.py` defines the words."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def expire(driver, client_id):
     return driver.handle(events.TaskExpired(client_id=client_id, task_id=task_id, at_s=driver.now_s))
 
 
-def test_a_round_of_all_goes_on_without_the_client_that_does_not_answer(drive):
+def test_a_round_of_all_clients_continues_without_a_client_that_does_not_answer(drive):
     driver = drive("sync", clients=2)
     driver.start()
     assert driver.updates(1) == []
@@ -21,7 +21,7 @@ def test_a_round_of_all_goes_on_without_the_client_that_does_not_answer(drive):
     assert driver.coordinator.is_active(0)
 
 
-def test_who_does_not_answer_sits_out_a_round_and_then_seven_and_an_update_makes_it_one_again(drive):
+def test_a_client_that_does_not_answer_pauses_one_round_then_seven_until_an_update_resets_it(drive):
     driver = drive("sync", clients=2, rounds=50)
     driver.start()
 
@@ -43,7 +43,7 @@ def test_who_does_not_answer_sits_out_a_round_and_then_seven_and_an_update_makes
     assert rounds_without_0() == 1
 
 
-def test_it_is_nobodys_divergence(drive):
+def test_expired_tasks_are_not_divergence(drive):
     driver = drive("async", clients=1)
     driver.start()
     expire(driver, 0)
@@ -51,19 +51,19 @@ def test_it_is_nobodys_divergence(drive):
 
 
 @pytest.mark.parametrize("trigger", ["sync", "async"])
-def test_where_all_sit_out_they_are_asked_again_after_a_pause_and_no_empty_version_is_made(drive, trigger):
+def test_clients_that_all_sit_out_get_tasks_after_a_pause_without_an_empty_version(drive, trigger):
     driver = drive(trigger, clients=2)
     driver.start()
     assert expire(driver, 0) == []
     (retry,) = expire(driver, 1)
     assert retry.startswith("set retry")
     driver.at(driver.coordinator.timers["retry"])
-    told = driver.handle(events.TimerFired(timer="retry", at_s=driver.now_s))
-    assert [words for words in told if words.startswith("task")] == ["task 0 #3 v0 n1", "task 1 #4 v0 n1"]
+    transcript = driver.handle(events.TimerFired(timer="retry", at_s=driver.now_s))
+    assert [words for words in transcript if words.startswith("task")] == ["task 0 #3 v0 n1", "task 1 #4 v0 n1"]
     assert driver.coordinator.version == 0
 
 
-def test_to_leave_and_come_back_ends_no_pause(drive):
+def test_leaving_and_rejoining_ends_no_pause(drive):
     driver = drive("async", clients=2)
     driver.start()
     expire(driver, 0)
@@ -79,7 +79,7 @@ def test_a_late_answer_is_rejected_as_expired(drive):
     assert driver.update(0, task_id=1) == ["ack 0 #1 rejected expired-task", "discard 1"]
 
 
-def test_a_snapshot_holds_who_sits_out_and_one_of_before_has_nobody(drive):
+def test_a_snapshot_stores_the_clients_that_sit_out_and_older_ones_have_none(drive):
     driver = drive("sync", clients=2)
     driver.start()
     expire(driver, 0)

@@ -1,4 +1,4 @@
-"""Tasks that never reached their client, by transcript. `conftest.py` explains the words."""
+"""Tasks that never reached their client, by transcript. `conftest.py` defines the words."""
 
 
 def test_a_lost_task_is_replaced_on_the_current_version(drive):
@@ -21,8 +21,8 @@ def test_a_lost_task_is_replaced_in_the_same_round(drive):
 
 def test_a_client_whose_task_was_lost_keeps_its_place_without_a_draw(drive):
     driver = drive("k-async", clients=8, k=1, size=1)
-    (told,) = [words for words in driver.start() if words.startswith("task")]
-    place = int(told.split()[1])
+    (transcript,) = [words for words in driver.start() if words.startswith("task")]
+    place = int(transcript.split()[1])
     assert driver.lose(place) == [f"task {place} #{8 + place + 1} v0 n1"]
 
 
@@ -35,7 +35,7 @@ def test_a_lost_task_is_neither_a_failure_nor_declined(drive):
     assert coordinator.membership.outstanding == 1
 
 
-def test_news_of_a_task_that_is_not_open_renews_the_lease_and_nothing_else(drive):
+def test_a_lost_task_event_of_a_task_that_is_not_open_only_renews_the_lease(drive):
     driver = drive("k-async", clients=2, k=2, lease_s=10.0)
     driver.start()
     driver.updates(0)
@@ -44,7 +44,7 @@ def test_news_of_a_task_that_is_not_open_renews_the_lease_and_nothing_else(drive
     assert list(driver.coordinator.leases.last_seen_s.items()) == [(0, 2.0), (1, 3.0)]
 
 
-def test_after_the_end_nothing_takes_the_place_of_a_lost_task(drive):
+def test_after_the_end_a_lost_task_is_not_replaced(drive):
     driver = drive("sync", clients=1)
     driver.start()
     driver.stop()

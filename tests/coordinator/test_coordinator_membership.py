@@ -1,14 +1,14 @@
-"""Joining, leaving, leases, and what becomes of tasks on the way."""
+"""Joining, leaving, leases, and tasks in transit."""
 
 
-def test_nothing_is_sent_before_min_clients_have_joined(drive):
+def test_no_task_is_sent_before_min_clients_have_joined(drive):
     driver = drive("async", clients=4, min_clients=2)
     assert driver.join(3) == ["set lease 1000"]
     assert driver.join(3) == []
     assert driver.join(1) == ["evaluate v0", "task 1 #2 v0 n0", "task 3 #4 v0 n0"]
 
 
-def test_who_left_before_the_start_does_not_count_as_joined(drive):
+def test_a_client_that_left_before_the_start_does_not_count_as_joined(drive):
     driver = drive("async", clients=3, min_clients=2)
     driver.join(0)
     assert driver.leave(0) == []
@@ -24,7 +24,7 @@ def test_states_are_counted(drive):
     driver.heartbeat(3)
     driver.refuse(1)
     assert driver.coordinator.clients_by_state["waiting"] == 1
-    # Client 4 is lost, and what frees a place gives the waiting client a task.
+    # Client 4 is lost, and its place goes to the waiting client.
     assert driver.at(10.0).fire("lease") == ["task 1 #8 v0 n1", "set lease 15"]
     assert driver.coordinator.clients_by_state == {
         "absent": 1, "waiting": 0, "working": 2, "contributed": 1, "unavailable": 0, "lost": 1, "left": 1
@@ -34,28 +34,28 @@ def test_states_are_counted(drive):
     ]  # fmt: skip
 
 
-# Joining again.
+# Rejoining.
 
 
-def test_a_client_that_joins_again_and_holds_its_task_goes_on_with_it(drive):
+def test_a_client_that_rejoins_with_its_task_keeps_it(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     assert driver.join(0, holding=(1,)) == []
     assert driver.update(0) == ["ack 0 #1 accepted"]
 
 
-def test_a_client_that_joins_again_without_its_task_gets_a_new_one_at_once(drive):
+def test_a_client_that_rejoins_without_its_task_gets_a_new_one_at_once(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.updates(1)
     driver.applied()
-    # The lost task was of version 0, which nobody needs then.
+    # The lost task was the last on version 0.
     assert driver.join(0) == ["forget v0", "task 0 #3 v1 n1"]
     assert driver.update(0, task_id=1, base_version=0)[0] == "ack 0 #1 rejected expired-task"
     assert driver.update(0) == ["ack 0 #3 accepted", "round v1: 0+0"]
 
 
-def test_a_task_lost_on_the_way_is_replaced_in_the_same_sync_round(drive):
+def test_a_task_lost_in_transit_is_replaced_in_the_same_sync_round(drive):
     driver = drive("sync", clients=2)
     driver.start()
     assert driver.join(0) == ["task 0 #3 v0 n1"]
@@ -63,7 +63,7 @@ def test_a_task_lost_on_the_way_is_replaced_in_the_same_sync_round(drive):
     assert driver.updates(0) == ["round v0: 1+0 0+0"]
 
 
-def test_a_task_that_is_still_under_way_on_the_same_connection_stays_open(drive):
+def test_a_task_in_transit_on_the_same_connection_stays_open(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     assert driver.join(0, same_connection=True) == []
@@ -71,7 +71,7 @@ def test_a_task_that_is_still_under_way_on_the_same_connection_stays_open(drive)
     assert driver.updates(0) == ["round v0: 0+0"]
 
 
-def test_a_lost_client_gets_a_new_task_on_whatever_connection_it_comes_back(drive):
+def test_a_lost_client_gets_a_new_task_on_any_connection_on_which_it_returns(drive):
     driver = drive("k-async", clients=2, k=1, lease_s=10.0)
     driver.start()
     driver.at(5.0).heartbeat(1)
@@ -79,14 +79,14 @@ def test_a_lost_client_gets_a_new_task_on_whatever_connection_it_comes_back(driv
     assert driver.join(0, same_connection=True, holding=(1,)) == ["task 0 #3 v0 n1"]
 
 
-def test_a_waiting_client_that_joins_again_goes_on_waiting(drive):
+def test_a_waiting_client_that_rejoins_keeps_waiting(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.refuse(0)
     assert driver.join(0) == []
 
 
-def test_a_client_that_comes_back_while_its_update_is_pending_waits_for_the_round(drive):
+def test_a_client_that_returns_while_its_update_is_pending_waits_for_the_round(drive):
     driver = drive("k-async", clients=3, k=2)
     driver.start()
     driver.updates(0)
@@ -96,7 +96,7 @@ def test_a_client_that_comes_back_while_its_update_is_pending_waits_for_the_roun
     assert driver.applied() == ["task 0 #4 v1 n1", "task 1 #5 v1 n1"]
 
 
-def test_a_client_that_comes_back_while_its_update_is_in_the_making_waits_for_the_round(drive):
+def test_a_client_that_returns_while_its_update_is_aggregated_waits_for_the_round(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.updates(0)
@@ -105,7 +105,7 @@ def test_a_client_that_comes_back_while_its_update_is_in_the_making_waits_for_th
     assert driver.applied() == ["task 0 #3 v1 n1"]
 
 
-def test_with_a_buffered_trigger_a_client_that_comes_back_gets_a_task_at_once(drive):
+def test_with_a_buffered_trigger_a_client_that_returns_gets_a_task_at_once(drive):
     driver = drive("buffered", clients=2, k=2)
     driver.start()
     driver.updates(0)
@@ -113,7 +113,7 @@ def test_with_a_buffered_trigger_a_client_that_comes_back_gets_a_task_at_once(dr
     assert driver.join(0) == ["task 0 #5 v0 n2"]
 
 
-def test_the_old_task_of_a_client_that_comes_back_stays_expired_even_if_it_holds_it(drive):
+def test_the_old_task_of_a_client_that_returns_stays_expired_even_if_it_names_it(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     driver.leave(0)
@@ -125,7 +125,7 @@ def test_the_old_task_of_a_client_that_comes_back_stays_expired_even_if_it_holds
 # Leaving.
 
 
-def test_the_task_of_a_client_that_left_has_expired_and_its_update_does_not_bring_it_back(drive):
+def test_the_task_of_a_client_that_left_has_expired_and_its_update_does_not_rejoin_it(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     assert driver.leave(0) == []
@@ -133,7 +133,7 @@ def test_the_task_of_a_client_that_left_has_expired_and_its_update_does_not_brin
     assert not driver.coordinator.is_active(0)
 
 
-def test_leaving_frees_the_version_that_only_this_client_worked_from(drive):
+def test_a_client_that_leaves_releases_the_version_that_only_it_used(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.updates(1)
@@ -143,7 +143,7 @@ def test_leaving_frees_the_version_that_only_this_client_worked_from(drive):
     assert len(driver.coordinator.references.counts) == 1
 
 
-def test_who_never_joined_or_left_already_can_leave_without_effect(drive):
+def test_a_client_that_is_not_a_member_leaves_without_effect(drive):
     driver = drive("async", clients=2, min_clients=1)
     assert driver.leave(1) == []
     assert driver.coordinator.clients_by_state["absent"] == 2
@@ -162,7 +162,7 @@ def test_a_heartbeat_of_a_client_that_has_not_joined_is_ignored(drive):
 # Leases.
 
 
-def test_a_client_silent_for_a_lease_is_lost_and_the_round_no_longer_waits_for_it(drive):
+def test_a_client_silent_for_a_lease_is_lost_and_the_round_stops_waiting_for_it(drive):
     driver = drive("sync", clients=2, lease_s=10.0)
     assert driver.join(0) == ["set lease 10"]
     driver.at(1.0).join(1)
@@ -172,7 +172,7 @@ def test_a_client_silent_for_a_lease_is_lost_and_the_round_no_longer_waits_for_i
     assert driver.coordinator.clients_by_state["lost"] == 1
 
 
-def test_a_lease_runs_out_exactly_when_its_time_is_over(drive):
+def test_a_lease_expires_exactly_at_its_time(drive):
     driver = drive("sync", clients=1, lease_s=0.1)
     driver.at(0.3).join(0)
     assert driver.at(0.3 + 0.1).fire("lease") == ["round v0:"]
@@ -198,7 +198,7 @@ def test_every_event_of_a_client_renews_its_lease(drive):
     assert driver.at(10.0).fire("lease") == ["set lease 11"]
 
 
-def test_an_update_of_a_lost_client_gets_its_verdict_and_does_not_bring_it_back(drive):
+def test_an_update_of_a_lost_client_gets_its_verdict_and_does_not_rejoin_it(drive):
     driver = drive("k-async", clients=2, k=2, lease_s=10.0)
     driver.start()
     driver.at(5.0).heartbeat(1)
@@ -216,13 +216,13 @@ def test_a_lost_client_that_says_goodbye_has_left(drive):
     assert driver.coordinator.clients_by_state["left"] == 1
 
 
-def test_leases_that_last_for_ever_need_no_timer(drive):
+def test_infinite_leases_need_no_timer(drive):
     driver = drive("async", clients=1, lease_s=float("inf"))
     assert driver.join(0) == ["evaluate v0", "task 0 #1 v0 n0"]
     assert driver.coordinator.timers == {}
 
 
-def test_clients_lost_together_free_their_versions_in_ascending_order(drive):
+def test_clients_lost_together_release_their_versions_in_ascending_order(drive):
     driver = drive("k-async", clients=3, k=1, lease_s=10.0)
     driver.at(0.0).start()
     driver.updates(0)

@@ -1,4 +1,4 @@
-"""Any order of events, right and wrong: the invariants hold after each, no update is lost or counted twice,
+"""Any order of valid and invalid events: the invariants hold after each, no update is lost or counted twice,
 and once the faults stop the run finishes."""
 
 import math
@@ -64,14 +64,14 @@ def all_settings(draw: st.DrawFn, name: str) -> CoordinatorSettings:
     )
 
 
-class Shells(RuleBasedStateMachine):
-    """Clients, network and learner, played badly.
+class Shell(RuleBasedStateMachine):
+    """Clients, network and learner with faults.
 
     given: (client, task id) -> version, for every task that was sent. newest: the last task that each client
     was sent. arrived: accepted updates as (client, task id, handle, base version), in order of arrival.
-    waiting: those that no round has taken. had_turn: where clients contribute once a cycle, who has in this one.
+    waiting: those in no round yet. had_turn: clients with a turn in this cycle, where the run has cycles.
     consecutive_failures: tasks in a row that ended without an accepted update, by a failure or a refusal; has_failed:
-    whether one did since the round was opened or played again. unavailable: the version in which a client last declined
+    whether one did since the round was opened or retried. unavailable: the version in which a client last declined
     a task, unless it has left or been lost since.
     """
 
@@ -100,28 +100,28 @@ class Shells(RuleBasedStateMachine):
         self.making = False
         self.finished = False
 
-    # What the clients and the operator do.
+    # Actions of the clients and the operator.
 
     @rule(client=st.integers(0, 4), holds=st.booleans(), same_connection=st.booleans())
     def join(self, client: int, holds: bool, same_connection: bool) -> None:
         client %= self.clients
         holding = (self.newest[client],) if holds and client in self.newest else ()
-        self.tell(
+        self.feed(
             events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding, same_connection=same_connection)
         )
 
     @rule()
-    def everybody_joins(self) -> None:
+    def all_join(self) -> None:
         for client in range(self.clients):
             self.join(client, holds=True, same_connection=False)
 
     @rule(client=st.integers(0, 4))
     def leave(self, client: int) -> None:
-        self.tell(events.ClientLeft(client_id=client % self.clients, at_s=self.now_s))
+        self.feed(events.ClientLeft(client_id=client % self.clients, at_s=self.now_s))
 
     @rule(client=st.integers(0, 4))
     def beat(self, client: int) -> None:
-        self.tell(events.HeartbeatReceived(client_id=client % self.clients, at_s=self.now_s))
+        self.feed(events.HeartbeatReceived(client_id=client % self.clients, at_s=self.now_s))
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
@@ -131,8 +131,8 @@ class Shells(RuleBasedStateMachine):
 
     @precondition(lambda self: self.newest)
     @rule(times=st.integers(1, 4))
-    def everybody_at_work_answers(self, times: int) -> None:
-        """Fast clients: a round that is being made is not done before."""
+    def all_busy_clients_answer(self, times: int) -> None:
+        """Fast clients: all answer before an aggregation ends."""
         for _ in range(times):
             for client in self.coordinator.membership.clients:
                 if client.tasks.open_id is not None:
@@ -141,15 +141,15 @@ class Shells(RuleBasedStateMachine):
 
     @precondition(lambda self: self.newest)
     @rule()
-    def everybody_at_work_fails(self) -> None:
+    def all_busy_clients_fail(self) -> None:
         for client in self.coordinator.membership.clients:
             if client.tasks.open_id is not None:
-                self.tell(events.TaskFailed(client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s))
+                self.feed(events.TaskFailed(client_id=client.client_id, task_id=client.tasks.open_id, at_s=self.now_s))
                 self.everything_fits()
 
     @precondition(lambda self: self.given)
     @rule(data=st.data(), defect=st.none() | st.just("non-finite"), version_off=st.sampled_from([0, 0, 1, -1]))
-    def answer_some_task_somehow(self, data: st.DataObject, defect: str | None, version_off: int) -> None:
+    def answer_any_task(self, data: st.DataObject, defect: str | None, version_off: int) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         self.send(client, task_id, version_off=version_off, defect=defect)
 
@@ -163,27 +163,27 @@ class Shells(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
-        self.tell(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(self.newest)))
-        self.tell_declined(client, self.newest[client])
+        self.feed_declined(client, self.newest[client])
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
     def decline_some_task(self, data: st.DataObject) -> None:
-        self.tell_declined(*data.draw(st.sampled_from(sorted(self.given))))
+        self.feed_declined(*data.draw(st.sampled_from(sorted(self.given))))
 
     @precondition(lambda self: self.newest)
     @rule()
-    def everybody_at_work_declines(self) -> None:
-        """One after the other, those who are asked in their place too."""
+    def all_busy_clients_decline(self) -> None:
+        """One after the other, including the clients that replace them."""
         for _ in range(self.clients):
             for client in self.coordinator.membership.clients:
                 if client.tasks.open_id is not None:
-                    self.tell_declined(client.client_id, client.tasks.open_id)
+                    self.feed_declined(client.client_id, client.tasks.open_id)
                     self.everything_fits()
 
     @precondition(lambda self: self.given)
@@ -192,8 +192,8 @@ class Shells(RuleBasedStateMachine):
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
         awaited = self.coordinator.awaits(client, task_id) and not self.finished
         number = self.coordinator.tasks.count
-        self.tell(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
-        # Exactly then another takes its place, and the client is at work as before.
+        self.feed(events.TaskLost(client_id=client, task_id=task_id, at_s=self.now_s))
+        # Exactly then another task replaces it, and the client stays busy.
         assert self.coordinator.tasks.count == number + awaited
         assert not awaited or self.newest[client] > task_id
 
@@ -209,15 +209,15 @@ class Shells(RuleBasedStateMachine):
     @rule()
     def apply(self) -> None:
         self.making = False
-        self.tell(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
+        self.feed(events.RoundApplied(version=self.coordinator.version + 1, at_s=self.now_s))
 
     @precondition(lambda self: not self.finished)
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def stop(self, really: bool) -> None:
         if really:
-            self.tell(events.StopRequested(at_s=self.now_s))
+            self.feed(events.StopRequested(at_s=self.now_s))
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def everything_fits(self) -> None:
@@ -230,19 +230,19 @@ class Shells(RuleBasedStateMachine):
             verdict != "accepted" for verdict, _ in self.first_verdicts.values()
         )
         assert {update.handle for update in self.coordinator.pending} == {handle for _, _, handle, _ in self.waiting}
-        # Every handle that was staged is either free again or belongs to an accepted update.
+        # Every staged handle is either released or belongs to an accepted update.
         kept = {handle for _, _, handle, _ in self.arrived}
         assert kept.isdisjoint(self.free_handles)
         assert kept | self.free_handles == set(range(1, self.handles + 1))
 
     def teardown(self) -> None:
-        """Faults off: everyone is there, answers, and is alive. Then the run ends, in as many steps as it
+        """Without faults every client is active and answers. Then the run ends within the steps that it
         takes."""
         if not hasattr(self, "coordinator") or self.finished:
             return
         for client in range(self.clients):
             holding = (self.newest[client],) if client in self.newest else ()
-            self.tell(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
+            self.feed(events.ClientJoined(client_id=client, at_s=self.now_s, holding=holding))
         for _ in range(20 * self.clients * self.coordinator.settings.rounds + 20):
             if self.finished:
                 break
@@ -266,7 +266,7 @@ class Shells(RuleBasedStateMachine):
         self.handles += 1
         self.offered = (client, task_id, self.handles, base_version)
         self.sound = defect is None and version_off == 0
-        self.tell(
+        self.feed(
             events.UpdateArrived(
                 client_id=client,
                 task_id=task_id,
@@ -277,26 +277,26 @@ class Shells(RuleBasedStateMachine):
             )
         )
 
-    def tell_declined(self, client: int, task_id: int) -> None:
+    def feed_declined(self, client: int, task_id: int) -> None:
         if self.coordinator.awaits(client, task_id):
             self.declined += 1
             self.unavailable[client] = self.coordinator.version
-        self.tell(events.TaskDeclined(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(events.TaskDeclined(client_id=client, task_id=task_id, at_s=self.now_s))
 
     def fire(self, timer: str, due_s: float) -> None:
         self.now_s = max(self.now_s, due_s)
         del self.timers[timer]
-        self.tell(events.TimerFired(timer=timer, at_s=self.now_s))
+        self.feed(events.TimerFired(timer=timer, at_s=self.now_s))
 
-    def tell(self, event: events.Event) -> None:
+    def feed(self, event: events.Event) -> None:
         was_finished = self.finished
         if not was_finished and self.ends_without_update(event):
             self.consecutive_failures += 1
             self.has_failed = True
         if isinstance(event, events.RoundApplied) or event == events.TimerFired(timer=RETRY, at_s=self.now_s):
             self.has_failed = False
-        told = self.coordinator.handle(event)
-        for action in told:
+        issued = self.coordinator.handle(event)
+        for action in issued:
             self.perform(action)
         self.unavailable = {
             client: version for client, version in self.unavailable.items() if self.coordinator.is_active(client)
@@ -304,11 +304,11 @@ class Shells(RuleBasedStateMachine):
         if self.coordinator.phase is Phase.OPEN and self.waiting and self.is_cycle_over:
             self.had_turn.clear()
         if was_finished:
-            assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in told)
-        # The order in which `handle` promises them, timers aside.
-        order = [ORDER.index(type(action)) for action in told if type(action) in ORDER]
+            assert all(isinstance(action, actions.Acknowledge | actions.DiscardUpdate) for action in issued)
+        # The documented order of the actions of `handle`, except timers.
+        order = [ORDER.index(type(action)) for action in issued if type(action) in ORDER]
         assert order == sorted(order)
-        acknowledged = sum(isinstance(action, actions.Acknowledge) for action in told)
+        acknowledged = sum(isinstance(action, actions.Acknowledge) for action in issued)
         assert acknowledged == isinstance(event, events.UpdateArrived)
 
     def ends_without_update(self, event: events.Event) -> bool:
@@ -339,7 +339,7 @@ class Shells(RuleBasedStateMachine):
             case actions.ApplyRound(version=version, contributions=contributions):
                 assert not self.making
                 self.making = True
-                # A version of nothing is made only when nobody tried, or nobody is there to try again.
+                # An empty version is made only when no client tried, or none is active to try again.
                 assert contributions or not (self.has_failed and self.coordinator.membership.active)
                 assert [
                     (made.client_id, made.task_id, made.handle, made.base_version) for made in contributions
@@ -360,12 +360,12 @@ class Shells(RuleBasedStateMachine):
 
     @property
     def is_cycle_over(self) -> bool:
-        """Whether everybody who waits has had a turn, and nobody at work could still have one."""
+        """Whether every waiting client has had a turn, and no busy client can still have one."""
         working = {c.client_id for c in self.coordinator.membership.clients if c.tasks.open_id is not None}
         return {client for client, *_ in self.waiting} | working <= self.had_turn
 
     def taken(self, count: int) -> list[tuple[int, int, int, int]]:
-        """What the next round must be made of: the first to arrive, or the first whose clients have a turn."""
+        """The expected members of the next round: the first to arrive, or the first whose clients have a turn."""
         may = [update for update in self.waiting if update[0] not in self.had_turn]
         if self.waiting and not may:
             assert self.is_cycle_over
@@ -380,27 +380,27 @@ class Shells(RuleBasedStateMachine):
                 self.had_turn.clear()
         return taken
 
-    def check_verdict(self, told: actions.Acknowledge) -> None:
-        """An update is accepted only once, only for its own task and version, and a repeat is told the
+    def check_verdict(self, ack: actions.Acknowledge) -> None:
+        """An update is accepted only once, only for its own task and version, and a repeat gets the
         same."""
-        task = (told.client_id, told.task_id)
-        assert (told.reason is None) == (told.first_outcome is actions.Outcome.ACCEPTED)
-        if told.outcome is actions.Outcome.ACCEPTED:
+        task = (ack.client_id, ack.task_id)
+        assert (ack.reason is None) == (ack.first_outcome is actions.Outcome.ACCEPTED)
+        if ack.outcome is actions.Outcome.ACCEPTED:
             assert task in self.given
             assert task not in self.first_verdicts
             assert self.sound
             self.consecutive_failures = 0
             self.arrived.append(self.offered)
             self.waiting.append(self.offered)
-        if told.outcome is actions.Outcome.DUPLICATE:
-            assert self.first_verdicts[task] == (told.first_outcome, told.reason)
+        if ack.outcome is actions.Outcome.DUPLICATE:
+            assert self.first_verdicts[task] == (ack.first_outcome, ack.reason)
         elif task in self.given:
-            self.first_verdicts.setdefault(task, (told.first_outcome, told.reason))
+            self.first_verdicts.setdefault(task, (ack.first_outcome, ack.reason))
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-def test_any_order_of_events(name: str) -> None:
-    class OfOneTrigger(Shells):
+def test_invariants_hold_in_any_order_of_events(name: str) -> None:
+    class OfOneTrigger(Shell):
         trigger = name
 
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""The run as a whole: its start, its end, evaluations, and what the shell must not do."""
+"""The run as a whole: its start, its end, evaluations, and misuse by the shell."""
 
 import math
 
@@ -7,12 +7,12 @@ import pytest
 from unstale.coordinator import events
 
 
-def test_versions_are_evaluated_at_the_start_every_so_often_and_at_the_end(drive):
+def test_versions_are_evaluated_at_the_start_periodically_and_at_the_end(drive):
     driver = drive("async", clients=1, rounds=5, evaluate_every=2)
-    told = driver.start()
+    transcript = driver.start()
     for _ in range(5):
-        told += driver.updates(0) + driver.applied()
-    assert [words for words in told if words.startswith("evaluate")] == [
+        transcript += driver.updates(0) + driver.applied()
+    assert [words for words in transcript if words.startswith("evaluate")] == [
         "evaluate v0", "evaluate v2", "evaluate v4", "evaluate v5"
     ]  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_the_order_of_actions_when_a_round_is_applied(drive):
     assert driver.applied() == ["forget v0", "evaluate v2", "task 1 #4 v2 n1"]
 
 
-def test_a_round_is_not_opened_again_at_the_end_although_enough_has_arrived(drive):
+def test_no_round_opens_after_the_end_although_enough_updates_are_pending(drive):
     driver = drive("async", clients=2, rounds=1)
     driver.start()
     driver.updates(0, 1)
@@ -59,12 +59,12 @@ def test_after_the_end_updates_are_rejected_unless_they_repeat_one(drive):
     assert driver.update(2, task_id=77) == ["ack 2 #77 rejected run-finished", "discard 5"]
 
 
-def test_after_the_end_nothing_is_sent_or_set(drive):
+def test_after_the_end_no_task_is_sent_and_no_timer_is_set(drive):
     driver = drive("k-async", clients=4, k=1, min_clients=3)
     driver.join(0, 1, 2)
     driver.updates(0)
     driver.stop()
-    # The round in the making is still counted; the version that it frees is not worth a word any more.
+    # The round in aggregation still counts; the version that it releases is not announced any more.
     assert driver.applied() == []
     assert (driver.coordinator.version, driver.coordinator.aggregated) == (1, 1)
     assert driver.join(3) == []
@@ -84,7 +84,7 @@ def test_the_start_of_a_round_is_when_the_last_one_was_applied(drive):
     assert driver.coordinator.round_started_s == 6.0
 
 
-# Who cannot learn.
+# Fruitless tasks.
 
 
 @pytest.mark.parametrize("trigger", [{"trigger": "k-async", "k": 1}, {"trigger": "sync"}])
@@ -101,15 +101,15 @@ def test_fruitless_tasks_in_a_row_are_counted_until_an_update_is_accepted(drive,
     assert driver.coordinator.consecutive_failures == 0
 
 
-def test_tasks_that_were_taken_back_and_updates_of_no_open_task_are_not_fruitless(drive):
+def test_withdrawn_tasks_and_updates_without_an_open_task_are_not_fruitless(drive):
     driver = drive("k-sync", clients=3, k=1, lease_s=10.0)
     driver.start()
-    driver.join(0)  # task 1 was lost on the way
+    driver.join(0)  # task 1 was lost in transit
     driver.update(0, task_id=1)
     driver.update(0, task_id=999)
     driver.fail(0, task_id=1)
     driver.updates(0)
-    # The tasks of clients 1 and 2 are taken back with the round.
+    # The tasks of clients 1 and 2 are withdrawn with the round.
     driver.update(1, task_id=2, defect="non-finite")
     driver.applied()
     driver.leave(1)
@@ -126,7 +126,7 @@ def test_after_the_end_refused_updates_are_not_fruitless(drive):
     assert driver.coordinator.consecutive_failures == 1
 
 
-def test_tasks_that_clients_gave_back_are_counted_once_each(drive):
+def test_tasks_that_clients_returned_are_counted_once_each(drive):
     driver = drive("k-async", clients=2, k=1)
     driver.start()
     driver.fail(0)
@@ -136,24 +136,24 @@ def test_tasks_that_clients_gave_back_are_counted_once_each(drive):
     assert driver.coordinator.updates_by_outcome == {"accepted": 0, "duplicate": 0, "rejected": 1}
 
 
-# Mistakes of the shell are ours.
+# Misuse by the shell raises.
 
 
 @pytest.mark.parametrize("client_id", [-1, 2])
-def test_a_client_id_out_of_range_is_a_mistake_of_ours(drive, client_id):
+def test_a_client_id_out_of_range_raises(drive, client_id):
     with pytest.raises(AssertionError, match="there is no client"):
         drive("async", clients=2).heartbeat(client_id)
 
 
 @pytest.mark.parametrize("earlier_s", [0.999, math.nan])
-def test_time_that_goes_back_is_a_mistake_of_ours(drive, earlier_s):
+def test_decreasing_time_raises(drive, earlier_s):
     driver = drive("async", clients=1).at(1.0)
     driver.start()
     with pytest.raises(AssertionError, match="time went back"):
         driver.at(earlier_s).heartbeat(0)
 
 
-def test_a_version_that_nobody_asked_for_is_a_mistake_of_ours(drive):
+def test_a_version_that_was_not_requested_raises(drive):
     driver = drive("async", clients=1)
     driver.start()
     with pytest.raises(AssertionError, match="phase open does not allow RoundApplied"):
@@ -163,6 +163,6 @@ def test_a_version_that_nobody_asked_for_is_a_mistake_of_ours(drive):
         driver.coordinator.handle(events.RoundApplied(version=2, at_s=0.0))
 
 
-def test_a_timer_that_is_not_set_and_fires_is_a_mistake_of_ours(drive):
+def test_a_timer_that_fires_without_being_set_raises(drive):
     with pytest.raises(AssertionError, match="timer 'retry' fired"):
         drive("async", clients=1).fire("retry")

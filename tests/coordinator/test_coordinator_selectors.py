@@ -1,4 +1,4 @@
-"""Who gets a task."""
+"""Selection of the clients that get tasks."""
 
 import itertools
 
@@ -10,8 +10,8 @@ from unstale.coordinator.selectors import All, LeastAvailable, Random, RoundRobi
 from unstale.seeds import Stream, stream
 
 
-def told_to(words: list[str]) -> list[int]:
-    return [int(told.split()[1]) for told in words if told.startswith("task")]
+def clients_of(words: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in words if line.startswith("task")]
 
 
 @given(
@@ -28,7 +28,7 @@ def test_random_fills_the_free_places_with_distinct_candidates(candidates, size,
 
 
 @given(candidates=st.lists(st.integers(0, 50), unique=True).map(sorted), busy=st.integers(0, 50))
-def test_all_is_everyone(candidates, busy):
+def test_all_selects_every_client(candidates, busy):
     assert list(All().choose(candidates, busy=busy, seed=0, key=(3,))) == candidates
 
 
@@ -58,12 +58,12 @@ def test_over_many_rounds_random_draws_every_pair_about_equally_often():
     ("version", "chosen"), [(0, [0, 1, 2]), (1, [3, 4, 5]), (2, [0, 6, 7]), (3, [1, 2, 3]), (8, [0, 1, 2])]
 )
 def test_version_t_belongs_to_the_clients_from_t_times_size_on(version, chosen):
-    # Of eight clients three at a time: version 2 begins with 2 * 3 = 6 and goes on after 7 with 0.
+    # Of eight clients three at a time: version 2 begins with 2 * 3 = 6 and wraps from 7 to 0.
     assert list(RoundRobin(size=3, clients=8).choose(range(8), busy=0, seed=0, key=(version,))) == chosen
 
 
 @given(st.data())
-def test_a_turn_is_that_of_the_candidates_among_its_clients(data):
+def test_a_turn_selects_the_candidates_among_its_clients(data):
     clients = data.draw(st.integers(1, 20))
     size = data.draw(st.integers(1, clients))
     version = data.draw(st.integers(0, 100))
@@ -73,14 +73,14 @@ def test_a_turn_is_that_of_the_candidates_among_its_clients(data):
     assert list(chosen) == sorted(turn.intersection(candidates))
 
 
-def test_over_n_rounds_everybody_has_its_turn_equally_often():
+def test_over_n_rounds_every_client_has_equally_many_turns():
     turns = [
         list(RoundRobin(size=4, clients=10).choose(range(10), busy=0, seed=0, key=(version,))) for version in range(10)
     ]
     assert sorted(itertools.chain(*turns)) == sorted([*range(10)] * 4)
 
 
-def test_a_turn_of_clients_that_are_all_away_passes_without_updates(drive):
+def test_a_turn_of_absent_clients_passes_without_updates(drive):
     driver = drive("sync", clients=2, size=1, selector="round-robin", min_clients=1)
     assert driver.join(0)[:2] == ["evaluate v0", "task 0 #1 v0 n0"]
     assert driver.updates(0) == ["round v0: 0+0"]
@@ -88,18 +88,18 @@ def test_a_turn_of_clients_that_are_all_away_passes_without_updates(drive):
     assert driver.applied() == ["forget v1", "task 0 #3 v2 n1"]
 
 
-def test_a_turn_of_clients_that_decline_goes_to_nobody_else(drive):
+def test_a_turn_that_its_clients_decline_is_not_reassigned(drive):
     driver = drive("sync", clients=3, size=1, selector="round-robin")
-    assert told_to(driver.start()) == [0]
+    assert clients_of(driver.start()) == [0]
     assert driver.decline(0) == ["round v0:"]
-    assert told_to(driver.applied()) == [1]
+    assert clients_of(driver.applied()) == [1]
 
 
 # Least available first.
 
 
 @given(st.data())
-def test_the_least_available_come_first(data):
+def test_the_least_available_clients_are_selected_first(data):
     availability = data.draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12, unique=True))
     candidates = sorted(data.draw(st.sets(st.integers(0, len(availability) - 1))))
     size, busy = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 14))
@@ -117,13 +117,13 @@ def test_among_equally_available_clients_every_pair_is_drawn_about_equally_often
         assert abs(chosen.count(tuple(sorted((first, second, 2)))) - 200) < 65
 
 
-def test_the_place_of_a_client_that_declines_goes_to_the_next_in_line(drive):
+def test_a_declined_place_goes_to_the_next_least_available_client(drive):
     driver = drive("sync", clients=4, size=2, selector="availability", availability=(0.9, 0.2, 0.5, 0.4))
-    assert told_to(driver.start()) == [1, 3]
-    assert told_to(driver.decline(1)) == [2]
-    assert told_to(driver.decline(3)) == [0]
+    assert clients_of(driver.start()) == [1, 3]
+    assert clients_of(driver.decline(1)) == [2]
+    assert clients_of(driver.decline(3)) == [0]
     assert driver.updates(2, 0) == ["round v0: 2+0 0+0"]
-    assert told_to(driver.applied()) == [1, 3]
+    assert clients_of(driver.applied()) == [1, 3]
 
 
 # In a run.
@@ -132,38 +132,38 @@ def test_the_place_of_a_client_that_declines_goes_to_the_next_in_line(drive):
 @pytest.mark.parametrize("trigger", ["sync", "k-sync"])
 def test_each_round_has_size_participants_drawn_for_its_version(drive, trigger):
     driver = drive(trigger, clients=6, size=3, k=3 if trigger == "k-sync" else None, seed=5)
-    chosen = told_to(driver.start())
+    chosen = clients_of(driver.start())
     for version in range(3):
         drawn = stream(5, Stream.SELECTION, version).choice(6, size=3, replace=False)
         assert chosen == sorted(drawn.tolist())
         driver.updates(*chosen)
-        chosen = told_to(driver.applied())
+        chosen = clients_of(driver.applied())
 
 
 def test_participants_are_drawn_from_the_active_clients_only(drive):
     driver = drive("sync", clients=4, size=2, min_clients=4)
-    chosen = told_to(driver.start())
+    chosen = clients_of(driver.start())
     gone = [client_id for client_id in range(4) if client_id not in chosen]
     for client_id in gone:
         driver.leave(client_id)
     driver.updates(*chosen)
-    assert told_to(driver.applied()) == chosen
+    assert clients_of(driver.applied()) == chosen
 
 
-def test_a_deadline_straggler_that_is_drawn_again_works_on_instead_of_getting_a_task(drive):
+def test_a_deadline_straggler_that_is_drawn_again_keeps_its_task(drive):
     driver = drive("deadline", clients=2, size=2, wait_s=10.0)
     driver.start()
     driver.updates(0)
     driver.at(10.0).fire("deadline")
-    assert told_to(driver.applied()) == [0]
+    assert clients_of(driver.applied()) == [0]
 
 
 def test_at_most_size_clients_are_busy_and_a_place_is_free_when_the_round_is_applied(drive):
     driver = drive("k-async", clients=6, k=1, size=2)
-    busy = told_to(driver.start())
+    busy = clients_of(driver.start())
     assert len(busy) == 2
-    assert told_to(driver.updates(busy[0])) == []
-    chosen = told_to(driver.applied())
+    assert clients_of(driver.updates(busy[0])) == []
+    chosen = clients_of(driver.applied())
     assert len(chosen) == 1
     assert chosen[0] != busy[1]
 
@@ -172,39 +172,39 @@ def test_a_client_that_waits_for_its_round_keeps_its_place(drive):
     driver = drive("k-async", clients=3, k=2, size=2, min_clients=2)
     driver.join(0, 1)
     driver.updates(0)
-    assert told_to(driver.join(2)) == []
+    assert clients_of(driver.join(2)) == []
 
 
 def test_the_place_of_a_client_that_left_is_filled_at_once(drive):
     driver = drive("k-async", clients=3, k=2, size=2)
-    busy = told_to(driver.start())
+    busy = clients_of(driver.start())
     (idle,) = {0, 1, 2} - set(busy)
-    assert told_to(driver.leave(busy[0])) == [idle]
+    assert clients_of(driver.leave(busy[0])) == [idle]
 
 
 def test_a_client_that_joins_waits_while_there_is_no_place(drive):
     driver = drive("k-async", clients=3, k=1, size=1, min_clients=2)
     driver.join(0, 1)
-    assert told_to(driver.join(2)) == []
+    assert clients_of(driver.join(2)) == []
 
 
 def test_with_a_buffered_trigger_a_place_is_free_once_an_update_is_accepted(drive):
     driver = drive("buffered", clients=5, k=3, size=2)
-    busy = told_to(driver.start())
-    told = driver.update(busy[0])
-    assert len(told_to(told)) == 1
+    busy = clients_of(driver.start())
+    transcript = driver.update(busy[0])
+    assert len(clients_of(transcript)) == 1
     assert driver.coordinator.membership.outstanding == 2
 
 
 def test_the_place_of_a_refused_client_stays_empty_until_the_round_is_applied(drive):
     driver = drive("k-async", clients=4, k=1, size=2)
-    busy = told_to(driver.start())
+    busy = clients_of(driver.start())
     assert driver.refuse(busy[0]) == []
     driver.updates(busy[1])
-    assert len(told_to(driver.applied())) == 2
+    assert len(clients_of(driver.applied())) == 2
 
 
-def test_a_client_whose_task_was_lost_on_the_way_keeps_its_place(drive):
+def test_a_client_whose_task_was_lost_in_transit_keeps_its_place(drive):
     driver = drive("k-async", clients=4, k=1, size=1)
-    (busy,) = told_to(driver.start())
-    assert told_to(driver.join(busy)) == [busy]
+    (busy,) = clients_of(driver.start())
+    assert clients_of(driver.join(busy)) == [busy]

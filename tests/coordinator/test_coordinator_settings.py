@@ -1,4 +1,4 @@
-"""Settings that cannot be, each told in one sentence."""
+"""Invalid settings, each with its one-sentence error."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,11 +40,11 @@ def test_min_clients_is_all_of_them_unless_given():
         (TriggerSettings(name="sync"), SelectorSettings(), 10, 10),
         (TriggerSettings(name="sync"), SelectorSettings(name="random", size=4), 4, 10),
         (TriggerSettings(name="deadline", wait_s=1.0), SelectorSettings(name="random", size=4), 10, 10),
-        # 3 in the making, 2 behind them, then one from each of the 10 clients.
+        # 3 in aggregation, 2 pending, then one from each of the 10 clients.
         (TriggerSettings(name="buffered", k=3), SelectorSettings(), 3, 15),
     ],
 )
-def test_what_can_pile_up_is_known_beforehand(trigger, selector, round_size, unaggregated):
+def test_the_settings_bound_the_unaggregated_updates(trigger, selector, round_size, unaggregated):
     made = settings(trigger=trigger, selector=selector)
     assert made.round_size_max == round_size
     assert made.unaggregated_max == unaggregated
@@ -65,10 +65,10 @@ def test_what_can_pile_up_is_known_beforehand(trigger, selector, round_size, una
         ),
     ],
 )
-def test_a_wrong_trigger_is_told_in_one_sentence(given, sentence):
-    with pytest.raises(UserError) as told:
+def test_an_invalid_trigger_gets_a_one_sentence_error(given, sentence):
+    with pytest.raises(UserError) as raised:
         settings(trigger=TriggerSettings(**given))
-    assert str(told.value) == sentence
+    assert str(raised.value) == sentence
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"wait_s": 0.0}, {"wait_s": float("inf")}])
@@ -90,10 +90,10 @@ def test_values_of_a_trigger_out_of_bounds_are_refused(wrong):
         ),
     ],
 )
-def test_a_wrong_selector_is_told_in_one_sentence(given, sentence):
-    with pytest.raises(UserError) as told:
+def test_an_invalid_selector_gets_a_one_sentence_error(given, sentence):
+    with pytest.raises(UserError) as raised:
         settings(selector=SelectorSettings(**given))
-    assert str(told.value) == sentence
+    assert str(raised.value) == sentence
 
 
 def test_a_size_of_a_selector_out_of_bounds_is_refused():
@@ -143,10 +143,10 @@ def test_a_size_of_a_selector_out_of_bounds_is_refused():
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_told_in_one_sentence(changes, sentence):
-    with pytest.raises(UserError) as told:
+def test_incompatible_settings_get_a_one_sentence_error(changes, sentence):
+    with pytest.raises(UserError) as raised:
         settings(**changes)
-    assert str(told.value) == sentence
+    assert str(raised.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_settings_that_do_not_fit_are_told_in_one_sentence(changes, sentence):
         TriggerSettings(name="buffered", k=3),
     ],
 )
-def test_clients_contribute_once_a_cycle_only_where_they_wait_for_the_round_of_their_update(trigger):
-    with pytest.raises(UserError) as told:
+def test_a_once_per_cycle_contribution_requires_clients_that_wait_for_their_round(trigger):
+    with pytest.raises(UserError) as raised:
         settings(trigger=trigger, once_a_cycle=True)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"trigger.name is '{trigger.name}' with a policy whose clients contribute once a cycle, "
         "expected k-async or async"
     )
 
 
 @pytest.mark.parametrize("trigger", [TriggerSettings(name="k-async", k=3), TriggerSettings(name="async")])
-def test_updates_that_are_parked_pile_up_no_higher_than_others(trigger):
+def test_parked_updates_have_the_same_bound_as_others(trigger):
     assert settings(trigger=trigger, once_a_cycle=True).unaggregated_max == 10
 
 
@@ -177,7 +177,7 @@ def test_a_buffer_may_be_larger_than_the_number_of_busy_clients():
     assert made.round_size_max == 3
 
 
-def test_stale_rounds_are_kept_as_a_copy_that_cannot_be_written_to():
+def test_stale_rounds_are_stored_as_a_read_only_copy():
     given = {3: 5}
     made = settings(trigger=TriggerSettings(name="sync"), stale_rounds=given)
     given[4] = 1
@@ -194,6 +194,6 @@ def test_without_stale_clients_every_task_is_on_the_current_version():
 
 
 @pytest.mark.parametrize("name", ["all", "random"])
-def test_a_selector_that_has_no_use_for_availability_passes_it_over(name):
+def test_a_selector_that_does_not_use_availability_ignores_it(name):
     selector = SelectorSettings(name=name, size=None if name == "all" else 3)
     assert settings(selector=selector, availability=(0.5,) * 10).round_size_max == 3

@@ -1,4 +1,4 @@
-"""A coordinator that is put into the state of another one does what that one does."""
+"""A coordinator with the restored state of another one behaves as that one."""
 
 import json
 
@@ -23,7 +23,7 @@ def through_json(coordinator: Coordinator) -> Coordinator:
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.name)
-def test_a_restored_coordinator_goes_on_as_the_one_it_was_taken_of(trigger: TriggerSettings) -> None:
+def test_a_restored_coordinator_behaves_as_the_original(trigger: TriggerSettings) -> None:
     in_rounds = TRIGGER_TYPES[trigger.name].in_rounds
     selector = IN_TURN if in_rounds else SelectorSettings(name="random", size=5)
     asked = {"tasks_go_astray": True, "stale_rounds": {1: 1, 4: 3} if in_rounds else {}}
@@ -38,7 +38,7 @@ def test_a_restored_coordinator_goes_on_as_the_one_it_was_taken_of(trigger: Trig
 
 
 @pytest.mark.parametrize("name", ["k-async", "async"])
-def test_so_does_one_whose_clients_contribute_once_a_cycle(name: str) -> None:
+def test_a_restored_coordinator_with_cycles_behaves_as_the_original(name: str) -> None:
     trigger = TriggerSettings(name=name, k=3 if name == "k-async" else None)
     restored = trace(trigger, SelectorSettings(), once_a_cycle=True, before=through_json)
     assert restored == trace(trigger, SelectorSettings(), once_a_cycle=True)
@@ -58,7 +58,7 @@ CYCLES = [trigger for trigger in TRIGGERS if TRIGGER_TYPES[trigger.name].keeps_s
     [*((trigger, False) for trigger in TRIGGERS), *((trigger, True) for trigger in CYCLES)],
     ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_a_version_without_clients_is_where_clients_gather_again(trigger: TriggerSettings, once_a_cycle: bool) -> None:
+def test_after_a_restore_at_a_version_the_clients_join_again(trigger: TriggerSettings, once_a_cycle: bool) -> None:
     in_rounds = TRIGGER_TYPES[trigger.name].in_rounds
     steps = iter(range(10**6))
     seen = []
@@ -83,7 +83,7 @@ def test_a_version_without_clients_is_where_clients_gather_again(trigger: Trigge
 
 
 def test_an_excluded_client_is_not_waited_for() -> None:
-    told = CoordinatorSettings(
+    settings = CoordinatorSettings(
         clients=3,
         rounds=5,
         trigger=TriggerSettings(name="async"),
@@ -95,7 +95,7 @@ def test_an_excluded_client_is_not_waited_for() -> None:
         min_clients=None,
         excluded=frozenset({2}),
     )
-    coordinator = Coordinator(told)
+    coordinator = Coordinator(settings)
     handled(coordinator, events.ClientJoined(client_id=0, at_s=0.0))
     assert coordinator.phase is Phase.GATHERING
     handled(coordinator, events.ClientJoined(client_id=1, at_s=1.0))

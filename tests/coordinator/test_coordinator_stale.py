@@ -8,22 +8,22 @@ A client that is T rounds stale delivers in round t the update that it computed 
 import pytest
 
 
-def test_a_stale_client_works_on_the_version_so_many_rounds_before(drive):
+def test_a_stale_client_works_on_the_version_of_its_number_of_rounds_before(drive):
     driver = drive("sync", clients=2, stale_rounds={1: 2})
     assert driver.start() == ["evaluate v0", "task 0 #1 v0 n0", "task 1 #2 v0 n0"]
     assert driver.updates(0, 1) == ["round v0: 0+0 1+0"]
-    # t = 1 < T = 2: not stale yet. Version 0 stays for it.
+    # t = 1 < T = 2: not stale yet. Version 0 is retained for it.
     assert driver.applied() == ["task 0 #3 v1 n1", "task 1 #4 v1 n1"]
     assert driver.updates(0, 1) == ["round v1: 0+0 1+0"]
     # t = 2: 2 - 2 = 0, which is older than its last task.
     assert driver.applied() == ["task 0 #5 v2 n2", "task 1 #6 v0 n2"]
     assert driver.updates(0, 1) == ["round v2: 0+0 1+2"]
-    # t = 3: 3 - 2 = 1, and nobody will be given version 0 again.
+    # t = 3: 3 - 2 = 1, and no task will be on version 0 again.
     assert driver.applied() == ["forget v0", "task 0 #7 v3 n3", "task 1 #8 v1 n3"]
     assert driver.updates(1, 0) == ["round v3: 1+2 0+0"]
 
 
-def test_as_many_past_versions_are_kept_as_the_most_stale_client_needs(drive):
+def test_past_versions_are_stored_for_the_most_stale_client(drive):
     driver = drive("sync", clients=3, stale_rounds={0: 1, 2: 3})
     driver.start()
     kept = []
@@ -51,7 +51,7 @@ def test_an_update_of_a_stale_client_must_be_from_the_version_of_its_task(drive)
     assert driver.update(0, base_version=1)[0] == "ack 0 #3 rejected unknown-version"
 
 
-def test_a_version_on_which_somebody_still_works_outlives_the_window(drive):
+def test_a_version_with_an_open_task_outlives_the_window(drive):
     driver = drive("deadline", clients=2, wait_s=1.0, stale_rounds={0: 1})
     driver.start()
     for round_number in range(3):
@@ -69,11 +69,11 @@ def test_a_version_on_which_somebody_still_works_outlives_the_window(drive):
 @pytest.mark.parametrize("stale_client", [2, 3])
 def test_epochs_in_turn_with_one_client_a_round_late(drive, stale_client):
     driver = drive("sync", clients=4, size=2, selector="round-robin", stale_rounds={stale_client: 1})
-    told, given = driver.start(), []
+    transcript, given = driver.start(), []
     for version in range(4):
-        tasks = [words.split() for words in told if words.startswith("task")]
+        tasks = [words.split() for words in transcript if words.startswith("task")]
         given.append({int(words[1]): int(words[3].removeprefix("v")) for words in tasks})
         driver.updates(*given[version])
-        told = driver.applied()
+        transcript = driver.applied()
     other = 5 - stale_client
     assert given == [{0: 0, 1: 0}, {other: 1, stale_client: 0}, {0: 2, 1: 2}, {other: 3, stale_client: 2}]

@@ -1,4 +1,4 @@
-"""Each trigger by transcript: events, and the actions expected of them. `conftest.py` explains the words."""
+"""Each trigger by transcript: events, and the actions expected of them. `conftest.py` defines the words."""
 
 import pytest
 
@@ -33,12 +33,12 @@ def test_sync_does_not_wait_for_a_participant_that_left_was_refused_or_failed(dr
 
 
 @pytest.mark.parametrize("trigger", [{"trigger": "sync"}, {"trigger": "k-sync", "k": 1}])
-def test_a_round_in_which_everyone_failed_or_was_refused_is_played_again_after_a_pause(drive, trigger):
+def test_a_round_of_failures_and_refusals_is_retried_after_a_pause(drive, trigger):
     driver = drive(**trigger, clients=2)
     driver.start()
     assert driver.refuse(0) == []
     assert driver.at(3.0).fail(1) == ["set retry 8"]
-    # Nothing was learnt: the version is the same.
+    # No update was aggregated: the version is the same.
     assert driver.at(8.0).fire("retry") == ["task 0 #3 v0 n1", "task 1 #4 v0 n1"]
     assert driver.refuse(1) == []
     assert driver.at(9.0).refuse(0) == ["set retry 14"]
@@ -47,7 +47,7 @@ def test_a_round_in_which_everyone_failed_or_was_refused_is_played_again_after_a
     assert driver.updates(0) == ["round v0: 0+0"]
 
 
-def test_a_round_stalls_when_the_last_at_work_leaves_those_who_failed(drive):
+def test_a_round_stalls_when_its_last_busy_client_leaves_after_failures(drive):
     driver = drive("sync", clients=3)
     driver.start()
     driver.fail(0)
@@ -56,7 +56,7 @@ def test_a_round_stalls_when_the_last_at_work_leaves_those_who_failed(drive):
     assert driver.at(7.0).fire("retry") == ["task 0 #4 v0 n1"]
 
 
-def test_a_stalled_round_that_the_last_client_leaves_is_applied_empty(drive):
+def test_a_stalled_round_without_clients_is_applied_empty(drive):
     driver = drive("sync", clients=1)
     driver.start()
     driver.fail(0)
@@ -64,7 +64,7 @@ def test_a_stalled_round_that_the_last_client_leaves_is_applied_empty(drive):
     assert driver.applied() == ["forget v0"]
 
 
-def test_a_client_that_joins_a_stalled_round_takes_part_when_it_is_played_again(drive):
+def test_a_client_that_joins_a_stalled_round_takes_part_in_its_retry(drive):
     driver = drive("sync", clients=2, min_clients=1)
     driver.join(0)
     assert driver.fail(0) == ["set retry 5"]
@@ -72,17 +72,17 @@ def test_a_client_that_joins_a_stalled_round_takes_part_when_it_is_played_again(
     assert driver.at(5.0).fire("retry") == ["task 0 #3 v0 n1", "task 1 #2 v0 n0"]
 
 
-def test_a_round_whose_participants_left_without_a_failure_is_applied_empty_and_others_are_drawn(drive):
+def test_a_round_whose_participants_left_is_applied_empty_and_others_are_drawn(drive):
     driver = drive("sync", clients=3, size=1)
     driver.start()
     (drawn,) = [client.client_id for client in driver.coordinator.membership.clients if client.tasks.open_id]
     assert driver.leave(drawn) == ["round v0:"]
-    told = driver.applied()
-    assert told[0] == "forget v0"
-    assert len(told) == 2
+    transcript = driver.applied()
+    assert transcript[0] == "forget v0"
+    assert len(transcript) == 2
 
 
-def test_a_stalled_round_draws_again_so_that_one_client_that_cannot_learn_does_not_stop_the_others(drive):
+def test_a_stalled_round_draws_again_so_that_one_failing_client_does_not_block_the_others(drive):
     driver = drive("sync", clients=3, size=1)
     driver.start()
     refused = set()
@@ -91,7 +91,7 @@ def test_a_stalled_round_draws_again_so_that_one_client_that_cannot_learn_does_n
         refused.add(drawn)
         driver.refuse(drawn)
         driver.fire("retry")
-    # The draws are of this seed; were the draw the same each time, it would be one client.
+    # The draws depend on the round; a constant draw would select one client only.
     assert refused == {0, 1, 2}
     assert driver.coordinator.version == 0
 
@@ -104,7 +104,7 @@ def test_a_client_that_joins_during_a_sync_round_waits_for_the_next(drive):
     assert driver.applied() == ["forget v0", "task 0 #4 v1 n1", "task 1 #5 v1 n1", "task 2 #3 v1 n0"]
 
 
-def test_after_a_sync_round_that_everybody_left_the_next_one_waits_for_a_client(drive):
+def test_after_a_sync_round_that_all_clients_left_the_next_one_waits_for_a_client(drive):
     driver = drive("sync", clients=2)
     driver.start()
     driver.leave(0)
@@ -114,7 +114,7 @@ def test_after_a_sync_round_that_everybody_left_the_next_one_waits_for_a_client(
     assert driver.coordinator.round_started_s == 7.0
 
 
-def test_an_update_of_a_sync_client_that_left_since_still_counts(drive):
+def test_an_update_of_a_sync_client_that_has_left_still_counts(drive):
     driver = drive("sync", clients=2)
     driver.start()
     driver.updates(0)
@@ -126,7 +126,7 @@ def test_an_update_of_a_sync_client_that_left_since_still_counts(drive):
 # K-sync.
 
 
-def test_k_sync_closes_with_the_first_k_and_takes_the_other_tasks_back(drive):
+def test_k_sync_closes_with_the_first_k_and_withdraws_the_other_tasks(drive):
     driver = drive("k-sync", clients=3, k=2)
     driver.start()
     assert driver.updates(2, 0) == ["round v0: 2+0 0+0"]
@@ -134,7 +134,7 @@ def test_k_sync_closes_with_the_first_k_and_takes_the_other_tasks_back(drive):
     assert driver.applied() == ["forget v0", "task 0 #4 v1 n1", "task 1 #5 v1 n1", "task 2 #6 v1 n1"]
 
 
-def test_k_sync_closes_with_fewer_when_nobody_is_left_to_wait_for(drive):
+def test_k_sync_closes_with_fewer_than_k_when_no_task_is_open(drive):
     driver = drive("k-sync", clients=3, k=2)
     driver.start()
     assert driver.updates(1) == []
@@ -150,11 +150,11 @@ def test_k_async_closes_with_k_and_sends_the_new_version_to_their_senders_in_ord
     driver.start()
     assert driver.update(2) == ["ack 2 #3 accepted"]
     assert driver.update(0) == ["ack 0 #1 accepted", "round v0: 2+0 0+0"]
-    # Client 1 works on, on version 0, which is therefore not forgotten.
+    # Client 1 keeps working on version 0, which is therefore not forgotten.
     assert driver.applied() == ["task 2 #6 v1 n1", "task 0 #4 v1 n1"]
 
 
-def test_k_async_staleness_is_the_version_aggregated_into_less_the_base_version(drive):
+def test_k_async_staleness_is_the_aggregated_version_minus_the_base_version(drive):
     driver = drive("k-async", clients=3, k=2)
     driver.start()
     driver.updates(0, 2)
@@ -163,11 +163,11 @@ def test_k_async_staleness_is_the_version_aggregated_into_less_the_base_version(
     assert driver.applied() == ["forget v1", "task 0 #7 v2 n2", "task 2 #9 v2 n2"]
     # Client 1 still has its task of version 0: 2 - 0 = 2. Client 2 has one of version 2: 2 - 2 = 0.
     assert driver.updates(1, 2) == ["round v2: 1+2 2+0"]
-    # Client 0 works on version 2, which stays; nobody needs version 0 any more.
+    # Client 0 works on version 2, which stays; no client needs version 0 any more.
     assert driver.applied() == ["forget v0", "task 1 #5 v3 n1", "task 2 #12 v3 n3"]
 
 
-def test_what_arrives_while_a_round_is_in_the_making_belongs_to_the_next(drive):
+def test_an_update_that_arrives_during_aggregation_belongs_to_the_next_round(drive):
     driver = drive("k-async", clients=4, k=2)
     driver.start()
     assert driver.updates(0, 1) == ["round v0: 0+0 1+0"]
@@ -177,7 +177,7 @@ def test_what_arrives_while_a_round_is_in_the_making_belongs_to_the_next(drive):
     assert driver.applied() == ["forget v0", "task 2 #7 v2 n1", "task 3 #8 v2 n1"]
 
 
-def test_a_round_takes_no_more_than_k_of_what_has_arrived(drive):
+def test_a_round_takes_at_most_k_of_the_pending_updates(drive):
     driver = drive("k-async", clients=5, k=2)
     driver.start()
     driver.updates(0, 1, 2, 3, 4)
@@ -185,7 +185,7 @@ def test_a_round_takes_no_more_than_k_of_what_has_arrived(drive):
     assert [update.client_id for update in driver.coordinator.pending] == [4]
 
 
-def test_k_async_closes_with_fewer_than_k_when_nobody_is_left_to_wait_for(drive):
+def test_k_async_closes_with_fewer_than_k_when_no_task_is_open(drive):
     driver = drive("k-async", clients=3, k=3)
     driver.start()
     assert driver.updates(0) == []
@@ -210,7 +210,7 @@ def test_a_refused_client_gets_its_next_task_when_the_round_is_applied_after_the
     assert driver.applied() == ["forget v0", "task 3 #8 v1 n1", "task 2 #7 v1 n1", "task 0 #5 v1 n1", "task 1 #6 v1 n1"]
 
 
-def test_when_everyone_has_been_refused_tasks_are_given_again_after_a_pause(drive):
+def test_when_all_clients_were_refused_new_tasks_follow_after_a_pause(drive):
     driver = drive("k-async", clients=2, k=2)
     driver.start()
     assert driver.refuse(0) == []
@@ -247,7 +247,7 @@ def test_async_applies_every_update_by_itself(drive):
 # Buffered.
 
 
-def test_buffered_gives_the_sender_a_new_task_at_once_on_the_current_version(drive):
+def test_buffered_assigns_the_sender_a_new_task_at_once_on_the_current_version(drive):
     driver = drive("buffered", clients=2, k=2)
     driver.start()
     assert driver.update(0) == ["ack 0 #1 accepted", "task 0 #3 v0 n1"]
@@ -257,16 +257,16 @@ def test_buffered_gives_the_sender_a_new_task_at_once_on_the_current_version(dri
     assert driver.applied() == ["forget v0"]
 
 
-def test_a_buffered_run_in_which_everyone_answers_while_rounds_are_made_keeps_its_bound(drive):
+def test_a_buffered_run_keeps_its_bound_when_all_clients_answer_during_aggregation(drive):
     driver = drive("buffered", clients=4, k=2)
     driver.start()
     most = 0
     for _ in range(8):
-        # Everyone who has a task answers, until nobody is given another.
+        # Every client with a task answers, until none gets another.
         while working := [c.client_id for c in driver.coordinator.membership.clients if c.tasks.open_id]:
             driver.updates(*working)
         unaggregated = driver.coordinator.accepted - driver.coordinator.aggregated
-        # 2 in the making and 1 behind them, then no more tasks; 4 clients have one: 2 * 2 - 1 + 4 = 7.
+        # 2 in aggregation and 1 pending, then no more tasks; 4 clients have one: 2 * 2 - 1 + 4 = 7.
         assert unaggregated <= 7
         most = max(most, unaggregated)
         driver.applied()
@@ -274,28 +274,28 @@ def test_a_buffered_run_in_which_everyone_answers_while_rounds_are_made_keeps_it
     assert driver.coordinator.settings.unaggregated_max == 7
 
 
-def test_buffered_gives_tasks_before_the_next_round_closes_as_long_as_less_than_a_round_waits_behind_it(drive):
+def test_buffered_assigns_tasks_while_less_than_a_round_is_pending(drive):
     driver = drive("buffered", clients=4, k=3)
     driver.start()
     driver.updates(0, 0, 0)
     driver.updates(1, 1, 1)
     assert len(driver.coordinator.pending) == 3
     driver.updates(2, 3)
-    # The next round takes 3 of the 5 pending, so 2 wait behind it.
+    # The next round takes 3 of the 5 pending, so 2 stay pending.
     assert driver.applied() == ["task 1 #14 v1 n3", "task 2 #7 v1 n1", "task 3 #8 v1 n1", "round v1: 1+1 1+1 1+1"]
 
 
-def test_buffered_holds_tasks_back_while_a_whole_round_waits_behind_the_one_in_the_making(drive):
+def test_buffered_delays_tasks_while_a_whole_round_is_pending(drive):
     driver = drive("buffered", clients=3, k=2)
     driver.start()
     driver.updates(0, 0)
     assert driver.updates(0) == ["task 0 #10 v0 n3"]
     assert driver.updates(0, 1, 2) == []
-    # In the making 2, pending 4: no more than 2 * k - 1 + clients = 6 updates are ever unaggregated.
+    # In aggregation 2, pending 4: at most 2 * k - 1 + clients = 6 updates are unaggregated.
     assert len(driver.coordinator.pending) == 4
-    # A whole round waits behind the one that is made next, too, and none behind the one after.
+    # A whole round is pending behind the next one, too, and none behind the one after.
     assert driver.applied() == ["round v1: 0+1 0+1"]
-    # Nobody has had a task of version 1.
+    # No client had a task of version 1.
     assert driver.applied() == [
         "forget v1",
         "task 0 #13 v2 n4",
@@ -305,7 +305,7 @@ def test_buffered_holds_tasks_back_while_a_whole_round_waits_behind_the_one_in_t
     ]
 
 
-def test_buffered_closes_with_fewer_than_k_when_the_last_client_is_gone(drive):
+def test_buffered_closes_with_fewer_than_k_when_the_last_client_has_left(drive):
     driver = drive("buffered", clients=2, k=2)
     driver.start()
     driver.leave(1)
@@ -316,7 +316,7 @@ def test_buffered_closes_with_fewer_than_k_when_the_last_client_is_gone(drive):
 # Deadline.
 
 
-def test_a_deadline_round_closes_when_its_time_is_over_with_what_has_come(drive):
+def test_a_deadline_round_closes_at_its_deadline_with_the_received_updates(drive):
     driver = drive("deadline", clients=3, wait_s=10.0)
     assert driver.at(100.0).start() == [
         "evaluate v0",
@@ -327,28 +327,28 @@ def test_a_deadline_round_closes_when_its_time_is_over_with_what_has_come(drive)
     ]
     assert driver.updates(2, 0) == []
     assert driver.at(110.0).fire("deadline") == ["round v0: 2+0 0+0"]
-    # The straggler, client 1, works on; its update counts in the next round with staleness 1 - 0 = 1.
+    # The straggler, client 1, keeps working; its update counts in the next round with staleness 1 - 0 = 1.
     assert driver.at(111.0).applied() == ["task 0 #4 v1 n1", "task 2 #6 v1 n1", "set deadline 121"]
     assert driver.updates(1) == []
     assert driver.at(121.0).fire("deadline") == ["round v1: 1+1"]
     assert driver.applied() == ["forget v0", "task 1 #5 v2 n1", "set deadline 131"]
 
 
-def test_a_deadline_round_lasts_its_time_even_when_everyone_has_answered(drive):
+def test_a_deadline_round_lasts_until_its_deadline_even_when_all_clients_have_answered(drive):
     driver = drive("deadline", clients=1, wait_s=10.0)
     driver.start()
     assert driver.updates(0) == []
     assert driver.at(10.0).fire("deadline") == ["round v0: 0+0"]
 
 
-def test_a_deadline_round_into_which_nothing_has_come_closes_with_the_first_update(drive):
+def test_a_deadline_round_without_updates_closes_with_the_first_update(drive):
     driver = drive("deadline", clients=2, wait_s=10.0)
     driver.start()
     assert driver.at(10.0).fire("deadline") == []
     assert driver.updates(1) == ["round v0: 1+0"]
 
 
-def test_a_deadline_round_is_applied_empty_when_the_clients_it_waits_for_have_left(drive):
+def test_a_deadline_round_is_applied_empty_when_its_awaited_clients_have_left(drive):
     driver = drive("deadline", clients=3, wait_s=10.0, min_clients=2)
     driver.join(0, 1)
     assert driver.leave(0) == []
@@ -358,7 +358,7 @@ def test_a_deadline_round_is_applied_empty_when_the_clients_it_waits_for_have_le
     assert driver.applied() == ["forget v0", "task 2 #3 v1 n0", "set deadline 20"]
 
 
-def test_a_deadline_round_in_which_everyone_failed_is_played_again_within_its_time(drive):
+def test_a_deadline_round_of_failures_is_retried_before_its_deadline(drive):
     driver = drive("deadline", clients=2, wait_s=10.0)
     driver.start()
     driver.fail(0)
@@ -368,7 +368,7 @@ def test_a_deadline_round_in_which_everyone_failed_is_played_again_within_its_ti
     assert driver.at(10.0).fire("deadline") == ["round v0: 0+0"]
 
 
-def test_a_deadline_round_in_which_everyone_failed_is_not_applied_empty_when_its_time_is_over(drive):
+def test_a_deadline_round_of_failures_is_not_applied_empty_at_its_deadline(drive):
     driver = drive("deadline", clients=1, wait_s=10.0)
     driver.start()
     assert driver.at(8.0).fail(0) == ["set retry 13"]
@@ -403,7 +403,7 @@ def test_a_deadline_run_without_clients_waits_for_one_before_a_round_starts(driv
     assert driver.at(50.0).join(0) == ["task 0 #2 v1 n1", "set deadline 60"]
 
 
-def test_an_update_that_came_before_its_sender_left_makes_the_next_deadline_round(drive):
+def test_the_update_of_a_client_that_left_is_in_the_next_deadline_round(drive):
     driver = drive("deadline", clients=2, wait_s=10.0)
     driver.start()
     driver.updates(0)

@@ -1,4 +1,4 @@
-"""The values that are made for every update: what they promise, though they are not frozen at run time."""
+"""Values created for every update: their guarantees, although they are not frozen at run time."""
 
 import pytest
 
@@ -29,5 +29,5 @@ def test_values_take_their_fields_by_name_and_no_others(kind, fields):
 
 
 @pytest.mark.parametrize(("kind", "fields"), MADE)
-def test_values_say_what_they_hold(kind, fields):
+def test_values_have_a_repr_of_their_fields(kind, fields):
     assert repr(kind(**fields)).startswith(f"{kind.__name__}(client_id=1, task_id=2, ")

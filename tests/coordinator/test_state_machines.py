@@ -11,7 +11,7 @@ from unstale.coordinator.membership import TRANSITIONS, Membership, State
 from unstale.coordinator.phase import Phase
 
 
-def test_the_page_of_the_state_machines_is_that_of_the_tables():
+def test_the_page_of_the_state_machines_matches_the_tables():
     assert state_machines.PAGE.read_text(encoding="utf-8") == state_machines.page(), (
         "run `python scripts/state_machines.py` and commit docs/state-machines.md"
     )
@@ -50,7 +50,7 @@ def test_a_phase_that_the_table_does_not_name_raises(drive, monkeypatch):
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_a_client_moves_as_its_table_says_and_groups_follow(before, after):
+def test_a_client_follows_its_table_and_the_groups_are_updated(before, after):
     membership = Membership(1)
     client = membership.client(0)
     if before is not State.ABSENT:

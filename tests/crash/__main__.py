@@ -12,24 +12,24 @@ PROCESSES = 2
 
 
 def say(line: str) -> None:
-    """A line, at once."""
+    """Print a line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m crash", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="so many processes are killed in all")
+    parser.add_argument("--kills", type=int, default=200, help="number of processes to kill")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", type=int, help="play this one alone")
+    parser.add_argument("--run", type=int, help="run only this one")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="runs at a time")
-    told = parser.parse_args()
+    options = parser.parse_args()
     started_s = now_s()
-    say(f"seed {told.seed}")
-    if told.run is not None:
-        runs: Iterable[Attempt] = [attempt(drawn(told.seed, told.run, KILLS_EACH))]
+    say(f"seed {options.seed}")
+    if options.run is not None:
+        runs: Iterable[Attempt] = [attempt(drawn(options.seed, options.run, KILLS_EACH))]
     else:
-        runs = attempts(told.seed, told.kills, processes=told.processes)
+        runs = attempts(options.seed, options.kills, processes=options.processes)
     kills = failures = 0
     for made in runs:
         kills += made.kills
@@ -38,7 +38,7 @@ def main() -> int:
         if made.failure is not None:
             failures += 1
             say(made.failure)
-    say(f"seed {told.seed}: {kills} kills, {failures} runs failed, {now_s() - started_s:.0f} s")
+    say(f"seed {options.seed}: {kills} kills, {failures} runs failed, {now_s() - started_s:.0f} s")
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Runs played and compared, one after the other or several at a time, and told as a table."""
+"""Runs executed and checked, one after the other or several at a time, and printed as a table."""
 
 import logging
 import multiprocessing
@@ -10,18 +10,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from crash.books import Books, Found
+from crash.checks import Checks, Found
 from crash.plan import Plan, drawn
 from crash.play import Death, FailureError, Play
 
 KILLS_EACH = 10  # of a run
 
-"""What the tests of this process have to tell at their end."""
+"""Results of the tests of this process, for the summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A run and what came of it. found: None for one that failed, and then `failure` says how."""
+    """A run and its result. found: None for a failed one, whose `failure` has the reason."""
 
     plan: Plan
     deaths: list[Death]
@@ -34,13 +34,13 @@ class Attempt:
 
 
 def attempt(plan: Plan) -> Attempt:
-    """Play a run and compare. The folder of one that fails stays."""
+    """Execute and check a run. The folder of a failed one is kept."""
     folder = Path(tempfile.mkdtemp(prefix=f"unstale-crash-{plan.seed}-{plan.number}-"))
     play = Play(plan, folder)
     logging.disable()
     try:
-        found = Books(play.run()).check()
-    except Exception as error:  # noqa: BLE001  (told with all that is known)
+        found = Checks(play.run()).check()
+    except Exception as error:  # noqa: BLE001  (reported with the details)
         why = str(error) if isinstance(error, FailureError) else traceback.format_exc()
         failure = f"{play.logs()}\n\n{plan.name}\n{why}\n\nIts folder is {folder}\n{plan.command}\n"
         return Attempt(plan=plan, deaths=play.deaths, found=None, failure=failure)
@@ -51,7 +51,7 @@ def attempt(plan: Plan) -> Attempt:
 
 
 def attempts(seed: int, kills: int, *, processes: int = 1) -> Iterator[Attempt]:
-    """Runs until so many processes were killed, or until some have failed. processes: that play them; 1 is this one."""
+    """Runs until so many processes were killed, or some runs failed. processes: for the runs; 1 is this one."""
     if processes == 1:
         yield from _attempts(seed, kills, map)
         return
@@ -77,8 +77,8 @@ def _attempts(
 def table(made: Attempt) -> Iterator[str]:
     """The lines of a run."""
     found = made.found
-    said = "FAILED" if found is None else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
-    yield f"{made.plan.name}: {said}"
+    sent = "FAILED" if found is None else f"{found.accepted} updates counted, {found.acks} acks heard, same digests"
+    yield f"{made.plan.name}: {sent}"
     yield f"  {'killed':<12} {'life':>4} {'second':>7} {'version':>7} {'next round':>10}  how"
     for death in made.deaths:
         following = "over" if death.next_s is None else f"{death.next_s:.2f} s"

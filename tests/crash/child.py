@@ -1,4 +1,4 @@
-"""One process of a run: `unstale` as a user starts it, in a process that has imported everything already."""
+"""One process of a run: an `unstale` command in a process with all imports done."""
 
 import os
 import shutil
@@ -27,24 +27,24 @@ PRELOADED = [
     "sklearn.datasets",
     "crash.child",
 ]
-"""What the process imports from which the others are forked."""
+"""Imports of the process from which the others are forked."""
 
-GREETING_S = 0.5  # so that nobody waits for a hello that was dropped
-LEAVES_S = 0.01  # an ack that was said is gone after that
-SEGMENT_BYTES = 64 * 1024  # so that a run of some hundred small updates has several segments
+GREETING_S = 0.5  # short, because hellos are dropped
+LEAVES_S = 0.01  # a sent ack has left the process after that
+SEGMENT_BYTES = 64 * 1024  # small, so that some hundred updates fill several segments
 
 
 def nothing() -> None:
-    """Be a process that does nothing: when it has ended, the next ones start at once."""
+    """Do nothing: the first process warms up the fork server."""
 
 
 def main(
-    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, hasty: bool = False
+    arguments: list[str], log: Path, kept: Path, dies_at: tuple[Place, int] | None, *, early_ack: bool = False
 ) -> None:
-    """Be a process until it ends or dies.
+    """Run a command until it ends or dies.
 
-    log: takes what it writes. kept: where `put_aside` puts things. dies_at: a place, and at which call of it.
-    hasty: with a mistake made on purpose, which must be found.
+    log: file of its output. kept: folder of `preserve`. dies_at: a place, and the number of its call. early_ack: with
+    an intentional error, which the checks must detect.
     """
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
@@ -52,8 +52,8 @@ def main(
     for name in [name for name in os.environ if name.startswith("UNSTALE_")]:
         del os.environ[name]
     _prepare(kept)
-    if hasty:
-        _speak_early()
+    if early_ack:
+        _acknowledge_early()
     if dies_at is not None:
         arm(*dies_at)
     sys.exit(run(arguments))
@@ -66,38 +66,38 @@ def _prepare(kept: Path) -> None:
     background_writer.LARGE_BYTES = 1  # as rows of larger models are written
     forget: Any = Journal._forget
 
-    def put_aside_and_forget(journal: Journal) -> None:
+    def preserve_and_forget(journal: Journal) -> None:
         if not journal.settings.keep_updates:
-            put_aside(journal, kept)
+            preserve(journal, kept)
         forget(journal)
 
-    Journal._forget = put_aside_and_forget  # type: ignore[method-assign]
+    Journal._forget = preserve_and_forget  # type: ignore[method-assign]
 
 
-def _speak_early() -> None:
-    """Say at once that an update counts, and store it afterwards."""
+def _acknowledge_early() -> None:
+    """Acknowledge an update before storing it."""
     acknowledge = ActionExecutor._acknowledge
 
     def at_once(executor: ActionExecutor, verdict: Acknowledge, incoming: IncomingUpdate) -> None:
         acknowledge(executor, verdict, incoming)
-        say, about = executor.after_commit.pop()
-        say(about)
+        send, message = executor.after_commit.pop()
+        send(message)
         if verdict.outcome is Outcome.ACCEPTED:
             Event().wait(LEAVES_S)
-            told()
+            acknowledged()
 
     ActionExecutor._acknowledge = at_once  # type: ignore[method-assign]
 
 
-def told() -> None:
-    """Nothing: a place to die at."""
+def acknowledged() -> None:
+    """Do nothing, as a place to die at."""
 
 
-def put_aside(journal: Journal, kept: Path) -> None:
-    """Keep, for the books, what a checkpoint makes unnecessary: events, and rows, which others are written over."""
+def preserve(journal: Journal, kept: Path) -> None:
+    """Copy, for the checks, the events and rows that a checkpoint deletes or overwrites."""
     kept.mkdir(exist_ok=True)
     for path in journal.directory.segments.iterdir():
-        copy = kept / f"{path.name}{PART}"  # named when it is whole: a process may die here
+        copy = kept / f"{path.name}{PART}"  # renamed when complete: a process may die here
         shutil.copyfile(path, copy)
         copy.rename(kept / path.name)
     run_db = journal.database._connection

@@ -1,9 +1,9 @@
-"""Tells what was killed, at the end of the tests."""
+"""Prints the killed processes at the end of the tests."""
 
 import pytest
 
 KILLED = "processes killed"
-"""Property of a test: lines to be told, whether or not it passed, and in whichever process it ran."""
+"""Property of a test: lines for the summary, for any outcome and process."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""Where in the code a process can be made to die, and how: real code, a real SIGKILL, at an exact place."""
+"""Places in the code where a process can be killed: real code, a real SIGKILL, at an exact call."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ from threading import Event
 from typing import Any
 
 BEFORE, AFTER, TORN = "before", "after", "in the middle of"
-ASKED = "asked to end before"  # SIGTERM, and a moment for it to be noticed; then the call
+ASKED = "asked to end before"  # SIGTERM, a pause to handle it, then the call
 NOTICED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A call. target: `module:attribute`. when: one of the above; half-way is through what it writes. calls_max: it is
+    """A call. target: `module:attribute`. when: one of the above; TORN is half-way through a write. calls_max: it is
     one of so many first calls of a process."""
 
     target: str
@@ -45,7 +45,7 @@ FIRST: dict[str, list[Place]] = {
     "inject": [],
     "client": [Place("unstale_client.atomic_file:write", AFTER, 1)],
 }
-"""While a run begins."""
+"""At the start of a run."""
 
 AGAIN: dict[str, list[Place]] = {
     "server": [
@@ -64,7 +64,7 @@ AGAIN: dict[str, list[Place]] = {
         Place("unstale.client.worker:Worker._restore", AFTER, 1),
     ],
 }
-"""While a process goes on where one died."""
+"""When a process resumes after a death."""
 
 DURING: dict[str, list[Place]] = {
     "server": [
@@ -108,7 +108,7 @@ DURING: dict[str, list[Place]] = {
         Place("unstale_client.outbox:Outbox.put", ASKED, 40),
     ],
 }
-"""While a run goes on."""
+"""During a run."""
 
 LAST: dict[str, list[Place]] = {
     "server": [
@@ -118,17 +118,17 @@ LAST: dict[str, list[Place]] = {
     "inject": [],
     "client": [*_around("unstale_client.outbox:Outbox.clear", 2)],
 }
-"""When a run ends."""
+"""At the end of a run."""
 
 
 def arm(place: Place, call: int) -> None:
-    """Have this process die at a place. call: at which call of it, the first being 1."""
+    """Make this process die at a place. call: number of the call, from 1."""
     holder, name = found(place)
     setattr(holder, name, _deadly(getattr(holder, name), place, call))
 
 
 def found(place: Place) -> tuple[Any, str]:
-    """What holds the place, and its name there. Raises AttributeError when it is not there."""
+    """The owner of the place, and its name there. Raises AttributeError for a missing one."""
     module, _, path = place.target.partition(":")
     *above, name = path.split(".")
     holder: Any = import_module(module)
@@ -162,6 +162,6 @@ def _deadly(original: Callable[..., Any], place: Place, call: int) -> Callable[.
 
 
 def die(place: Place) -> None:
-    """End this process at once, without a word to anybody else."""
+    """Kill this process without notice to its peers."""
     os.write(sys.stderr.fileno(), f"dies {place}\n".encode())
     os.kill(os.getpid(), signal.SIGKILL)

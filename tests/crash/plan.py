@@ -1,4 +1,4 @@
-"""What a seed makes of a run: how it learns, how durable it is, and when its processes die."""
+"""The plan that a seed draws: training, durability, and deaths of the processes."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -39,23 +39,23 @@ LOOPS: list[dict[str, Any]] = [
     {"trigger": {"name": "k-sync", "k": 2}, "policy": {"name": "fedar"}, "selector": {"name": "random", "size": 3}},
     {"trigger": {"name": "k-async", "k": 2}, "policy": {"name": "gsgm"}},
 ]
-"""What keeps something in the server, in the clients, in both or in neither."""
+"""Methods with state in the server, in the clients, in both or in neither."""
 
-_AIMED = 0.6  # share of deaths that are to be at a place
-_RARE = 0.4  # share of those at a place where a process begins, or goes on, if there is one
-_LAST = 0.1  # at one where the run ends
+_AIMED = 0.6  # share of deaths at a place
+_RARE = 0.4  # share of those at a place of a start or resumption, if any
+_LAST = 0.1  # share of those at the end of the run
 _POLITE = 0.25  # of the other deaths: SIGTERM, which does not count as a kill
-_AT_START = 0.2  # of the same: soon after the start, where little else would hit
-_START_S = 0.5  # how soon
-_ROUNDS_MEAN = 16.0  # that a process lives
-_PATIENCE_ROUNDS = 20  # that it lives longer for a place to come
-_BETWEEN_S = 0.1  # within how much time after a version an instant lies; a round takes about as long
+_AT_START = 0.2  # of the same: soon after the start, which others rarely hit
+_START_S = 0.5  # upper limit after the start
+_ROUNDS_MEAN = 16.0  # mean life of a process
+_PATIENCE_ROUNDS = 20  # additional life to reach a place
+_BETWEEN_S = 0.1  # upper limit after a version, about the duration of a round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """How one process dies: `wait_s` after it has started or, with `rounds`, after the run has made so many more.
-    Unless it comes to a place before: then at that call of it. polite: it is asked to end, as a person would."""
+    """How one process dies: `wait_s` after its start or, with `rounds`, after so many further rounds; or before, at a
+    call of a place. polite: by SIGTERM."""
 
     wait_s: float
     rounds: int | None = None
@@ -71,7 +71,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run. settings: beside addresses and folders. client_processes: which share the clients. kills: in all."""
+    """One run. settings: without addresses and folders. client_processes: which divide the clients. kills: in total."""
 
     seed: int
     number: int
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """What plays it again."""
+        """The command that repeats it."""
         return f"make crash SEED={self.seed} RUN={self.number}"
 
 
@@ -121,7 +121,7 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
 
 
 def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:
-    """How a process dies. kind: `server`, `inject` or `client`. life: how many of its name were there before."""
+    """How a process dies. kind: `server`, `inject` or `client`. life: number of its previous starts."""
     rng = _draws(plan.seed, f"run {plan.number} {name} {life}")
     if rng.random() < _AIMED:
         kind_of = float(rng.random())

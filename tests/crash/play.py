@@ -1,4 +1,4 @@
-"""One run, played: processes started, killed as planned and started again, until the server says that it is over."""
+"""Execution of one run: processes are started, killed as planned and restarted until the server finishes."""
 
 import json
 import multiprocessing
@@ -15,27 +15,27 @@ import yaml
 
 from crash import child
 from crash.plan import CLIENTS, SCENARIO, Fate, Plan, fate
-from crash.tap import Said, Tap
+from crash.tap import ServerMessages, Tap
 from support.processes import free_port
 from unstale_client.net.clock import now_s
 from unstale_client.net.wakeable_queue import WakeableQueue
 
-STUCK_S = 60.0  # without a new version, though everybody is there: the run has failed
-GOODBYE_S = 10.0  # clients that have not heard of the end are told to go
-LINES_SHOWN = 12  # of each log, of a run that failed
+STUCK_S = 60.0  # without a new version the run has failed
+GOODBYE_S = 10.0  # after it, clients that missed the end are terminated
+LINES_SHOWN = 12  # of each log of a failed run
 
 
 Fates = Callable[[Plan, str, str, int], Fate | None]
 
 
 class FailureError(Exception):
-    """Something that must hold does not."""
+    """A failed check."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Death:
-    """A process that died. version, at_s: when, since the run began. next_s: how long until the next version, None for
-    a run that was over. polite: it was only asked to end."""
+    """A process that died. version, at_s: time since the start of the run. next_s: until the next version, None at the
+    end of a run. polite: ended by SIGTERM."""
 
     process: str
     life: int
@@ -48,17 +48,17 @@ class Death:
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """What is left of a run. outcome: what the server told at its end."""
+    """The remains of a run. outcome: the server's last line."""
 
     folder: Path
-    said: Said
+    sent: ServerMessages
     outcome: dict[str, Any]
     deaths: list[Death]
 
 
 @dataclass(slots=True)
-class _Actor:
-    """A command that is started again and again. due_s: when it is to be killed, None for not yet known or never."""
+class _Command:
+    """A restarted command. due_s: time of its kill, None for unknown or never."""
 
     name: str
     kind: str
@@ -89,55 +89,55 @@ class _Table:
 class Play:
     """One run in a folder of its own. Use `run`, once.
 
-    fates: how a process dies, given the plan, its kind, its name and how many of it were there before; None for not at
-    all. hasty: the server makes a mistake that must be found.
+    fates: how a process dies, by plan, kind, name and number of previous starts; None for no death. early_ack: the
+    server makes an error that the checks must detect.
     """
 
-    def __init__(self, plan: Plan, folder: Path, *, fates: Fates = fate, hasty: bool = False) -> None:
+    def __init__(self, plan: Plan, folder: Path, *, fates: Fates = fate, early_ack: bool = False) -> None:
         self._plan = plan
         self._fates = fates
-        self._hasty = hasty
+        self._early_ack = early_ack
         self._folder = folder
         self._table = _Table()
         self._version = 0
         self._started_s = self._moved_s = now_s()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(child.PRELOADED)
-        self._actors: list[_Actor] = []
+        self._commands: list[_Command] = []
 
     def run(self) -> Played:
-        """Play it to its end. Raises FailureError when it does not come to one."""
+        """Execute it to its end. Raises FailureError without one."""
         with ExitStack() as stack:
             self._versions: WakeableQueue[int] = WakeableQueue()
             stack.callback(self._versions.close)
             server_port, injector_port = free_port(), free_port()
             tap = stack.enter_context(Tap(server_port, self._versions.post))
-            self._cast(self._configure(server_port, tap.port, injector_port))
+            self._add_commands(self._configure(server_port, tap.port, injector_port))
             stack.callback(self._end_all)
             self._warm_up()
             self._started_s = self._moved_s = now_s()
-            for actor in self._actors:
-                self._start(actor)
-            server = self._actors[0]
+            for command in self._commands:
+                self._start(command)
+            server = self._commands[0]
             while server.process is not None:
-                self._turn()
-            self._see_off()
-        return Played(folder=self._folder, said=tap.said, outcome=self._outcome(server), deaths=self._table.deaths)
+                self._step()
+            self._end_others()
+        return Played(folder=self._folder, sent=tap.sent, outcome=self._outcome(server), deaths=self._table.deaths)
 
     @property
     def deaths(self) -> list[Death]:
-        """Those that have happened."""
+        """The deaths up to now."""
         return self._table.deaths
 
     def logs(self) -> str:
-        """The ends of what the processes wrote."""
+        """The last lines of the processes' output."""
         return "\n".join(
-            f"--- {actor.name}\n" + "".join(actor.log.read_text().splitlines(keepends=True)[-LINES_SHOWN:])
-            for actor in self._actors
-            if actor.log.exists()
+            f"--- {command.name}\n" + "".join(command.log.read_text().splitlines(keepends=True)[-LINES_SHOWN:])
+            for command in self._commands
+            if command.log.exists()
         )
 
-    # --- before ---
+    # --- start ---
 
     def _warm_up(self) -> None:
         first = self._context.Process(target=child.nothing)
@@ -166,7 +166,7 @@ class Play:
         config.write_text(yaml.safe_dump(settings))
         return config
 
-    def _cast(self, config: Path) -> None:
+    def _add_commands(self, config: Path) -> None:
         common = ["--config", str(config)]
         self._add("server", "server", ["server", *common, "--json"])
         self._add("injector", "inject", ["inject", *common])
@@ -176,124 +176,124 @@ class Play:
             self._add(f"client {first}", "client", ["client", *common, *share])
 
     def _add(self, name: str, kind: str, arguments: list[str]) -> None:
-        self._actors.append(_Actor(name, kind, arguments, self._folder / f"{name.replace(' ', '-')}.log"))
+        self._commands.append(_Command(name, kind, arguments, self._folder / f"{name.replace(' ', '-')}.log"))
 
-    # --- while it goes on ---
+    # --- execution ---
 
-    def _start(self, actor: _Actor) -> None:
-        actor.life += 1
-        actor.killed = False
-        actor.from_version = self._version
-        doomed = sum(one.fate is not None for one in self._actors)
-        actor.fate = None
+    def _start(self, command: _Command) -> None:
+        command.life += 1
+        command.killed = False
+        command.from_version = self._version
+        doomed = sum(one.fate is not None for one in self._commands)
+        command.fate = None
         if self._table.kills + doomed < self._plan.kills:
-            actor.fate = self._fates(self._plan, actor.kind, actor.name, actor.life)
-        due = actor.fate
-        actor.due_s = now_s() + due.wait_s if due is not None and due.rounds is None else None
+            command.fate = self._fates(self._plan, command.kind, command.name, command.life)
+        due = command.fate
+        command.due_s = now_s() + due.wait_s if due is not None and due.rounds is None else None
         dies_at = None if due is None or due.place is None else (due.place, due.call)
-        actor.process = self._context.Process(
+        command.process = self._context.Process(
             target=child.main,
-            args=(actor.arguments, actor.log, self._folder / "kept", dies_at),
-            kwargs={"hasty": self._hasty},
-            name=actor.name,
+            args=(command.arguments, command.log, self._folder / "kept", dies_at),
+            kwargs={"early_ack": self._early_ack},
+            name=command.name,
         )
-        actor.process.start()
+        command.process.start()
 
-    def _turn(self) -> None:
-        alive = {actor.process.sentinel: actor for actor in self._actors if actor.process is not None}
-        dues_s = [actor.due_s for actor in alive.values() if actor.due_s is not None]
+    def _step(self) -> None:
+        alive = {command.process.sentinel: command for command in self._commands if command.process is not None}
+        dues_s = [command.due_s for command in alive.values() if command.due_s is not None]
         until_s = min([self._moved_s + STUCK_S, *dues_s])
         ready = wait([*alive, self._versions.fileno()], max(0.0, until_s - now_s()))
         if self._versions.fileno() in ready:
             for version in self._versions.drain():
                 self._made(version)
         at_s = now_s()
-        for sentinel, actor in alive.items():
+        for sentinel, command in alive.items():
             if sentinel in ready:
-                self._ended(actor)
-            elif actor.due_s is not None and at_s >= actor.due_s and not actor.killed:
-                assert actor.process is not None
-                assert actor.fate is not None
-                end = actor.process.terminate if actor.fate.polite else actor.process.kill
+                self._ended(command)
+            elif command.due_s is not None and at_s >= command.due_s and not command.killed:
+                assert command.process is not None
+                assert command.fate is not None
+                end = command.process.terminate if command.fate.polite else command.process.kill
                 end()
-                actor.killed, actor.due_s = True, None
+                command.killed, command.due_s = True, None
         if at_s - self._moved_s >= STUCK_S:
-            raise FailureError(f"nothing has moved for {STUCK_S:g} s at version {self._version}")
+            raise FailureError(f"no new version for {STUCK_S:g} s at version {self._version}")
 
     def _made(self, version: int) -> None:
         if version <= self._version:
             return
         self._version, self._moved_s = version, now_s()
         self._table.made(version, self._moved_s - self._started_s)
-        for actor in self._actors:
-            if actor.fate is None or actor.fate.rounds is None or actor.due_s is not None or actor.killed:
+        for command in self._commands:
+            if command.fate is None or command.fate.rounds is None or command.due_s is not None or command.killed:
                 continue
-            if version >= actor.from_version + actor.fate.rounds:
-                actor.due_s = self._moved_s + actor.fate.wait_s
+            if version >= command.from_version + command.fate.rounds:
+                command.due_s = self._moved_s + command.fate.wait_s
 
-    def _ended(self, actor: _Actor) -> None:
-        assert actor.process is not None
-        actor.process.join()
-        code = actor.process.exitcode
-        actor.process.close()
-        actor.process = None
-        if code == -signal.SIGKILL or self._was_asked_to(actor, code):
-            assert actor.fate is not None
-            how = str(actor.fate) if actor.killed else f"{actor.fate.place}, call {actor.fate.call}"
+    def _ended(self, command: _Command) -> None:
+        assert command.process is not None
+        command.process.join()
+        code = command.process.exitcode
+        command.process.close()
+        command.process = None
+        if code == -signal.SIGKILL or self._ended_by_request(command, code):
+            assert command.fate is not None
+            how = str(command.fate) if command.killed else f"{command.fate.place}, call {command.fate.call}"
             self._table.deaths.append(
                 Death(
-                    process=actor.name,
-                    life=actor.life,
+                    process=command.name,
+                    life=command.life,
                     how=how,
                     version=self._version,
                     at_s=now_s() - self._started_s,
                     polite=code != -signal.SIGKILL,
                 )
             )
-            actor.fate = None
-            self._start(actor)
+            command.fate = None
+            self._start(command)
         elif code != 0:
-            raise FailureError(f"{actor.name} ended by itself with code {code}")
+            raise FailureError(f"{command.name} ended by itself with code {code}")
         else:
-            actor.fate = None
+            command.fate = None
 
-    def _was_asked_to(self, actor: _Actor, code: int | None) -> bool:
-        """Whether a process has ended because it was asked to. A run may have ended meanwhile."""
-        if actor.fate is None or not actor.fate.polite:
+    def _ended_by_request(self, command: _Command, code: int | None) -> bool:
+        """Whether SIGTERM ended a process, and not the end of the run."""
+        if command.fate is None or not command.fate.polite:
             return False
-        if code == -signal.SIGTERM:  # it had not begun yet
+        if code == -signal.SIGTERM:  # before its signal handler was set
             return True
-        return code == 0 and (actor.kind != "server" or self._outcome(actor)["reason"] == "shutdown")
+        return code == 0 and (command.kind != "server" or self._outcome(command)["reason"] == "shutdown")
 
-    # --- after ---
+    # --- end ---
 
-    def _see_off(self) -> None:
-        """The server has ended well. Clients that have not heard of it never will; the injector ends when told to."""
-        for told in (False, True):
-            waits_until_s = now_s() + (STUCK_S if told else GOODBYE_S)
-            for actor in self._actors:
-                if actor.process is None:
+    def _end_others(self) -> None:
+        """End the injector, and the clients that missed the server's end."""
+        for is_forced in (False, True):
+            waits_until_s = now_s() + (STUCK_S if is_forced else GOODBYE_S)
+            for command in self._commands:
+                if command.process is None:
                     continue
-                if told or actor.kind == "inject":
-                    actor.process.terminate()
-                actor.process.join(max(0.0, waits_until_s - now_s()))
-                code = actor.process.exitcode
+                if is_forced or command.kind == "inject":
+                    command.process.terminate()
+                command.process.join(max(0.0, waits_until_s - now_s()))
+                code = command.process.exitcode
                 if code is not None:
-                    actor.process = None
+                    command.process = None
                     if code not in (0, -signal.SIGKILL, -signal.SIGTERM):
-                        raise FailureError(f"{actor.name} ended by itself with code {code}")
-                elif told:
-                    raise FailureError(f"{actor.name} does not end")
+                        raise FailureError(f"{command.name} ended by itself with code {code}")
+                elif is_forced:
+                    raise FailureError(f"{command.name} does not end")
 
     def _end_all(self) -> None:
-        for actor in self._actors:
-            if actor.process is not None:
-                actor.process.kill()
-                actor.process.join()
+        for command in self._commands:
+            if command.process is not None:
+                command.process.kill()
+                command.process.join()
 
-    def _outcome(self, server: _Actor) -> dict[str, Any]:
+    def _outcome(self, server: _Command) -> dict[str, Any]:
         facts = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
         outcome: dict[str, Any] = facts[-1]
         if outcome["event"] != "finished":
-            raise FailureError(f"the server has ended, and the last it said is {outcome}")
+            raise FailureError(f"the server ended with the line {outcome}")
         return outcome

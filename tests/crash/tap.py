@@ -1,7 +1,7 @@
-"""What is said between the injector and the server, overheard: a relay of bytes that reads ZMTP 3.1 on the way down.
+"""Recorder between injector and server: a byte relay that parses ZMTP 3.1 from the server.
 
-It is no socket of ZeroMQ's, so that a connection that breaks on one side breaks on the other, and nothing is said twice
-or kept. What a server wrote before it died still arrives; what arrives whole is what the server said.
+It is not a ZeroMQ socket, so a connection that breaks on one side breaks on the other, and no message is repeated or
+queued. The bytes of a server that died still arrive; each complete message counts as sent.
 """
 
 import socket
@@ -23,8 +23,8 @@ _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame, ZMTP 3.1
 
 
 @dataclass(slots=True)
-class Said:
-    """All that a server said, over all its lives. run_ids: in welcomes and tasks. acks, tasks: every copy, in order."""
+class ServerMessages:
+    """Messages of a server, over its restarts. run_ids: in welcomes and tasks. acks, tasks: every copy, in order."""
 
     run_ids: set[str] = field(default_factory=set)
     acks: list[Ack] = field(default_factory=list)
@@ -43,13 +43,13 @@ class Said:
 
 
 class Tap:
-    """Listens while the context lasts. port: where. server: port of the server, which need not be there.
+    """Listens at `port` in its context. server: port of the server, which may be down.
 
-    on_version: told, from any thread, of each version that is newer than those before.
+    on_version: called, from any thread, with each newer version.
     """
 
     def __init__(self, server: int, on_version: Callable[[int], None]) -> None:
-        self.said = Said()
+        self.sent = ServerMessages()
         self._server = server
         self._on_version = on_version
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -87,11 +87,11 @@ class Tap:
             try:
                 far = socket.create_connection(("127.0.0.1", self._server))
             except OSError:
-                near.close()  # no server: whoever called sees just that
+                near.close()  # no server: the caller sees the closed connection
                 continue
             with self._lock:
                 self._open |= {near, far}
-            ends = threading.Semaphore(1)  # whoever ends second closes both
+            ends = threading.Semaphore(1)  # the second to end closes both
             self._start(self._pass_on, near, far, None, ends)
             self._start(self._pass_on, far, near, Frames(), ends)
 
@@ -99,10 +99,10 @@ class Tap:
         self, source: socket.socket, sink: socket.socket, frames: "Frames | None", ends: threading.Semaphore
     ) -> None:
         source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with suppress(OSError):  # the other side has broken it
+        with suppress(OSError):  # broken by the other side
             while data := source.recv(CHUNK_BYTES):
                 if frames is not None:
-                    self._hear(frames, data)
+                    self._read(frames, data)
                 sink.sendall(data)
         with self._lock:
             for one in (source, sink):
@@ -112,19 +112,19 @@ class Tap:
                 source.close()
                 sink.close()
 
-    def _hear(self, frames: "Frames", data: bytes) -> None:
+    def _read(self, frames: "Frames", data: bytes) -> None:
         for header in frames.feed(data):
             message = codec.decode(header)
             with self._lock:
-                before = self.said.version
-                self.said.note(message)
-                is_newer = self.said.version > before
+                before = self.sent.version
+                self.sent.note(message)
+                is_newer = self.sent.version > before
             if is_newer:
                 self._on_version(message.version)  # type: ignore[attr-defined]
 
 
 class Frames:
-    """Cuts one direction of a connection into frames. Source: ZMTP 3.1, "Framing"."""
+    """Splits one direction of a connection into frames. Source: ZMTP 3.1, "Framing"."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -132,7 +132,7 @@ class Frames:
         self._in_message = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The first frame of each message that is whole now."""
+        """The first frame of each completed message."""
         self._data += data
         if not self._greeted:
             if len(self._data) < _GREETING_BYTES:

@@ -1,6 +1,6 @@
-"""Thirty kills, of which nothing may come; and mistakes made on purpose, which must be found.
+"""Thirty kills without effect; and intentional errors, which the checks must detect.
 
-`make crash` kills 200, of any seed, and plays a run of a seed again.
+`make crash` kills 200, of any seed, and repeats a run of a seed.
 """
 
 import copy
@@ -14,7 +14,7 @@ import pytest
 
 from crash import places
 from crash.attempt import attempts, table
-from crash.books import Books
+from crash.checks import Checks
 from crash.conftest import KILLED
 from crash.plan import ROUNDS, Fate, Plan, drawn
 from crash.play import FailureError, Play, Played
@@ -27,7 +27,7 @@ KILLS = 30
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that_of_a_run_without_crashes(
+def test_crashes_lose_no_acknowledged_update_and_change_no_version(
     record_property: Callable[[str, object], None],
 ) -> None:
     made = list(attempts(SEED, KILLS))
@@ -37,13 +37,13 @@ def test_nothing_acknowledged_is_lost_or_counted_twice_and_every_version_is_that
     assert sum(one.kills for one in made) == KILLS
 
 
-def test_every_place_where_a_process_may_die_is_there() -> None:
+def test_every_crash_point_exists() -> None:
     for by_kind in (places.FIRST, places.AGAIN, places.DURING, places.LAST):
         for place in (one for those in by_kind.values() for one in those):
             places.found(place)
 
 
-def test_a_connection_is_cut_into_messages_however_its_bytes_come() -> None:
+def test_a_stream_is_split_into_messages_for_any_segmentation() -> None:
     greeting = b"\xff" + bytes(63)
     ready = b"\x04\x03abc"  # a command
     alone = b"\x00\x02hi"
@@ -54,25 +54,25 @@ def test_a_connection_is_cut_into_messages_however_its_bytes_come() -> None:
     assert list(Frames().feed(data)) == [b"hi", b"two", b"three"]
 
 
-# --- the books find what is wrong ---
+# --- the checks detect errors ---
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A run of which nothing was killed, with all of it kept."""
+    """A run without kills, with all updates kept."""
     plan = drawn(0, 0, kills=0)
     plan.settings["run"] |= {"keep_updates": True, "checkpoint_every": 15}
     return Play(plan, tmp_path_factory.mktemp("undisturbed")).run()
 
 
 def copied(played: Played, folder: Path) -> Played:
-    """The same, to be changed."""
+    """A copy to change."""
     shutil.copytree(played.folder, folder / "copy")
-    return replace(played, folder=folder / "copy", said=copy.deepcopy(played.said))
+    return replace(played, folder=folder / "copy", sent=copy.deepcopy(played.sent))
 
 
 def sql(*statements: str) -> Callable[[Played], None]:
-    """Changes the database."""
+    """A change of the database."""
 
     def change(played: Played) -> None:
         with sqlite3.connect(played.folder / "run" / "run.db") as opened:
@@ -90,13 +90,13 @@ def flip_a_bit(played: Played) -> None:
     path.write_bytes(data)
 
 
-def say_what_is_not_stored(played: Played) -> None:
-    played.said.acks.append(Ack(task_id=100_000, outcome="accepted", first_outcome="accepted"))
+def add_unstored_ack(played: Played) -> None:
+    played.sent.acks.append(Ack(task_id=100_000, outcome="accepted", first_outcome="accepted"))
 
 
-def give_what_is_not_stored(played: Played) -> None:
-    task = played.said.tasks[0]
-    played.said.tasks.append(Task(**{**task.model_dump(), "task_id": 100_000}))
+def add_unstored_task(played: Played) -> None:
+    task = played.sent.tasks[0]
+    played.sent.tasks.append(Task(**{**task.model_dump(), "task_id": 100_000}))
 
 
 _SOME = "(SELECT min(handle) FROM updates WHERE handle > 4)"
@@ -123,49 +123,49 @@ _REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = 
         (sql("UPDATE updates SET position = 1 - position WHERE round = 4 AND position < 2"), "round 4 has"),
         (sql("UPDATE rounds SET digest = 'ab' WHERE version = 7"), "version 7 is ab"),
         (sql("DELETE FROM rounds WHERE version = 60"), f"expected {ROUNDS}"),
-        (sql(f"UPDATE updates SET {_REFUSED} WHERE handle = {_SOME}"), "was said, and stored is"),
+        (sql(f"UPDATE updates SET {_REFUSED} WHERE handle = {_SOME}"), "was sent, but the stored verdicts are"),
         (sql("UPDATE tasks SET version = version + 1 WHERE task_id = 2"), "task 2"),
         (flip_a_bit, r"is not what its client makes|version \d+ is"),  # the sum may be rounded to the same
-        (say_what_is_not_stored, "was said, and stored is"),
-        (give_what_is_not_stored, "was given, and is not stored"),
+        (add_unstored_ack, "was sent, but the stored verdicts are"),
+        (add_unstored_task, "was sent, but is not stored"),
     ],
 )
-def test_what_is_lost_doubled_or_changed_is_found(
+def test_lost_duplicated_and_changed_updates_are_detected(
     change: Callable[[Played], None], finds: str, undisturbed: Played, tmp_path: Path
 ) -> None:
     changed = copied(undisturbed, tmp_path)
     change(changed)
     with pytest.raises(FailureError, match=finds):
-        Books(changed).check()
+        Checks(changed).check()
 
 
 @pytest.mark.network
-def test_the_books_of_a_run_that_nobody_disturbed_are_right(undisturbed: Played) -> None:
-    found = Books(undisturbed).check()
+def test_the_records_of_an_undisturbed_run_are_consistent(undisturbed: Played) -> None:
+    found = Checks(undisturbed).check()
     assert found.recomputed == found.accepted >= 3 * ROUNDS
     assert undisturbed.deaths == []
 
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_server_that_speaks_before_it_stores_is_found(tmp_path: Path) -> None:
+def test_a_server_that_acknowledges_before_storing_is_detected(tmp_path: Path) -> None:
     def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
-        told = places.Place("crash.child:told", places.AFTER, 20)
-        return Fate(rounds=ROUNDS, wait_s=0.0, place=told, call=20) if kind == "server" else None
+        acknowledged = places.Place("crash.child:acknowledged", places.AFTER, 20)
+        return Fate(rounds=ROUNDS, wait_s=0.0, place=acknowledged, call=20) if kind == "server" else None
 
     plan = drawn(0, 5, kills=1)
-    with pytest.raises(FailureError, match="was said, and stored is"):
-        Books(Play(plan, tmp_path, fates=fates, hasty=True).run()).check()
+    with pytest.raises(FailureError, match="was sent, but the stored verdicts are"):
+        Checks(Play(plan, tmp_path, fates=fates, early_ack=True).run()).check()
 
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_run_that_was_asked_to_end_while_a_round_was_made_is_not_over(tmp_path: Path) -> None:
+def test_a_run_stopped_during_a_round_is_not_complete(tmp_path: Path) -> None:
     def fates(plan: Plan, kind: str, name: str, life: int) -> Fate | None:
         making = places.Place("unstale.learner.learner:Learner.apply_round", places.ASKED, 5)
         asked = Fate(rounds=ROUNDS, wait_s=0.0, place=making, call=5, polite=True)
         return asked if kind == "server" and life == 0 else None
 
     played = Play(drawn(0, 5, kills=1), tmp_path, fates=fates).run()
-    Books(played).check()
+    Checks(played).check()
     assert [death.polite for death in played.deaths] == [True]

@@ -1,1 +1,1 @@
-"""Inputs that nobody would think of, kept when they reach something new: README.md says how to run it."""
+"""Fuzzing: generated inputs, stored when they reach new facts. README.md describes the commands."""

@@ -1,5 +1,5 @@
 """Fuzz: `python -m fuzz --seconds 60` or `--runs 1000000` for every target, `python -m fuzz TARGET ...` for one with
-whatever options libFuzzer takes. README.md says more.
+any options of libFuzzer. README.md has the details.
 """
 
 import argparse
@@ -23,8 +23,8 @@ NOT_INSTRUMENTED = (
 )  # fmt: skip
 LENGTHS_MAX = {"header": 1024, "receive": 64, "endure": 64, "found": 64}  # bytes: a step of a run takes about four
 MEMORY_MB_MAX = 2048  # of the process, of which PyTorch takes 600
-SECONDS_MAX = 10  # of one input, which takes less than a tenth
-FACTS_MAX = 4096  # that are told apart, give or take a few that meet
+SECONDS_MAX = 10  # per input, which usually takes less than a tenth
+FACTS_MAX = 4096  # distinguishable facts, apart from collisions
 MISSING = "atheris is not installed, so nothing is fuzzed; it is made for Linux on x86-64: pip install 'unstale[fuzz]'"
 
 
@@ -33,10 +33,10 @@ def main(arguments: list[str]) -> int:
         return fuzz(arguments[0], arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
-    parser.add_argument("--runs", type=int, help="inputs for each target, however long they take")
-    parser.add_argument("--keep", action="store_true", help="choose what the repository holds out of what was found")
-    told = parser.parse_args(arguments)
-    if told.keep:
+    parser.add_argument("--runs", type=int, help="inputs for each target, without a time limit")
+    parser.add_argument("--keep", action="store_true", help="choose the inputs of the repository from the found ones")
+    options = parser.parse_args(arguments)
+    if options.keep:
         logging.disable()
         for target in TARGETS:
             say(f"{target}: {keep(target)} files kept")
@@ -44,13 +44,13 @@ def main(arguments: list[str]) -> int:
     if find_spec("atheris") is None:
         say(MISSING)
         return 0
-    seconds = max(1, told.seconds // len(TARGETS))
-    bound = f"-max_total_time={seconds}" if told.runs is None else f"-runs={told.runs}"
+    seconds = max(1, options.seconds // len(TARGETS))
+    bound = f"-max_total_time={seconds}" if options.runs is None else f"-runs={options.runs}"
     return max(start(target, bound) for target in TARGETS)
 
 
 def start(target: str, *options: str) -> int:
-    """Fuzz in a process of its own, which ends with the fuzzing. Its exit status."""
+    """Fuzz in a separate process. Returns its exit status."""
     found = FOUND / target
     found.mkdir(parents=True, exist_ok=True)
     say(f"fuzzing {target}")
@@ -60,7 +60,7 @@ def start(target: str, *options: str) -> int:
 
 
 def fuzz(target: str, options: list[str]) -> int:
-    """Returns only when there is nothing to fuzz with."""
+    """Returns only when atheris is missing."""
     try:
         import atheris  # not installed everywhere
     except ImportError:
@@ -88,7 +88,7 @@ def fuzz(target: str, options: list[str]) -> int:
 
 
 def marker(places: list[Callable[[], None]]) -> Callable[[Hashable], None]:
-    """Makes code that is reached out of facts, for libFuzzer knows nothing else."""
+    """Converts facts to covered code, the only feedback of libFuzzer."""
 
     @lru_cache(FACTS_MAX)
     def place(fact: Hashable) -> Callable[[], None]:

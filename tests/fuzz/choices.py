@@ -1,4 +1,4 @@
-"""Bytes of a fuzzer, read as choices: the same bytes always make the same ones, and no bytes the simplest."""
+"""Bytes of a fuzzer, read as choices: equal bytes give equal choices, and no bytes the simplest."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Choices:
-    """Takes bytes from the front. After the last one every number is 0."""
+    """Consumes bytes from the front. After the last one every number is 0."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -18,7 +18,7 @@ class Choices:
         return self._at >= len(self._data)
 
     def taken(self, count: int) -> bytes:
-        """At most so many, as many as there are."""
+        """At most so many of the remaining bytes."""
         start, self._at = self._at, min(self._at + count, len(self._data))
         return self._data[start : self._at]
 

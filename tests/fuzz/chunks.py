@@ -1,4 +1,4 @@
-"""Payloads in chunks: what the bytes choose to announce, to send and to ask for, and what must hold of the answers."""
+"""Payloads in chunks: announcements, chunks and requests chosen by the bytes, and the invariants of the answers."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ OFFSETS = (0, 4, 8, 2, 3, 5, 6, 7, 9, 12, 2**34, 2**63)
 
 
 class PlayedParts:
-    """Parts in memory. is_full: whether no other can be begun, and no more kept."""
+    """Parts in memory. is_full: no part can be created, and no more stored."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -31,11 +31,11 @@ class PlayedParts:
         return self._opened[-1]
 
     def delete(self, name: str) -> None:
-        """None was there before."""
+        """No part existed before."""
 
     @property
     def held(self) -> list[PlayedPart]:
-        """Those that are there."""
+        """The existing parts."""
         self._opened = [part for part in self._opened if not part.deleted]
         return self._opened
 
@@ -46,7 +46,7 @@ class PlayedParts:
 
 
 class Says(Protocol):
-    """Whoever plays."""
+    """The simulation that sends."""
 
     choices: Choices
     task_of: dict[bytes, Task]
@@ -57,10 +57,10 @@ class Says(Protocol):
 
 
 class Transfers:
-    """Steps of a play, and what it knows of its transfers.
+    """Steps of a simulation, and the state of its transfers.
 
-    payload_of: what a connection announced last. credit_of: what it was told last, until it has made use of that.
-    until_of: how far it may be sent the model of a task. model_bytes_of: what has come of that.
+    payload_of: the last announcement of a connection. credit_of: its last credit, until used.
+    until_of: credit for the model of a task. model_bytes_of: received bytes of it.
     """
 
     def __init__(self, says: Says) -> None:
@@ -74,7 +74,7 @@ class Transfers:
     # --- steps ---
 
     def say_announcement(self) -> None:
-        """Of an update, mostly of the last task; its checksum is mostly right."""
+        """Announce an update, mostly of the last task; its checksum is mostly right."""
         choices, route = self.says.choices, self.says.route()
         task = self.says.task_of.get(route)
         payload, wrong = choices.of(UPDATES), choices.number(16)
@@ -92,7 +92,7 @@ class Transfers:
         self.says.take_in(route, headers.packed(fields))
 
     def say_chunk(self) -> None:
-        """Where the last credit was, as far as that goes, or anywhere."""
+        """At the last credit, if there is one, or anywhere."""
         choices, route = self.says.choices, self.says.route()
         task, credit = self.says.task_of.get(route), self.credit_of.get(route)
         task_id = 1 if task is None else task.task_id
@@ -109,7 +109,7 @@ class Transfers:
         self.says.say(route, "chunk", pieces, task_id=task_id, offset=offset)
 
     def say_credit(self) -> None:
-        """For the model of the last task."""
+        """Credit for the model of the last task."""
         choices, route = self.says.choices, self.says.route()
         task = self.says.task_of.get(route)
         task_id = choices.number(40) + 1 if task is None or choices.number(8) == 7 else task.task_id
@@ -118,13 +118,13 @@ class Transfers:
 
     def ask(self, route: bytes, task_id: int, have: int, until: int, *, again: bool) -> None:
         self.until_of[task_id] = max(self.until_of.get(task_id, 0), until)
-        said = {"again": True} if again else {}
-        self.says.say(route, "credit", task_id=task_id, have=have, until=until, **said)
+        fields = {"again": True} if again else {}
+        self.says.say(route, "credit", task_id=task_id, have=have, until=until, **fields)
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def sent(self, chunk: Chunk, frames: Sequence[bytes], version: int) -> None:
-        """A piece of a model was sent: it is what it should be, and was asked for."""
+        """A sent chunk of a model has the right bytes, and was requested."""
         (piece,) = frames
         end = chunk.offset + len(piece)
         assert 0 < len(piece) <= BOUNDS.chunk_bytes
@@ -134,7 +134,7 @@ class Transfers:
             self.model_bytes_of[chunk.task_id] = end
 
     def check(self, note: Callable[[Hashable], None], bounds: TransferBounds) -> None:
-        """The server keeps as many partial updates as its bounds permit."""
+        """The server stores at most as many partial updates as its bounds permit."""
         held = self.parts.held
         note(("parts", tuple(part.have for part in held)))
         assert len(held) <= bounds.places + bounds.parts_max

@@ -1,4 +1,4 @@
-"""What lies on disks before it is damaged: each file as the process that wrote it left it, made once."""
+"""Files before the damage: each as written by its process, created once."""
 
 import json
 import tempfile
@@ -63,7 +63,7 @@ def _files(folder: Path) -> Files:
 
 @cache
 def keys() -> Files:
-    """Of a server, an injector and two owners of clients."""
+    """Keys of a server, an injector and two owners of clients."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "keys"
         keygen.create(folder, "server", None)
@@ -75,7 +75,7 @@ def keys() -> Files:
 
 @cache
 def database() -> Files:
-    """`run.db` and the number of its newest event, of a run at version 1 with an update that waits."""
+    """`run.db` and the number of its newest event, of a run at version 1 with a pending update."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         opened = Database(folder / "run.db")
@@ -104,7 +104,7 @@ def database() -> Files:
 
 @cache
 def segments() -> Files:
-    """One, with three rows."""
+    """A segment with three rows."""
     with tempfile.TemporaryDirectory() as name:
         opened = Segments(Path(name))
         for _ in range(3):
@@ -128,7 +128,7 @@ def checkpoint_file() -> Files:
 
 @cache
 def outbox() -> Files:
-    """Of client 0: two updates that wait, and what it keeps."""
+    """The outbox of client 0: two pending updates, and its state."""
     with tempfile.TemporaryDirectory() as name:
         opened = Outbox(Path(name), 0, 1, durable=False)
         for number in (7, 8):
@@ -140,14 +140,14 @@ def outbox() -> Files:
 
 
 def overwritten(content: bytes, choices: Choices) -> bytes:
-    """A few bytes at one place are others."""
+    """Overwrite a few bytes at one place."""
     start = choices.number(len(content) + 1)
     piece = choices.taken(1 + choices.number(8))
     return content[:start] + piece + content[start + len(piece) :]
 
 
 def sealed(facts: Any, body: bytes) -> bytes:
-    """A file of the outbox that says so, and whose checksum is right."""
+    """A valid file of the outbox with the right checksum."""
     about = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
     head = atomic_file.MAGIC + len(about).to_bytes(4, "little") + about + body
     return head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")

@@ -1,4 +1,4 @@
-"""What an object of ours holds on to: its parts by their class, and how many entries everything has."""
+"""The memory of an object of the project: its parts by class, and the number of entries of each container."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 def extents(root: object, but: object = None) -> Iterator[tuple[str, int]]:
     """Each container that can be reached through attributes and entries, by its path, with the number of its entries.
 
-    but: is not looked into.
+    but: is skipped.
     """
     for path, value in reached(root, but):
         if isinstance(value, CONTAINERS):
@@ -18,13 +18,13 @@ def extents(root: object, but: object = None) -> Iterator[tuple[str, int]]:
 
 
 def parts(root: object, *kinds: type[Any]) -> list[Any]:
-    """The one object of each class that can be reached so."""
+    """The only reachable object of each class."""
     found = {type(value): value for _, value in reached(root) if type(value) in kinds}
     return [found[kind] for kind in kinds]
 
 
 def reached(root: object, but: object = None) -> Iterator[tuple[str, Any]]:
-    """Everything, by its path. Of objects only those whose class is the project's own are looked into."""
+    """All reachable values, by path. Only objects of the project's own classes are traversed."""
     seen: set[int] = {id(but)}
     waiting: list[tuple[str, Any]] = [(type(root).__name__, root)]
     while waiting:

@@ -1,4 +1,4 @@
-"""Headers that are almost right: golden ones, with some of their fields changed."""
+"""Almost valid headers: golden ones, with some of their fields changed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ NAMES = (
     "bye_reason", "stop", "error_task", "welcome_labels", "update_gradient", "ack_accepted",
     "chunk", "credit_again", "task_announced", "update_announced",
 )  # fmt: skip
-"""A list of its own, so that a new vector does not change what the files of the corpus mean."""
+"""A fixed list, so that a new vector does not change the meaning of the corpus."""
 
 CHANGES_MAX = 4
 
@@ -46,7 +46,7 @@ ODD: tuple[Any, ...] = (
     {}, {"x": 1}, {1: 2}, {f"x{index}": 0 for index in range(65)}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 2),
 )  # fmt: skip
 WELL_MADE = tuple({(type(leaf), leaf): leaf for fields in GOLDEN for leaf in leaves(fields)}.values())
-VALUES = (*ODD, *WELL_MADE)  # what is right in one field is worth a try in every other
+VALUES = (*ODD, *WELL_MADE)  # valid values of one field are tried in every other
 
 
 def golden(choices: Choices) -> dict[str, Any]:
@@ -65,14 +65,14 @@ def changed(fields: dict[str, Any], choices: Choices) -> bytes:
 
 
 def damaged(header: bytes, choices: Choices) -> bytes:
-    """With a part taken out, or something put in, or a part said many times over."""
+    """Remove a part, insert bytes, or repeat a part many times."""
     start, length = choices.number(len(header) + 1), choices.number(64)
     part = header[start : start + length] * choices.of((0, 0, 1, 2, 100, 2000))
     return header[:start] + choices.taken(choices.number(8)) + part + header[start + length :]
 
 
 def packed(fields: dict[str, Any]) -> bytes:
-    """Also of text that is no Unicode, for which Python has lone surrogates."""
+    """Pack fields, also text of lone surrogates, which is not Unicode."""
     header: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
     return header
 
@@ -84,7 +84,7 @@ def copied(value: Any) -> Any:
 
 
 def change(container: Any, choices: Choices) -> None:
-    """Replace, take out or add one entry of a map or an array, or of one inside it."""
+    """Replace, remove or add one entry of a map or an array, also of a nested one."""
     keys = list(container) if isinstance(container, dict) else list(range(len(container)))
     if not keys:
         return

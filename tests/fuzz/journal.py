@@ -1,4 +1,4 @@
-"""A journal in memory, which knows what was stored and what was only noted."""
+"""A journal in memory, which separates stored from noted events."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -14,7 +14,7 @@ from unstale_proto.messages import Ack, Task
 class PlayedJournal:
     """Stands in for `unstale.journal.journal.Journal`, as the server protocol uses it.
 
-    is_full: whether there is no room for an update. events, updates, tasks: what was stored.
+    is_full: no space for an update. events, updates, tasks: the stored ones.
     """
 
     def __init__(self) -> None:
@@ -61,16 +61,16 @@ class PlayedJournal:
     def give_up(self, why: str) -> str:
         return why
 
-    def check_said(self, message: Task | Ack) -> None:
-        """It is about to be said to a client."""
+    def check_sent(self, message: Task | Ack) -> None:
+        """Called before a message is sent to a client."""
         if isinstance(message, Task):
-            assert message.task_id in self.tasks, f"{message} is said before it is stored"
+            assert message.task_id in self.tasks, f"{message} is sent before it is stored"
         elif message.first_outcome == "accepted":
             stored = any(update.staged.task_id == message.task_id and update.location for update in self.updates)
-            assert stored, f"{message} is said before it is stored"
+            assert stored, f"{message} is sent before it is stored"
 
     def check(self, coordinator: Coordinator, make: Callable[[], Coordinator]) -> None:
-        """What was stored makes the same state again, and its updates are those that were accepted."""
+        """The stored events restore the same state, and the stored updates are the accepted ones."""
         assert not self.batch, f"{self.batch} was noted, and never stored"
         again = make()
         for row in sorted([*self.events, *map(records.arrival, self.updates)], key=attrgetter("seq")):
@@ -81,11 +81,11 @@ class PlayedJournal:
         assert all((update.location is None) == (update.outcome != "accepted") for update in self.updates)
 
 
-PASSING = {"now_s", "duplicates", "rejected"}  # what says nothing new to the coordinator is counted, and not stored
+PASSING = {"now_s", "duplicates", "rejected"}  # repeats are counted, and not stored
 
 
 def lasting(coordinator: Coordinator) -> dict[str, Any]:
-    """Its state but for signs of life and repeats, which are not stored."""
+    """Its state without times of contact and repeats, which are not stored."""
     state = snapshot.taken(coordinator)
     kept = {name: value for name, value in state.items() if name not in PASSING}
     timers = {timer: due_s for timer, due_s in state["timers"].items() if timer != LEASE}

@@ -1,4 +1,4 @@
-"""What plays are made of: runs, payloads, and a socket that gives one message."""
+"""Material of simulations: runs, payloads, and a socket with one message."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from unstale_proto.messages import EncodingPlan, Task
 Frames = tuple[bytes, ...]
 
 
-def setup(clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **told: Any) -> Any:
-    return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **told}
+def setup(clients: int, trigger: TriggerSettings, selector: SelectorSettings | None = None, **changes: Any) -> Any:
+    return {"clients": clients, "trigger": trigger, "selector": selector, "rounds": 3, **changes}
 
 
 SETUPS: tuple[dict[str, Any], ...] = (
@@ -42,11 +42,11 @@ ONES = floats(1, 1)
 PAYLOADS: tuple[Frames, ...] = (
     (ONES,),
     (ONES[:4], ONES[4:]),
-    (floats(0, -1e-30),),  # a square that vanishes
+    (floats(0, -1e-30),),  # its square underflows
     (floats(0, 0),),
     (floats(1, float("nan")),),
     (floats(float("-inf"), 1),),
-    (floats(3e38, 3e38),),  # finite, and its norm is not
+    (floats(3e38, 3e38),),  # finite, with an infinite norm
     (floats(1e3, 1),),
     (),
     (b"",),
@@ -74,27 +74,27 @@ ENCODINGS: tuple[EncodingPlan | None, ...] = (
 
 
 def configuration(kind: int) -> dict[str, Any]:
-    """By the bits of a number: a guard for whom a few messages are too many and a few mistakes, keys that own clients,
+    """By the bits of a number: a guard with low bounds on messages and mistakes, keys that own clients,
     a bound on the norm of updates."""
-    told: dict[str, Any] = {"client_limits": ClientLimits()}
+    settings: dict[str, Any] = {"client_limits": ClientLimits()}
     if kind & 1:
-        told["client_limits"] = ClientLimits(
+        settings["client_limits"] = ClientLimits(
             client_messages_per_s_max=3.0, stranger_messages_per_s_max=2.0, quarantine_after=3
         )
     if kind & 2:
-        told["may_speak"] = lambda key, client_id: key == str(client_id)
+        settings["may_speak"] = lambda key, client_id: key == str(client_id)
     if kind & 4:
-        told["norm_max"] = NORM_MAX
-    return told
+        settings["norm_max"] = NORM_MAX
+    return settings
 
 
 def key_of(route: bytes) -> str:
-    """The key that a connection proved to have: of the client whose number it ends with."""
+    """The proven key of a connection: of the client whose number it ends with."""
     return route[-1:].decode()
 
 
 def update_fields(task: Task | None) -> dict[str, Any]:
-    """A well-made update of a task, or of one that nobody was given: a delta, and the row is the payload."""
+    """A valid update of a task, or of an unassigned one: a delta, and the row is the payload."""
     return {
         "protocol": 1,
         "type": "update",
@@ -111,7 +111,7 @@ def update_fields(task: Task | None) -> dict[str, Any]:
 
 
 class PlayedFrame:
-    """A frame as it comes from a socket."""
+    """A frame as received from a socket."""
 
     def __init__(self, content: bytes, more: bool) -> None:
         self.bytes = content
@@ -123,7 +123,7 @@ class PlayedFrame:
 
 
 class PlayedSocket:
-    """One message, frame by frame, as a ROUTER socket gives it."""
+    """One message, frame by frame, as from a ROUTER socket."""
 
     def __init__(self, *frames: bytes) -> None:
         self._frames = list(frames[::-1])

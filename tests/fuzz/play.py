@@ -1,7 +1,7 @@
-"""A server that takes in what the bytes choose: over any connection, in any order, with any clock and any network.
+"""A server that receives messages chosen by the bytes: over any connection, in any order, with any clock and network.
 
-The server protocol is the real one, on a wire, a clock and a computing thread that are played; messages come in through
-the function that reads the socket. After each step its state is whole, nothing was counted that should not be, and a
+The server protocol is the real one, on a simulated wire, clock and computing thread; messages enter through
+the function that reads the socket. After each step its state is consistent, no invalid update was counted, and a
 refused message has changed nothing.
 """
 
@@ -51,11 +51,11 @@ Note = Callable[[Hashable], None]
 
 STEPS_MAX = 48
 ROUTES = 6
-TURN_GOES_ON = 208  # of 256 steps, those behind which nothing is said yet
+TURN_GOES_ON = 208  # of 256 steps, those before the end of a turn
 
 
 class Play:
-    """One run of a server, and what is known of it."""
+    """One run of a server, and its expected state."""
 
     def __init__(self, choices: Choices, note: Note) -> None:
         self.choices = choices
@@ -90,8 +90,8 @@ class Play:
         self.events = self.events_checked = 0
         self.signs_of_life = 0
         self.before: Hashable = None
-        self.task_of: dict[bytes, Task] = {}  # that a connection has heard of last
-        self.shut_out: set[bytes] = set()  # connections whose last word from the server was an error
+        self.task_of: dict[bytes, Task] = {}  # the last one sent to a connection
+        self.shut_out: set[bytes] = set()  # connections whose last message from the server was an error
         self.beats = 0
         self.turn_goes_on = self.was_stopped = False
         self._handle, self._send = self.coordinator.handle, self.server.wire.send
@@ -99,7 +99,7 @@ class Play:
         self.server.wire.send = self.send  # type: ignore[method-assign]
         self.steps = (
             self.say_update, self.say_hello, self.say_heartbeat, self.compute, self.pass_time, self.say_error,
-            self.say_changed, self.say_bytes, self.say_bye, self.trouble, self.stop,
+            self.say_changed, self.say_bytes, self.say_bye, self.disturb, self.stop,
             self.transfers.say_announcement, self.transfers.say_chunk, self.transfers.say_credit,
         )  # fmt: skip
 
@@ -113,7 +113,7 @@ class Play:
             self.settle()
         except UserError:
             why = divergence.reason(self.coordinator)
-            assert why is not None, "a run is given up, and there is hope"
+            assert why is not None, "a run diverges although a client can still train"
             self.note("hopeless")
         else:
             self.check_at_the_end()
@@ -134,10 +134,10 @@ class Play:
         if self.journal is not None and not self.was_stopped:
             self.journal.check(self.coordinator, lambda: Coordinator(self.coordinator.settings))
 
-    # --- what the coordinator is told ---
+    # --- events of the coordinator ---
 
     def handle(self, event: events.Event) -> list[actions.Action]:
-        """As the coordinator does, looked at."""
+        """Handle an event as the coordinator does, with checks."""
         phase = self.coordinator.phase
         following = self._handle(event)
         self.events += 1
@@ -147,7 +147,7 @@ class Play:
         self.note(self.before)
         for action in following:
             if isinstance(action, actions.SendTask):
-                assert action.task_id not in self.given, f"{action} is given twice"
+                assert action.task_id not in self.given, f"{action} is assigned twice"
                 self.given[action.task_id] = action
             elif isinstance(action, actions.Acknowledge):
                 self.note(action.reason)
@@ -160,27 +160,27 @@ class Play:
         return following
 
     def check_accepted(self, update: events.UpdateArrived) -> None:
-        """It answers a task that was given to this client with this version, for the first time, and is what was
-        announced if it was. (Of a delta over another learning rate the row is not the payload.)"""
+        """It is the first answer to a task of this client on this version, and matches its
+        announcement, if any. (The row of a delta over another learning rate differs from the payload.)"""
         task = self.given[update.task_id]
         assert (task.client_id, task.version) == (update.client_id, update.base_version), (task, update)
         assert update.task_id not in self.accepted, f"{update} counts twice"
         self.accepted.add(update.task_id)
-        said = self.staged_last
+        staged = self.staged_last
         row_d = self.server.staging.row_written[:2]
-        assert said.kind == "gradient" or bool(row_d.any()), f"{said} is a delta of nothing but zeros"
-        is_payload = said.kind == "gradient" or said.learning_rate == 1.0
-        if said.checksum is not None and is_payload and said.encoding is None:
+        assert staged.kind == "gradient" or bool(row_d.any()), f"{staged} is a delta of zeros"
+        is_payload = staged.kind == "gradient" or staged.learning_rate == 1.0
+        if staged.checksum is not None and is_payload and staged.encoding is None:
             row = memoryview(self.server.staging.row_written.numpy().tobytes())
-            assert checksum([row]) == said.checksum, f"{said} is not what was announced"
+            assert checksum([row]) == staged.checksum, f"{staged} differs from its announcement"
 
     def stage(self, client_id: int, update: Update, *rest: Any) -> IncomingUpdate:
-        """As the decoder does, with a look at the header."""
+        """Stage as the decoder does, and record the header."""
         self.staged_last = update
         return self._stage(client_id, update, *rest)
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
-        """As the wire does, looked at: a task and the news that an update counts were stored before."""
+        """Send as the wire does, with checks: tasks and acceptances are stored before."""
         delivery = self._send(route, header, frames)
         if delivery is Delivery.SENT:
             message = self.server.wire.sent[route][-1][0]
@@ -188,13 +188,13 @@ class Play:
             if isinstance(message, Chunk):
                 self.transfers.sent(message, frames, self.given[message.task_id].version)
             if isinstance(message, Task | Ack) and self.journal is not None:
-                self.journal.check_said(message)
+                self.journal.check_sent(message)
         return delivery
 
-    # --- what comes in ---
+    # --- incoming messages ---
 
     def take_in(self, route: bytes, *frames: bytes) -> None:
-        """A message of these frames, and unless the turn goes on all that follows from it but time."""
+        """Receive a message of these frames, and end the turn unless it continues."""
         self.hear()
         observed_before, changes_before = len(self.server.observed), self.events - self.signs_of_life
         sessions_before = repr(self.sessions)
@@ -203,7 +203,7 @@ class Play:
         assert received is not None
         header, payload = received.header, received.frames
         kept_bytes = sum(len(frame) for frame in payload[:-1])
-        assert kept_bytes <= self.protocol.payload_bytes_max(route), "more is kept than may be sent"
+        assert kept_bytes <= self.protocol.payload_bytes_max(route), "more frames are stored than may be sent"
         self.protocol.on_message(route, header, [frame.buffer for frame in payload], key=key_of(route))
         refused = [
             seen.labels[0]
@@ -214,23 +214,21 @@ class Play:
         if refused:
             self.note(("refused", *refused))
             self.note(refused[0])
-            assert self.events - self.signs_of_life == changes_before, (
-                f"refused for {refused}, and it changed something"
-            )
+            assert self.events - self.signs_of_life == changes_before, f"refused for {refused}, and the state changed"
             if route not in self.server.wire.gone and route not in self.server.wire.full:
                 assert repr(self.sessions) == sessions_before
                 self.check_answered(header, refused, heard.get(route, []))
         self.settle()
 
     def check_answered(self, header: bytes, refused: list[str], heard: list[Any]) -> None:
-        """A refusal is answered with its reason, but for errors, for what comes too fast, and for what was damaged on
-        its way and is asked for again."""
+        """A refusal is answered with its reason, except errors, messages over the rate limit, and messages damaged in
+        transit and requested again."""
         answers = [message.reason for message in heard if isinstance(message, Error)]
         unanswered = refused[0] in (Reason.RATE_LIMITED, Reason.WRONG_CHECKSUM) or b"error" in header
         assert answers == refused or (unanswered and not answers), (refused, heard)
 
     def settle(self, seconds: float = 0.0) -> None:
-        """The turn ends, unless it goes on: what is due happens, and the state is whole."""
+        """End the turn, unless it continues: run due timers, and check the state."""
         if self.turn_goes_on:
             self.server.now_s += seconds
             return
@@ -245,7 +243,7 @@ class Play:
             self.check_rows()
 
     def check_rows(self) -> None:
-        """There is a row for each update that was accepted, and each can be aggregated."""
+        """Every accepted update has a row, and each can be aggregated."""
         waiting = list(self.server.staging.kept.values())
         assert len(waiting) == len(self.coordinator.pending)
         assert self.coordinator.accepted == len(self.accepted)
@@ -258,7 +256,7 @@ class Play:
             assert all(update.staleness >= 0 for update in command.updates)
 
     def hear(self) -> dict[bytes, list[Any]]:
-        """What was said to each connection since it last heard."""
+        """Read the messages to each connection since the last call."""
         heard = {route: [message for message, _ in sent] for route, sent in self.server.wire.sent.items()}
         self.server.wire.sent.clear()
         for route, messages in heard.items():
@@ -266,7 +264,7 @@ class Play:
                 if isinstance(message, Task):
                     assert message.task_id in self.given
                     self.task_of[route] = message
-                    self.answered.discard(message.task_id)  # of an update that came before its task
+                    self.answered.discard(message.task_id)  # of an update before its task
                 elif isinstance(message, Ack):
                     self.answered.add(message.task_id)
                 elif isinstance(message, Credit):
@@ -291,7 +289,7 @@ class Play:
     # --- the steps ---
 
     def say_update(self) -> None:
-        """Of the last task that the connection heard of, mostly as it should be."""
+        """An update of the last task of the connection, mostly valid."""
         route = self.route()
         task = self.task_of.get(route)
         fields = update_fields(task)
@@ -322,7 +320,7 @@ class Play:
         self.take_in(route, headers.packed(fields), *frames)
 
     def say_hello(self) -> None:
-        """client_id: also one that is none. holding: some of what the client may have been given."""
+        """client_id: also invalid ones. holding: some tasks of the client."""
         route, client_id = self.route(), self.choices.number(self.clients + 1)
         session = self.choices.of(SESSIONS)
         held = self.task_of.get(route)
@@ -332,37 +330,37 @@ class Play:
         self.say(route, "hello", client_id=client_id, session=session, holding=holding)
 
     def say_heartbeat(self) -> None:
-        """Numbers that count on, mostly."""
+        """A heartbeat, mostly with the next number."""
         route, kind = self.route(), self.choices.number(8)
         task = self.task_of.get(route)
         number = self.choices.number(2**64) % 2**63 if kind == 7 else self.beats
         self.beats += 1
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if kind & 1:
-            said["newest_task"] = task.task_id if kind & 4 and task else 0
+            fields["newest_task"] = task.task_id if kind & 4 and task else 0
         if kind & 2:
-            said["heard"] = self.choices.of((number, max(0, number - 1), 0, 2**63 - 1))
-        self.say(route, "heartbeat", number=number, version=self.choices.number(4), **said)
+            fields["heard"] = self.choices.of((number, max(0, number - 1), 0, 2**63 - 1))
+        self.say(route, "heartbeat", number=number, version=self.choices.number(4), **fields)
 
     def say_error(self) -> None:
-        """A task is given back, or one that nobody has."""
+        """Return a task, or one that is not assigned."""
         route, kind = self.route(), self.choices.number(8)
         task = self.task_of.get(route)
         reason = "unavailable" if kind & 1 else "non-finite"
-        said = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
+        fields = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
         if task is not None and not kind & 2:
-            said = {"task_id": task.task_id}
-        self.say(route, "error", reason=reason, message="\u2028" * kind, **said)
+            fields = {"task_id": task.task_id}
+        self.say(route, "error", reason=reason, message="\u2028" * kind, **fields)
 
     def say_changed(self) -> None:
-        """A golden header with changes, of any type; now and then with damage too."""
+        """A golden header with changes, of any type; sometimes with damage."""
         route, header = self.route(), headers.changed(headers.golden(self.choices), self.choices)
         if self.choices.number(4) == 3:
             header = headers.damaged(header, self.choices)
         self.take_in(route, header, *self.choices.of(PAYLOADS))
 
     def say_bytes(self) -> None:
-        """No frame at all behind the route, or a few of any bytes."""
+        """No frame after the route, or a few with arbitrary bytes."""
         route = self.route()
         self.take_in(route, *(self.choices.taken(self.choices.number(24)) for _ in range(self.choices.number(4))))
 
@@ -370,7 +368,7 @@ class Play:
         self.say(self.route(), "bye", reason="x" * self.choices.number(4))
 
     def compute(self) -> None:
-        """Everything that was commanded is done."""
+        """Execute all commands."""
         while self.server.commands:
             command = self.server.commands.pop(0)
             if isinstance(command, CheckpointCommand):
@@ -386,8 +384,8 @@ class Play:
     def pass_time(self) -> None:
         self.settle(self.choices.of(PAUSES_S))
 
-    def trouble(self) -> None:
-        """Nothing can be sent to a connection any more, or now it can; the disk is full, or no longer."""
+    def disturb(self) -> None:
+        """Block or unblock a connection, or fill or empty the disk."""
         if self.choices.number(4) == 3:
             self.fill_disk(not self.disk_is_full)
             return
@@ -405,7 +403,7 @@ class Play:
             self.journal.is_full = is_full
 
     def stop(self) -> None:
-        """The operator has had enough: once in a while, or runs would be short."""
+        """The operator stops the run: rarely, or runs would be short."""
         if self.choices.number(8) == 7:
             self.was_stopped = True
             self.protocol.on_result(StopNow())

@@ -1,4 +1,4 @@
-"""Every input in the repository, through its target, without a fuzzer; and that they would find what they should."""
+"""Every input in the repository, through its target, without a fuzzer; and planted mistakes, which they detect."""
 
 import logging
 from collections.abc import Hashable, Iterator
@@ -58,15 +58,15 @@ def test_the_corpus_decodes_every_type_and_refuses_headers_for_every_reason() ->
     assert set(codec.TYPES) | client_limits.UNREADABLE | {"frames"} <= reached("header")
 
 
-def test_the_corpus_brings_every_event_and_every_reason_about() -> None:
-    # Plays have no task_timeout_s, and the corpus has no client that loses 32 tasks in a row.
-    not_played = {events.Resumed.__name__, events.TaskExpired.__name__}
-    kinds = {kind.__name__ for kind in events.Event.__args__} - not_played
+def test_the_corpus_causes_every_event_and_every_reason() -> None:
+    # Simulations have no task_timeout_s, and the corpus has no client that loses 32 tasks in a row.
+    not_simulated = {events.Resumed.__name__, events.TaskExpired.__name__}
+    kinds = {kind.__name__ for kind in events.Event.__args__} - not_simulated
     reasons = set(Reason) - NOT_OF_THE_SERVER
     assert kinds | reasons <= reached("receive") | reached("endure")
 
 
-def test_the_corpus_reads_every_kind_of_file_and_finds_damage_in_each() -> None:
+def test_the_corpus_reads_and_damages_every_kind_of_file() -> None:
     facts = [fact for fact in reached("found") if isinstance(fact, tuple)]
     read = {fact[0] for fact in facts if fact[1:] == ("read",)}
     damaged = {fact[0] for fact in facts if fact[1:] != ("read",)}
@@ -74,7 +74,7 @@ def test_the_corpus_reads_every_kind_of_file_and_finds_damage_in_each() -> None:
     assert damaged >= {"identity", "public", "admitted", "look", "database", "row", "checkpoint", "found"}
 
 
-def test_in_the_end_runs_come_to_their_end() -> None:
+def test_runs_of_the_corpus_finish_or_diverge() -> None:
     assert {"finished", "hopeless"} <= reached("endure")
 
 
@@ -82,43 +82,43 @@ def test_in_the_end_runs_come_to_their_end() -> None:
 
 
 def broken_by(name: str) -> list[Path]:
-    """The inputs of a target that do not pass."""
+    """The failing inputs of a target."""
     run = target_named(name)
     broken = []
     for path in files(name):
         try:
             run(path.read_bytes(), lambda _: None)
-        except Exception:  # noqa: BLE001  (whatever it is, it is found)
+        except Exception:  # noqa: BLE001  (any failure counts)
             broken.append(path)
     return broken
 
 
-def test_a_screen_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_accepts_every_update_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstale.learner.row_checks.defect", lambda *_: None)
     assert broken_by("receive")
 
 
-def test_a_codec_that_lets_an_error_of_its_own_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_that_raises_an_internal_error_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstale_proto.codec.ValidationError", ZeroDivisionError)
     assert broken_by("header") and broken_by("receive")
 
 
-def test_a_checksum_of_a_file_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unverified_file_checksum_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstale.journal.checkpoints._verify", lambda *_: None)
     assert broken_by("found")
 
 
-def test_a_file_whose_facts_are_taken_as_they_come_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unvalidated_fields_of_a_file_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstale_client.atomic_file.ValidationError", ZeroDivisionError)
     assert broken_by("found")
 
 
-def test_answers_that_are_not_stored_first_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_sent_before_storage_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "commit", lambda _: None)
     assert broken_by("receive")
 
 
-def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_stores_every_connection_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Sender.send
 
     def keep_all(sender: Sender, route: bytes, *message: Any) -> bool:
@@ -129,7 +129,7 @@ def test_a_table_that_keeps_every_connection_is_found(monkeypatch: pytest.Monkey
     assert broken_by("endure")
 
 
-def test_a_refusal_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_changes_state_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     admit = Sessions.admit
 
     def admit_and_refuse(sessions: Sessions, client_id: int, token: str, route: bytes) -> bytes | None:
@@ -140,17 +140,17 @@ def test_a_refusal_that_leaves_a_trace_is_found(monkeypatch: pytest.MonkeyPatch)
     assert broken_by("receive")
 
 
-def test_a_payload_that_is_not_what_was_announced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_differs_from_its_announcement_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Receiving, "is_right", lambda _: True)
     assert broken_by("receive") or broken_by("endure")
 
 
-def test_parts_that_pile_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unbounded_parts_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Uploads, "_bound", lambda _: None)
     assert broken_by("receive") or broken_by("endure")
 
 
-def test_a_model_that_is_sent_beyond_its_credit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_sent_beyond_its_credit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     credited = Sending.credited
 
     def all_at_once(sending: Sending, credit: Credit) -> list[tuple[Chunk, memoryview]]:
@@ -160,7 +160,7 @@ def test_a_model_that_is_sent_beyond_its_credit_is_found(monkeypatch: pytest.Mon
     assert broken_by("receive")
 
 
-def test_a_run_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_stalls_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "_replace_task", lambda *_: None)
     assert broken_by("endure")
 
@@ -168,7 +168,7 @@ def test_a_run_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 # ---------------------------------------------------------------------------------------------------------------- parts
 
 
-def test_choices_are_made_of_the_bytes_from_the_front() -> None:
+def test_choices_consume_the_bytes_from_the_front() -> None:
     choices = Choices(bytes([7, 1, 2, 3, 255]))
     assert choices.number(4) == 3
     assert choices.number(300) == 0x0201 % 300
@@ -178,7 +178,7 @@ def test_choices_are_made_of_the_bytes_from_the_front() -> None:
     assert (choices.number(300), choices.rest()) == (0, b"")
 
 
-def test_of_inputs_those_that_add_most_are_chosen_first() -> None:
+def test_the_inputs_that_add_most_are_chosen_first() -> None:
     facts = {b"a": {1}, b"bb": {1, 2}, b"cc": {1, 2}, b"d": {3}, b"eeee": {1, 2, 3, 4}, b"f": {5}}
     frozen = {data: frozenset[Hashable](found) for data, found in facts.items()}
     assert choose(frozen, most=9) == [b"eeee", b"f"]

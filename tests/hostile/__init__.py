@@ -1,4 +1,4 @@
-"""An attack suite: hostile clients and strangers against a real server, with honest clients beside them.
+"""An attack suite: hostile clients and unknown peers against a real server, with honest clients beside them.
 
 The imports below start at the folder `tests`, which `python -m tests.hostile` does not put on the path.
 """

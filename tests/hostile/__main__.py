@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 
 def each_once(name: str | None, scene: str | None) -> Iterator[tuple[Scene, list[list[Attack]]]]:
-    """Every attack by itself in its usual scene, or those that are named."""
+    """Each attack alone in its usual scene, or only the named ones."""
     by_scene: dict[str, list[list[Attack]]] = {}
     for attack in ALL.values():
         if name in (None, attack.name):

@@ -3,7 +3,7 @@
 import pytest
 
 ATTACKS = "attacks"
-"""Property of a test: lines of the table, whether or not it passed, and in whichever process it ran."""
+"""Property of a test: its lines of the table, for passed and failed tests in any process."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

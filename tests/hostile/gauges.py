@@ -1,4 +1,4 @@
-"""Figures of processes and pages while an attack goes on: memory, descriptors, log, answers over HTTP."""
+"""Figures of processes and pages during an attack: memory, descriptors, log, answers over HTTP."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ PROBE_EVERY = 5  # samples
 
 
 def memory_bytes(pid: int) -> int:
-    """What a process has in memory now; 0 when it is gone."""
+    """The memory of a process; 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -29,7 +29,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def descriptors(pid: int) -> int:
-    """Files and sockets that a process has open; 0 when it is gone."""
+    """The open files and sockets of a process; 0 when it has ended."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -37,7 +37,7 @@ def descriptors(pid: int) -> int:
 
 
 def page(address: str, path: str, timeout_s: float = PAGE_S) -> str | None:
-    """A page over HTTP; None when it does not come in time. address: HOST:PORT."""
+    """A page over HTTP; None after a timeout. address: HOST:PORT."""
     try:
         with urlopen(f"http://{address}{path}", timeout=timeout_s) as answer:
             text: str = answer.read().decode()
@@ -47,7 +47,7 @@ def page(address: str, path: str, timeout_s: float = PAGE_S) -> str | None:
 
 
 def metric(address: str, name: str, **labels: str) -> float | None:
-    """The value of a metric, 0 where there is none yet; None when the page does not come."""
+    """The value of a metric, 0 where there is none yet; None after a timeout."""
     text = page(address, "/metrics")
     if text is None:
         return None
@@ -61,14 +61,14 @@ def metric(address: str, name: str, **labels: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The greatest figures of a time.
+    """The maximum figures of a period.
 
     Attributes:
         memory_bytes: of the server.
         descriptors: of the server.
-        health_s: of the answers of /healthz; of one that did not come the time that it was waited for.
-        health_missed: answers that did not come.
-        health_asked: how often it was asked.
+        health_s: of the answers of /healthz; the timeout for a missing one.
+        health_missed: missing answers.
+        health_asked: number of requests.
     """
 
     memory_bytes: int
@@ -79,7 +79,7 @@ class Peak:
 
 
 class Watch:
-    """Samples a server as long as its context lasts, in threads of its own."""
+    """Samples a server within a context, in threads of its own."""
 
     def __init__(self, pid: int, http_address: str) -> None:
         self._pid = pid

@@ -1,4 +1,4 @@
-"""A hostile client that speaks the wire contract: it joins with or without a key and says what an attack wants."""
+"""A hostile client of the wire contract: it joins with or without a key and sends the messages of an attack."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +19,7 @@ HEARTBEAT_S = 0.3
 
 
 class Member(KeyedClient):
-    """One client id. It never waits for ever: what does not come within the time of the attack is None."""
+    """One client id. Every wait is bounded by the time of the attack; its result is then None."""
 
     def __init__(self, target: Target, place: int) -> None:
         """place: of the client id in `Target.client_ids`."""
@@ -30,11 +30,11 @@ class Member(KeyedClient):
         self.verdicts: dict[str, int] = {}
         self._number = 0
 
-    def tell(self, message: Message, frames: Sequence[bytes] = ()) -> bool:
-        """Send a message if there is a connection that takes it now. Whether it was taken."""
-        return self.tell_bytes(codec.encode(message), *frames)
+    def send(self, message: Message, frames: Sequence[bytes] = ()) -> bool:
+        """Send a message if a connection accepts it now. Returns whether it did."""
+        return self.send_bytes(codec.encode(message), *frames)
 
-    def tell_bytes(self, *frames: bytes) -> bool:
+    def send_bytes(self, *frames: bytes) -> bool:
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -42,7 +42,7 @@ class Member(KeyedClient):
         return True
 
     def next(self, seconds: float) -> tuple[Message, list[bytes]] | None:
-        """The next message within so long, with its payload."""
+        """The next message within this time, with its payload."""
         if not self.socket.poll(max(0, int(seconds * 1000))):
             return None
         header, *frames = self.socket.recv_multipart()
@@ -57,21 +57,21 @@ class Member(KeyedClient):
         return message, frames
 
     def join(self) -> bool:  # type: ignore[override]
-        """Say hello until a welcome comes. Whether one came."""
+        """Send hellos until a welcome arrives. Returns whether one did."""
         self.welcome = None
-        while self.welcome is None and self.target.goes_on():
-            self.tell(Hello(client_id=self.client_id, session=self.session))
+        while self.welcome is None and self.target.is_active():
+            self.send(Hello(client_id=self.client_id, session=self.session))
             self.next(HELLO_S)
         return self.welcome is not None
 
     def beat(self, **fields: Any) -> bool:
-        """Say a heartbeat. fields: of it, in place of those of a client that has all it was sent."""
+        """Send a heartbeat. fields: replace those of a client without losses."""
         self._number += 1
-        return self.tell(Heartbeat(**{"number": self._number, "version": 0, "heard": self.heard, **fields}))
+        return self.send(Heartbeat(**{"number": self._number, "version": 0, "heard": self.heard, **fields}))
 
     def next_task(self) -> tuple[Task, list[bytes]] | None:
-        """The next task with its model; None when the attack is over first. Joins again when it was put out."""
-        while self.target.goes_on():
+        """The next task with its model; None after the end of the attack. Rejoins after an exclusion."""
+        while self.target.is_active():
             found = self.next(HEARTBEAT_S)
             if found is None:
                 if self.welcome is None:
@@ -81,7 +81,7 @@ class Member(KeyedClient):
             elif isinstance(found[0], Task):
                 return found[0], found[1]
             elif found[0].type in ("error", "stop"):
-                self.welcome = None if _puts_out(found[0]) else self.welcome
+                self.welcome = None if _excludes(found[0]) else self.welcome
         return None
 
     @property
@@ -91,17 +91,17 @@ class Member(KeyedClient):
         return sum(int(np.prod(spec.shape)) for spec in self.welcome.tensors)
 
     def update(self, task: Task, **changes: Any) -> Update:
-        """A well-made header for a delta, but for the changes."""
+        """A valid header for a delta, except for the changes."""
         return update_of(task, **{"kind": "delta", "steps": 1, "num_examples": 8, **changes})
 
 
-class Stranger(KeyedClient):
-    """A client with a key of its own making, which knows the public key of the server."""
+class UnadmittedClient(KeyedClient):
+    """A client with an unadmitted key, which has the public key of the server."""
 
     def __init__(self, target: Target) -> None:
         public, secret = (key.decode() for key in zmq.curve_keypair())
         known = target.identities[0]
-        assert known is not None, "a stranger with a key needs a server with keys"
+        assert known is not None, "a client with an unadmitted key requires a server with keys"
         super().__init__(target.address, target.client_ids[0], replace(known, public=public, secret=secret))
 
     @property
@@ -110,13 +110,13 @@ class Stranger(KeyedClient):
         return not self.is_kept_out()
 
 
-def _puts_out(message: Message) -> bool:
+def _excludes(message: Message) -> bool:
     return message.type == "stop" or str(getattr(message, "reason", "")) in ("hello-first", "quarantined")
 
 
 @contextmanager
 def members(target: Target, count: int | None = None) -> Iterator[list[Member]]:
-    """Clients that have joined, one for each of the first `count` hostile ids; None for all of them."""
+    """Joined clients, one for each of the first `count` hostile ids; None for all of them."""
     with ExitStack() as stack:
         places = range(len(target.client_ids) if count is None else count)
         yield [member for place in places if (member := stack.enter_context(Member(target, place))).join()]

@@ -1,4 +1,4 @@
-"""Attacks played against a stage: calm, attack, calm; what was measured, and what did not hold."""
+"""Attacks against a stage: calm, attack, calm; the measurements, and the violations."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ RATIO_MIN = 0.5
 LOG_BYTES_PER_S_MAX = 64 * 1024
 HEALTH_S = 10.0
 WEIGHT_MAX = 0.99
-MEMORY_OVER = 1.1  # what a line of loopback brings between two looks at the memory
+MEMORY_OVER = 1.1  # bytes of a loopback connection between two memory samples
 _PURPOSE = 7  # of the draws, behind the stream of toxics; no toxic has this number in the second place
 
 
@@ -28,17 +28,17 @@ class Played:
 
     Attributes:
         name: of the attacks.
-        scene: that it was played in.
+        scene: of the attack.
         before_per_s: accepted updates of honest clients a second, before the attack.
         during_per_s: during it.
         after_per_s: after it.
-        memory_bytes: that the server used at its peak.
-        taken_bytes: of these, beyond what it used before.
-        log_bytes_per_s: that the server logged during the attack.
-        descriptors: that the server had open at most.
-        health_s: the longest time that /healthz took.
+        memory_bytes: of the server at its peak.
+        taken_bytes: of these, in addition to those before.
+        log_bytes_per_s: of the server's log during the attack.
+        descriptors: maximum of open ones of the server.
+        health_s: the longest response time of /healthz.
         facts: the attack's own figures.
-        wrong: what did not hold, one sentence each; empty when all held.
+        wrong: violations, one sentence each; empty if there are none.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Played:
 
     @property
     def is_slow(self) -> bool:
-        """Whether honest clients got through less than half as often as without the attack."""
+        """Whether the rate of honest updates was less than half of that without the attack."""
         return bool(self.before_per_s or self.after_per_s) and self.ratio < RATIO_MIN
 
     @property
     def ratio(self) -> float:
-        """Honest updates during the attack over those without it."""
+        """The rate of honest updates during the attack over that without it."""
         calm = (self.before_per_s + self.after_per_s) / 2
         return self.during_per_s / calm if calm else 0.0
 
@@ -71,11 +71,11 @@ def draws(seed: int, number: int) -> Generator:
 
 
 class Play:
-    """Plays attacks in one scene, on a fresh stage whenever the one before did not survive.
+    """Runs attacks in one scene, on a new stage whenever the previous one did not survive.
 
     Args:
         scene: of all attacks.
-        folder: for everything that the processes leave.
+        folder: for the files of the processes.
         seed: of the run, and of the attacks' draws.
         longer: multiplies the times of the scene.
         strength: of the attacks.
@@ -92,8 +92,8 @@ class Play:
         self._stages = self._attacks = 0
 
     def run(self, groups: Sequence[Sequence[Attack]]) -> Iterator[Played]:
-        """Play groups of attacks one after the other; those of a group at the same time. At the end of a stage the
-        run that it left is examined, and comes as a row without an attack."""
+        """Run groups of attacks one after the other; those of a group concurrently. At the end of a stage the
+        recorded run is checked, which gives a row without an attack."""
         waiting = list(groups)
         while waiting:
             self._stages += 1
@@ -103,7 +103,7 @@ class Play:
                 held = True
                 while waiting and held:
                     played = self._one(stage, waiting.pop(0))
-                    held = not played.wrong  # what an attack has broken is not taken to the next one
+                    held = not played.wrong  # a broken stage is not reused for the next attack
                     yield played
                 if stage.server.is_alive:
                     yield Played(name="(end)", scene=self._scene.name, wrong=stage.end())
@@ -136,7 +136,7 @@ class Play:
         wrong = errors + [
             sentence
             for attack in attacks
-            for sentence in _wrong(attack, stage, facts, taken=taken, late=second_half, after=after)
+            for sentence in _violations(attack, stage, facts, taken=taken, late=second_half, after=after)
         ]
         if peak.memory_bytes > MEMORY_OVER * MEMORY_BYTES_MAX:
             wrong.append(
@@ -175,7 +175,7 @@ class Play:
         )
 
     def _rate(self, stage: Stage, seconds: float) -> float:
-        """Accepted updates of honest clients a second, over so long; less when the server ends."""
+        """Accepted updates of honest clients per second, over this time; shorter when the server ends."""
         if not seconds:
             return 0.0
         before, started_s = stage.accepted(), now_s()
@@ -193,10 +193,10 @@ def _attack(attack: Attack, target: Target, facts: dict[str, float], errors: lis
         errors.append(f"the attack {attack.name} failed: {error!r}")
 
 
-def _wrong(attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float) -> Iterator[str]:
-    """What did not hold under an attack."""
+def _violations(attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: float, after: float) -> Iterator[str]:
+    """The violations during an attack."""
     if not stage.server.is_alive:
-        yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_words}"
+        yield f"the server ended with {stage.server.process.returncode}: {stage.server.last_line}"
         return
     if attack.honest_rounds and not late:
         yield "no update of an honest client was accepted in the second half of the attack"
@@ -216,7 +216,7 @@ def _wrong(attack: Attack, stage: Stage, facts: Facts, *, taken: int, late: floa
         yield f"the accuracy is {accuracy}, expected at least {ACCURACY_MIN}"
     if attack.logged is not None and attack.logged not in stage.server.log.read_text(errors="replace"):
         yield f"the log does not say {attack.logged!r}"
-    if attack.name == "unasked-evaluation" and (told := stage.evaluations_of_the_hostile()):
-        yield f"{told} evaluations that were not asked for were taken"
+    if attack.name == "unasked-evaluation" and (taken := stage.evaluations_of_the_hostile()):
+        yield f"{taken} evaluations that were not asked for were taken"
     if page(stage.http_address, "/healthz", HEALTH_S) is None:
         yield "/healthz does not answer after the attack"

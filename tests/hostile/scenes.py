@@ -1,4 +1,4 @@
-"""The servers that are attacked: what each of them is configured as."""
+"""The attacked servers and their configurations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ TASK_S = 0.04
 """How long a task takes on an honest client's device."""
 
 DESCRIPTORS = 1024
-"""What a server may have open, as on most systems."""
+"""Bound on the descriptors of a server, as on most systems."""
 
 
 MEMORY_BYTES_MAX = 900 * 10**6
-"""What every server may use. One of a model of 8 MiB uses 730 MB without an attack."""
+"""Bound on the memory of every server. One with a model of 8 MiB uses 730 MB without an attack."""
 
 LARGE: Mapping[str, Mapping[str, Any]] = {"model": {"name": "support.factories:wide"}, "run": {"keep_updates": False}}
 
@@ -25,13 +25,13 @@ class Scene:
     """One configuration of a server and its honest clients.
 
     Attributes:
-        name: by which attacks ask for it.
+        name: referenced by attacks.
         keys: the server admits only clients with keys.
-        settings: by group, beside those of every scene.
+        settings: by group, besides those of every scene.
         task_s: how long a task takes on an honest client's device.
-        calm_s: how long the time without an attack is at least.
-        attack_s: how long an attack is at least.
-        settle_s: how long the run needs after an attack until its rate is the usual one.
+        calm_s: minimum time without an attack.
+        attack_s: minimum time of an attack.
+        settle_s: time after an attack until the run has its usual rate.
         warm: honest updates are accepted before the first attack. Where False, the scene refuses them all.
     """
 
@@ -72,8 +72,8 @@ SCENES: dict[str, Scene] = {
 
 
 def configuration(scene: Scene, seed: int) -> dict[str, Any]:
-    """What the server and its honest clients are told, beside addresses and folders. A key that this version of the
-    project does not know is left out."""
+    """The settings of the server and its honest clients, besides addresses and folders. A key that this version of the
+    project does not support is left out."""
     common: dict[str, Any] = {
         "model": {"name": "logreg"},
         "partition": {"name": "iid"},

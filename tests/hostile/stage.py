@@ -72,19 +72,19 @@ class Command:
         return self.process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line of its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return lines[-1][:300] if lines else ""
 
     def fact(self, event: str) -> dict[str, Any] | None:
-        """The last line of this event that it has printed; None when there is none yet."""
+        """The last printed line of this event; None when there is none yet."""
         lines = [line for line in self.output.read_text().splitlines() if f'"{event}"' in line]
         facts: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
         return facts
 
     def end(self) -> int | None:
-        """Ask it to end; the exit code, None when it had to be killed."""
+        """End it; returns the exit code, None when it had to be killed."""
         if self.is_alive:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -99,7 +99,7 @@ class Command:
 
 
 class Stage:
-    """A server of a scene and its honest clients, while the context lasts."""
+    """A server of a scene and its honest clients, within a context."""
 
     def __init__(self, scene: Scene, folder: Path, seed: int) -> None:
         self.scene = scene
@@ -133,7 +133,7 @@ class Stage:
             command.end()
 
     def accepted(self) -> float:
-        """Updates of honest clients that were accepted, as they count them."""
+        """Accepted updates of honest clients, by their own count."""
         counts = [
             gauges.metric(address, "unstale_client_updates_total", outcome="accepted") for address in self._honest_http
         ]
@@ -144,30 +144,30 @@ class Stage:
         return self.server.log.stat().st_size
 
     def end(self) -> list[str]:
-        """End the server, and look at the run that it left. What is wrong with it."""
+        """End the server, and check its recorded run. Returns the violations."""
         if not self.server.is_alive:
-            return [f"the server ended with {self.server.end()}: {self.server.last_words}"]
+            return [f"the server ended with {self.server.end()}: {self.server.last_line}"]
         wrong = []
         code = self.server.end()
         if code != 0:
-            wrong.append(f"told to end, the server ended with {code}: {self.server.last_words}")
+            wrong.append(f"at the request to end, the server ended with {code}: {self.server.last_line}")
         replay = Command(self.folder, "replay", "replay", str(self.run))
         if replay.process.wait(START_S):
-            wrong.append(f"replay does not agree: {replay.last_words}")
+            wrong.append(f"replay does not agree: {replay.last_line}")
         replay.end()
         if self.scene.warm and (blamed := self.blamed()):
             wrong.append(f"honest clients were refused: {blamed}")
         return wrong
 
     def blamed(self) -> dict[str, int]:
-        """Updates of honest clients that were refused for a reason that the clients are blamed for, by reason."""
+        """Refused updates of honest clients by reason, for reasons that blame the client."""
         rows = self._rows(
             "SELECT reason, count(*) FROM updates WHERE reason IS NOT NULL AND client_id < ? GROUP BY reason"
         )
         return {reason: count for reason, count in rows if reason in BLAMED}
 
     def evaluations_of_the_hostile(self) -> int:
-        """Evaluations that the run has taken from hostile clients."""
+        """Evaluations of hostile clients in the run."""
         [(count,)] = self._rows(
             "SELECT count(*) FROM own_evaluations JOIN updates USING (seq) WHERE updates.client_id >= ?"
         )
@@ -191,7 +191,7 @@ class Stage:
             return database.execute(query, (HONEST,)).fetchall()
 
     def _is_warm(self) -> bool:
-        assert all(command.is_alive for command in self._commands), [command.last_words for command in self._commands]
+        assert all(command.is_alive for command in self._commands), [command.last_line for command in self._commands]
         if self.scene.warm:
             return self.accepted() >= WARM_UPDATES
         return self.server.fact("listening") is not None

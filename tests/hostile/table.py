@@ -13,7 +13,7 @@ def heading() -> str:
 
 
 def lines(played: Played) -> Iterator[str]:
-    """A row, the attack's own figures, and what did not hold."""
+    """A row, the attack's own figures, and the violations."""
     if played.before_per_s or played.facts:
         rates = f"{played.before_per_s:.0f}, {played.during_per_s:.0f}, {played.after_per_s:.0f}"
         yield _line(

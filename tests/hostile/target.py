@@ -1,4 +1,4 @@
-"""What an attack knows of its target, and the bounds that it keeps."""
+"""The target of an attack, and the attack's bounds."""
 
 import threading
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ class Target:
     Attributes:
         address: of the server, `tcp://127.0.0.1:PORT`.
         http_address: of its HTTP port, `127.0.0.1:PORT`.
-        client_ids: ids that no honest client uses; a key owns each of them, where there are keys.
+        client_ids: ids that no honest client uses; with keys, a key owns each of them.
         identities: the keys of these ids, in their order; None in plain text.
-        source: address of loopback from which raw connections come; another one for each attack.
-        until_s: when the attack is to be over, on the clock of `now_s`.
-        strength: multiplies counts and sizes of an attack, 1 for those that it states.
-        draws: for attacks that vary.
-        stopped: set when the attack is to end at once.
+        source: loopback address of raw connections; another one for each attack.
+        until_s: the end of the attack, on the clock of `now_s`.
+        strength: multiplies counts and sizes of an attack; 1 keeps the stated ones.
+        draws: for randomised attacks.
+        stopped: set to end the attack at once.
     """
 
     address: str
@@ -47,12 +47,12 @@ class Target:
     def has_keys(self) -> bool:
         return any(identity is not None for identity in self.identities)
 
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the attack has time left."""
         return not self.stopped.is_set() and now_s() < self.until_s
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, but not beyond the end of the attack."""
+        """Wait, at most until the end of the attack."""
         self.stopped.wait(max(0.0, min(seconds, self.until_s - now_s())))
 
     def count(self, stated: int) -> int:

@@ -31,7 +31,7 @@ def long_frame_head(flags: int, size_bytes: int) -> bytes:
 
 
 def connected(target: Target, port: int) -> socket.socket | None:
-    """A TCP connection; None when the other side does not take it."""
+    """A TCP connection; None when the other side refuses it."""
     with suppress(OSError):
         return socket.create_connection((HOST, port), TIMEOUT_S, source_address=(target.source, 0))
     return None
@@ -39,10 +39,10 @@ def connected(target: Target, port: int) -> socket.socket | None:
 
 @contextmanager
 def connections(target: Target, port: int, count: int) -> Iterator[list[socket.socket]]:
-    """As many TCP connections as are taken, at most `count`, closed when the context is left."""
+    """The accepted TCP connections, at most `count`, closed at the end of the context."""
     held: list[socket.socket] = []
     try:
-        while len(held) < count and target.goes_on():
+        while len(held) < count and target.is_active():
             one = connected(target, port)
             if one is None:
                 target.wait(0.2)
@@ -58,18 +58,18 @@ def reconnect(target: Target, port: int, count: int, data: bytes = b"") -> int:
     """Keep `count` connections open, each of which sends `data` and connects again as soon as it is closed.
 
     Returns:
-        Connections that were established.
+        The number of established connections.
     """
     with selectors.DefaultSelector() as selector:
         for _ in range(count):
             _start_connecting(selector, target.source, port, data)
         established = 0
-        while target.goes_on():
+        while target.is_active():
             for key, events in selector.select(0.1):
                 one: socket.socket = key.fileobj  # type: ignore[assignment]
                 unsent: memoryview | None = key.data
                 established += bool(events & selectors.EVENT_WRITE and unsent is not None and len(unsent) == len(data))
-                if _goes_on(one, unsent, selector):
+                if _exchange(one, unsent, selector):
                     continue
                 selector.unregister(one)
                 one.close()
@@ -87,8 +87,8 @@ def _start_connecting(selector: selectors.BaseSelector, source: str, port: int, 
     selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(data))
 
 
-def _goes_on(one: socket.socket, unsent: memoryview | None, selector: selectors.BaseSelector) -> bool:
-    """Send as much as is taken, and read what came. Whether the connection is still open."""
+def _exchange(one: socket.socket, unsent: memoryview | None, selector: selectors.BaseSelector) -> bool:
+    """Send the accepted bytes, and read the received ones. Returns whether the connection is still open."""
     try:
         if unsent is not None:
             unsent = unsent[one.send(unsent) :] if unsent else None
@@ -102,7 +102,7 @@ def _goes_on(one: socket.socket, unsent: memoryview | None, selector: selectors.
 
 
 def send(one: socket.socket, data: bytes) -> bool:
-    """Whether all of it was taken; False on a connection that is closed or does not read."""
+    """Whether all bytes were accepted; False on a connection that is closed or does not read."""
     with suppress(OSError):
         one.sendall(data)
         return True
@@ -110,7 +110,7 @@ def send(one: socket.socket, data: bytes) -> bool:
 
 
 def is_closed(one: socket.socket) -> bool:
-    """Whether the other side has closed a connection. What it sent before is thrown away."""
+    """Whether the other side has closed a connection. Its earlier bytes are dropped."""
     one.setblocking(False)
     try:
         while chunk := one.recv(65536):
@@ -123,7 +123,7 @@ def is_closed(one: socket.socket) -> bool:
 
 
 def joined_in_plain_text(target: Target) -> socket.socket | None:
-    """A connection that has done the handshake of a DEALER without keys; None when that fails."""
+    """A connection after the handshake of a DEALER without keys; None when that fails."""
     one = connected(target, target.port)
     if one is None:
         return None

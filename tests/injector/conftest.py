@@ -1,4 +1,4 @@
-"""An injector between clients and a server that say what a test tells them to, on real connections."""
+"""An injector between scripted clients and a scripted server, on real connections."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ SIGNATURE = "0" * 64
 
 
 class ScriptedServer:
-    """A ROUTER. It knows a client's connection from the hello that came on it."""
+    """A ROUTER. It identifies the connection of a client by its hello."""
 
     def __init__(self) -> None:
         self.socket = zmq.Context.instance().socket(zmq.ROUTER)
@@ -33,19 +33,19 @@ class ScriptedServer:
         self.address = f"tcp://127.0.0.1:{port}"
         self.routes: dict[int, bytes] = {}
 
-    def hears_bytes(self) -> list[bytes]:
+    def receives_bytes(self) -> list[bytes]:
         """The next message: route, header, payload."""
-        assert self.socket.poll(PATIENCE_S * 1000), "the server hears nothing"
+        assert self.socket.poll(PATIENCE_S * 1000), "the server receives no message"
         return self.socket.recv_multipart()
 
-    def hears_any(self) -> Message:
-        route, header, *_ = self.hears_bytes()
+    def receives(self) -> Message:
+        route, header, *_ = self.receives_bytes()
         message = codec.decode(header)
         if isinstance(message, Hello):
             self.routes[message.client_id] = route
         return message
 
-    def says(self, client_id: int, message: Message, frames: Sequence[bytes] = ()) -> None:
+    def sends(self, client_id: int, message: Message, frames: Sequence[bytes] = ()) -> None:
         self.socket.send_multipart([self.routes[client_id], codec.encode(message), *frames])
 
     def gives(self, client_id: int, task_id: int, version: int = 0, frames: Sequence[bytes] = (bytes(4),)) -> None:
@@ -58,11 +58,11 @@ class ScriptedServer:
             signature=SIGNATURE,
             payload_bytes=max(4, sum(map(len, frames))),
         )
-        self.says(client_id, given, frames)
+        self.sends(client_id, given, frames)
 
 
-class Injecting:
-    """An injector that runs while the context lasts, with clients in front and a scripted server behind."""
+class RunningInjector:
+    """An injector that runs within a context, between clients and a scripted server."""
 
     def __init__(self, settings: Settings, server: ScriptedServer) -> None:
         self.server = server
@@ -74,7 +74,7 @@ class Injecting:
         self.end: Numbers | None = None
         self.error: BaseException | None = None
 
-    def __enter__(self) -> "Injecting":
+    def __enter__(self) -> "RunningInjector":
         self._thread.start()
         return self
 
@@ -91,7 +91,7 @@ class Injecting:
         return self.end
 
     def numbers(self) -> Numbers:
-        """How it stands now."""
+        """Its current numbers."""
         from unstale.injector.calls import run_in_thread
 
         assert self.injector._proxy is not None
@@ -99,39 +99,39 @@ class Injecting:
         return numbers
 
     def until(self, what: Callable[[Numbers], bool]) -> Numbers:
-        """Its numbers, once they are so."""
+        """Its numbers, once they satisfy the condition."""
         pause = threading.Event()
         for _ in range(int(PATIENCE_S / 0.005)):
             if what(numbers := self.numbers()):
                 return numbers
             pause.wait(0.005)
-        raise AssertionError(f"it does not come: {numbers}")
+        raise AssertionError(f"timeout: {numbers}")
 
     def client(self, client_id: int = 0) -> RawClient:
-        """A client that has said nothing yet."""
+        """A client that has sent nothing yet."""
         return self._stack.enter_context(RawClient(self.address, client_id))
 
     def joined(self, client_id: int = 0) -> RawClient:
-        """A client that has said hello and was welcomed."""
+        """A client after its hello and its welcome."""
         client = self.client(client_id)
         client.say_hello()
-        hello = self.server.hears_any()
+        hello = self.server.receives()
         assert isinstance(hello, Hello), hello
-        self.server.says(client_id, welcome(client_id=client_id))
+        self.server.sends(client_id, welcome(client_id=client_id))
         assert client.hear_any()[0].type == "welcome"
         return client
 
-    def server_hears_until_bye(self, client: RawClient) -> list[Message]:
-        """All that the server hears until the client's bye, which is said now. (The toxics of a test let byes pass.)"""
+    def server_receives_until_bye(self, client: RawClient) -> list[Message]:
+        """All messages at the server until the client's bye, which is sent now. (The toxics of the tests pass byes.)"""
         client.say(Bye())
         heard: list[Message] = []
-        while not isinstance(message := self.server.hears_any(), Bye):
+        while not isinstance(message := self.server.receives(), Bye):
             heard.append(message)
         return heard
 
-    def client_hears_until_beat(self, client: RawClient, client_id: int = 0) -> list[Message]:
-        """All that a client hears until a heartbeat numbered 999, which the server says now."""
-        self.server.says(client_id, Heartbeat(number=999, version=0))
+    def client_receives_until_beat(self, client: RawClient, client_id: int = 0) -> list[Message]:
+        """All messages at a client until a heartbeat numbered 999, which the server sends now."""
+        self.server.sends(client_id, Heartbeat(number=999, version=0))
         heard: list[Message] = []
         while not isinstance(message := client.hear_any()[0], Heartbeat) or message.number != 999:
             heard.append(message)
@@ -151,7 +151,7 @@ def server() -> Iterator[ScriptedServer]:
     made.socket.close()
 
 
-Inject = Callable[..., Injecting]
+Inject = Callable[..., RunningInjector]
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def inject(server: ScriptedServer, tmp_path: Path) -> Iterator[Inject]:
     """Start an injector: `inject({"type": "drop"}, ...)`. changes: keys of the section."""
     with ExitStack() as stack:
 
-        def start(*toxics: dict[str, Any], clients: int = 4, **changes: Any) -> Injecting:
+        def start(*toxics: dict[str, Any], clients: int = 4, **changes: Any) -> RunningInjector:
             name = None
             if toxics:
                 file = tmp_path / "scenario.yaml"
@@ -172,6 +172,6 @@ def inject(server: ScriptedServer, tmp_path: Path) -> Iterator[Inject]:
                 **changes,
             }
             settings = Settings(clients=clients, injector=section, scenario={"name": name})
-            return stack.enter_context(Injecting(settings, server))
+            return stack.enter_context(RunningInjector(settings, server))
 
         yield start

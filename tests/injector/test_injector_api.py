@@ -1,4 +1,4 @@
-"""The control port: what it says and takes, and how it answers what it does not take."""
+"""The control port: its answers, the accepted requests, and the errors for refused ones."""
 
 import json
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.network
 
 class Answer(NamedTuple):
     status: int
-    said: Any
+    body: Any
     headers: Any
 
 
@@ -36,42 +36,42 @@ def ask(injecting: Any, method: str, path: str, body: Any = None, **headers: str
 def test_a_toxic_is_added_changed_and_removed_while_messages_pass(inject: Any) -> None:
     injecting = inject()
     client = injecting.joined()
-    assert ask(injecting, "GET", "/toxics").said == []
+    assert ask(injecting, "GET", "/toxics").body == []
     added = ask(injecting, "POST", "/toxics", {"type": "drop", "messages": ["heartbeat"]})
     assert added.status == 201
-    assert added.said["name"] == "drop"
+    assert added.body["name"] == "drop"
     client.say(Heartbeat(number=0, version=0))
     client.say(Bye(reason="first"))
-    assert injecting.server.hears_any() == Bye(reason="first")
+    assert injecting.server.receives() == Bye(reason="first")
     changed = ask(injecting, "PATCH", "/toxics/drop", {"messages": ["bye"]})
-    assert (changed.status, changed.said["messages"]) == (200, ["bye"])
+    assert (changed.status, changed.body["messages"]) == (200, ["bye"])
     client.say(Bye(reason="second"))
     client.say(Heartbeat(number=1, version=0))
-    assert injecting.server.hears_any() == Heartbeat(number=1, version=0)
-    assert ask(injecting, "GET", "/toxics/drop").said == changed.said
-    assert ask(injecting, "DELETE", "/toxics/drop").said == []
+    assert injecting.server.receives() == Heartbeat(number=1, version=0)
+    assert ask(injecting, "GET", "/toxics/drop").body == changed.body
+    assert ask(injecting, "DELETE", "/toxics/drop").body == []
     client.say(Bye(reason="third"))
-    assert injecting.server.hears_any() == Bye(reason="third")
-    assert ask(injecting, "GET", "/state").said["faults"] == {"drop": 2}
+    assert injecting.server.receives() == Bye(reason="third")
+    assert ask(injecting, "GET", "/state").body["faults"] == {"drop": 2}
 
 
-def test_a_blackout_now_and_a_reset(inject: Any) -> None:
+def test_an_immediate_blackout_and_a_reset(inject: Any) -> None:
     injecting = inject({"type": "latency", "delay": 0.0})
     client = injecting.joined()
     made = ask(injecting, "POST", "/blackout", {"seconds": 1000, "clients": [0]})
-    assert (made.status, made.said["type"], made.said["touches"]) == (201, "blackout", 1)
+    assert (made.status, made.body["type"], made.body["touches"]) == (201, "blackout", 1)
     client.say(Bye(reason="lost"))
     injecting.until(lambda numbers: numbers.faults.get("blackout") == 1)
     reset = ask(injecting, "POST", "/reset")
-    assert [entry["name"] for entry in reset.said] == ["all/latency"]
+    assert [entry["name"] for entry in reset.body] == ["all/latency"]
     client.say(Bye(reason="heard"))
-    assert injecting.server.hears_any() == Bye(reason="heard")
+    assert injecting.server.receives() == Bye(reason="heard")
 
 
 def test_a_name_with_a_slash_is_found(inject: Any) -> None:
     injecting = inject({"type": "drop"})
     for path in ("/toxics/all/drop", "/toxics/all%2Fdrop"):
-        assert ask(injecting, "GET", path).said["type"] == "drop"
+        assert ask(injecting, "GET", path).body["type"] == "drop"
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,17 @@ def test_a_name_with_a_slash_is_found(inject: Any) -> None:
         ([1], "the toxic is [1], expected a mapping with a type"),
     ],
 )
-def test_a_request_that_is_not_valid_gets_one_sentence_and_changes_nothing(
-    body: Any, sentence: str, inject: Any
-) -> None:
+def test_an_invalid_request_gets_an_error_and_changes_nothing(body: Any, sentence: str, inject: Any) -> None:
     injecting = inject()
     answer = ask(injecting, "POST", "/toxics", body)
-    assert (answer.status, answer.said) == (400, {"error": sentence})
-    assert ask(injecting, "GET", "/toxics").said == []
+    assert (answer.status, answer.body) == (400, {"error": sentence})
+    assert ask(injecting, "GET", "/toxics").body == []
 
 
-def test_other_mistakes_have_statuses_of_their_own(inject: Any) -> None:
+def test_other_mistakes_have_distinct_statuses(inject: Any) -> None:
     injecting = inject()
     unknown = ask(injecting, "DELETE", "/toxics/x")
-    assert (unknown.status, unknown.said) == (404, {"error": "there is no toxic 'x', and no other"})
+    assert (unknown.status, unknown.body) == (404, {"error": "there is no toxic 'x', and no other"})
     assert ask(injecting, "GET", "/").status == 404
     assert ask(injecting, "GET", "/toxics/").status == 404
     for method, path, allowed in (
@@ -114,7 +112,7 @@ def test_other_mistakes_have_statuses_of_their_own(inject: Any) -> None:
     assert large.status == 413
     page = ask(injecting, "POST", "/toxics", {"type": "drop"}, Origin="http://example.com")
     assert page.status == 403
-    assert ask(injecting, "GET", "/toxics").said == []
+    assert ask(injecting, "GET", "/toxics").body == []
 
 
 def test_a_delay_set_by_mistake_is_undone(inject: Any) -> None:
@@ -127,13 +125,13 @@ def test_a_delay_set_by_mistake_is_undone(inject: Any) -> None:
     ):
         ask(injecting, "POST", "/reset")
         ask(injecting, "POST", "/toxics", {"type": "latency", "delay": 3_600_000})
-        said = [Heartbeat(number=number, version=0) for number in range(3)]
-        for message in said:
+        sent = [Heartbeat(number=number, version=0) for number in range(3)]
+        for message in sent:
             client.say(message)
         injecting.until(lambda numbers: numbers.in_flight_messages == 3)
         assert ask(injecting, method, path, body).status == 200
         client.say(Bye())
-        assert [injecting.server.hears_any() for _ in range(4)] == [*said, Bye()]
+        assert [injecting.server.receives() for _ in range(4)] == [*sent, Bye()]
 
 
 def test_no_request_ends_the_injector(inject: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -141,34 +139,36 @@ def test_no_request_ends_the_injector(inject: Any, monkeypatch: pytest.MonkeyPat
     client = injecting.joined()
     assert ask(injecting, "POST", "/blackout", {"seconds": 10**400}).status == 400
 
-    def fails(_: object) -> None:
+    def raises(_: object) -> None:
         raise OverflowError("int too large to convert to float")
 
     with monkeypatch.context() as broken:
-        broken.setattr("unstale.injector.proxy.Proxy.numbers", fails)
+        broken.setattr("unstale.injector.proxy.Proxy.numbers", raises)
         answer = ask(injecting, "GET", "/state")
     sentence = "the request failed; the injector's log has the reason"
-    assert (answer.status, answer.said) == (500, {"error": sentence})
+    assert (answer.status, answer.body) == (500, {"error": sentence})
     assert "int too large" in caplog.text
     client.say(Bye())
-    assert injecting.server.hears_any() == Bye()
+    assert injecting.server.receives() == Bye()
 
 
-def test_changes_are_worked_out_aside_from_the_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_computed_beside_the_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     injecting = inject()
     client = injecting.joined()
     add = ToxicCollection.add
 
     def slowly(collection: ToxicCollection, entry: Any) -> str:
-        client.say(Bye())  # passes while the change is in the making
-        assert injecting.server.hears_any() == Bye()
+        client.say(Bye())  # passes during the computation of the change
+        assert injecting.server.receives() == Bye()
         return add(collection, entry)
 
     monkeypatch.setattr(ToxicCollection, "add", slowly)
     assert ask(injecting, "POST", "/toxics", {"type": "drop"}).status == 201
 
 
-def test_bytes_that_wait_are_left_alone_by_changes_of_messages(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_bytes_are_unaffected_by_changes_of_message_toxics(
+    inject: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     injecting = inject(tcp=True)
     changes: list[Any] = []
     monkeypatch.setattr(injecting.injector._relay, "change", changes.append)
@@ -178,7 +178,7 @@ def test_bytes_that_wait_are_left_alone_by_changes_of_messages(inject: Any, monk
     assert [[one.toxic.type for one in toxics] for toxics in changes] == [["bandwidth"]]
 
 
-def test_a_name_used_again_begins_to_count_again(inject: Any) -> None:
+def test_a_reused_name_counts_from_zero(inject: Any) -> None:
     injecting = inject()
     client = injecting.joined()
     for turn in range(1, 3):
@@ -190,32 +190,32 @@ def test_a_name_used_again_begins_to_count_again(inject: Any) -> None:
         assert injecting.numbers().touched == {}
 
 
-def test_it_is_healthy_while_its_threads_answer(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_injector_is_healthy_while_its_threads_answer(inject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     injecting = inject(tcp=True)
-    assert ask(injecting, "GET", "/healthz").said == "ok"
+    assert ask(injecting, "GET", "/healthz").body == "ok"
     monkeypatch.setattr("unstale.injector.calls.ANSWER_S", 0.01)
     monkeypatch.setattr(injecting.injector._relay._queue, "post", lambda _: None)
     stuck = ask(injecting, "GET", "/healthz")
     monkeypatch.undo()
-    assert (stuck.status, stuck.said) == (503, {"error": "the injector's relay does not answer"})
+    assert (stuck.status, stuck.body) == (503, {"error": "the injector's relay does not answer"})
 
 
 @pytest.mark.parametrize("digits", [19, 5000])
-def test_a_length_that_is_none_is_refused(digits: int, inject: Any) -> None:
+def test_an_invalid_length_is_refused(digits: int, inject: Any) -> None:
     injecting = inject()
     length = "1" * digits
     answer = ask(injecting, "POST", "/toxics", b"{}", **{"Content-Length": length})
-    assert (answer.status, answer.said) == (400, {"error": "Content-Length is not a number of bytes"})
+    assert (answer.status, answer.body) == (400, {"error": "Content-Length is not a number of bytes"})
 
 
-def test_metrics_are_those_of_the_catalogue(inject: Any) -> None:
+def test_metrics_match_the_catalogue(inject: Any) -> None:
     injecting = inject(
         {"type": "drop", "messages": ["heartbeat"]}, {"type": "latency", "delay": 0.02, "messages": ["bye"]}
     )
     client = injecting.joined()
     client.say(Heartbeat(number=0, version=0))
     client.say(Bye())
-    assert injecting.server.hears_any() == Bye()
+    assert injecting.server.receives() == Bye()
     http = injecting.http
     from unstale.metrics.catalogue import INJECTOR_CATALOGUE
 

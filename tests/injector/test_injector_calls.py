@@ -1,4 +1,4 @@
-"""What is asked of the proxy's thread: answers, mistakes, and what nobody waits for any more."""
+"""Calls to the proxy's thread: answers, errors, and abandoned calls."""
 
 import threading
 
@@ -13,7 +13,7 @@ def queue() -> CallQueue:
     return CallQueue()
 
 
-def test_what_goes_wrong_is_raised_where_it_was_asked(queue: CallQueue) -> None:
+def test_an_error_of_a_call_is_raised_in_the_caller(queue: CallQueue) -> None:
     def work() -> float:
         return 10.0**400
 
@@ -32,7 +32,7 @@ def test_what_goes_wrong_is_raised_where_it_was_asked(queue: CallQueue) -> None:
     queue.close()
 
 
-def test_what_nobody_waits_for_any_more_is_not_done(queue: CallQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_call_is_not_executed(queue: CallQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ANSWER_S", 0.01)
     done: list[bool] = []
     with pytest.raises(TimeoutError, match="the injector does not answer"):

@@ -1,4 +1,4 @@
-"""What a header says at a glance, whatever its bytes: never an error, and the same as `decode` where that takes it."""
+"""Fields read from a header of any bytes: never an error, and equal to `decode` if that accepts it."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ def header(**fields: Any) -> bytes:
     return packed
 
 
-def test_a_hello_tells_client_and_session() -> None:
+def test_a_hello_gives_client_and_session() -> None:
     hello = Hello(client_id=7, session="ab" * 16)
     assert peek(codec.encode(hello)) == Glance("hello", client_id=7, session="ab" * 16)
 
 
-def test_what_is_not_there_or_not_as_it_should_be_is_none() -> None:
+def test_missing_and_invalid_fields_are_none() -> None:
     assert peek(codec.encode(Bye())) == Glance("bye")
     assert peek(header(type="task", task_id=True, version=-1)) == Glance("task")
     assert peek(header(type="task", task_id=2**63, version="3")) == Glance("task")
@@ -50,17 +50,17 @@ def test_what_is_not_there_or_not_as_it_should_be_is_none() -> None:
         bytes(limits.HEADER_BYTES_MAX + 1),
     ],
 )
-def test_what_cannot_be_read_is_nothing(raw: bytes) -> None:
+def test_an_unreadable_header_gives_no_fields(raw: bytes) -> None:
     assert peek(raw) is None
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_make_an_error(raw: bytes) -> None:
+def test_no_bytes_raise_an_error(raw: bytes) -> None:
     peek(raw)
 
 
 @given(st.integers(0, limits.INTEGER_MAX), st.integers(0, limits.INTEGER_MAX), st.data())
-def test_a_bit_that_is_flipped_makes_no_error_and_what_decode_takes_is_seen(
+def test_a_flipped_bit_raises_no_error_and_decodable_headers_are_read(
     number: int, version: int, data: st.DataObject
 ) -> None:
     raw = bytearray(codec.encode(Heartbeat(number=number, version=version)))

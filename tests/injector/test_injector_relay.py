@@ -1,4 +1,4 @@
-"""Bytes through the relay alone: none is changed or lost, ends are passed on, and a cut is a reset."""
+"""Bytes through the relay alone: none is changed or lost, ends are forwarded, and a cut is a reset."""
 
 import socket
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from unstale_client.net.clock import now_s
 pytestmark = pytest.mark.network
 
 
-class Relayed:
-    """A relay with a listener behind it. crashes: what it died of."""
+class RelayWithListener:
+    """A relay with a listener behind it. crashes: its exceptions."""
 
     def __init__(self, *toxics: dict[str, Any]) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -56,8 +56,8 @@ class Relayed:
 
 
 @pytest.fixture
-def relayed(request: pytest.FixtureRequest) -> Iterator[Relayed]:
-    made = Relayed()
+def relayed(request: pytest.FixtureRequest) -> Iterator[RelayWithListener]:
+    made = RelayWithListener()
     yield made
     made.close()
 
@@ -71,7 +71,7 @@ def read(one: socket.socket, count: int) -> bytes:
     return parts
 
 
-def test_bytes_pass_both_ways_and_an_end_is_passed_on(relayed: Relayed) -> None:
+def test_bytes_and_ends_pass_in_both_directions(relayed: RelayWithListener) -> None:
     outer, inner = relayed.connected()
     sent = bytes(range(256)) * 300
     for one, other in ((outer, inner), (inner, outer)):
@@ -85,7 +85,7 @@ def test_bytes_pass_both_ways_and_an_end_is_passed_on(relayed: Relayed) -> None:
     assert outer.recv(1) == b""
 
 
-def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
+def test_a_cut_resets_that_connection_and_no_other(relayed: RelayWithListener) -> None:
     outer, inner = relayed.connected()
     other, other_inner = relayed.connected()
     port = inner.getpeername()[1]
@@ -98,7 +98,7 @@ def test_a_cut_resets_that_connection_and_no_other(relayed: Relayed) -> None:
     assert read(other_inner, 4) == b"here"
 
 
-def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_taken_away(relayed: Relayed) -> None:
+def test_delayed_bytes_are_bounded_and_delivered_complete_after_the_blackout(relayed: RelayWithListener) -> None:
     relayed.change({"type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6})
     outer, inner = relayed.connected()
     outer.settimeout(0.2)
@@ -107,7 +107,7 @@ def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_t
         while sent < 2**30:
             sent += outer.send(bytes(65536))
     except TimeoutError:
-        pass  # it reads no more, and the buffers of the system are full
+        pass  # it has stopped reading, and the buffers of the system are full
     assert sent < 2**30
     (connection,) = relayed.relay._by_port.values()
     assert connection.streams[0].buffered_bytes <= HELD_BYTES_MAX + 65536
@@ -115,14 +115,14 @@ def test_what_stands_still_is_bounded_and_comes_out_whole_when_the_blackout_is_t
     assert read(inner, sent) == bytes(sent)
 
 
-def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: Relayed) -> None:
+def test_a_toxic_of_one_client_applies_once_its_connection_is_known(relayed: RelayWithListener) -> None:
     blackout = registry.create({"name": "dark", "type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e6}, "test")
     relayed.relay.change([Applied(blackout, frozenset({3}))])
     outer, inner = relayed.connected()
-    outer.sendall(b"nobody yet")
-    assert read(inner, 10) == b"nobody yet"
+    outer.sendall(b"no hello yet")
+    assert read(inner, 12) == b"no hello yet"
     relayed.relay.assign(inner.getpeername()[1], 3)
-    other, other_inner = relayed.connected()  # the relay has read its letters before it passes this on
+    other, other_inner = relayed.connected()  # the relay has processed its calls before it forwards this
     other.sendall(b"x")
     assert read(other_inner, 1) == b"x"
     outer.sendall(b"lost for now")
@@ -131,7 +131,7 @@ def test_a_toxic_of_one_client_touches_its_connection_once_it_is_known(relayed: 
         inner.recv(1)
 
 
-def test_a_port_that_is_another_clients_by_now_is_not_cut(relayed: Relayed) -> None:
+def test_a_port_that_now_belongs_to_another_client_is_not_cut(relayed: RelayWithListener) -> None:
     outer, inner = relayed.connected()
     port = inner.getpeername()[1]
     relayed.relay.assign(port, 4)
@@ -141,7 +141,7 @@ def test_a_port_that_is_another_clients_by_now_is_not_cut(relayed: Relayed) -> N
     assert read(inner, 4) == b"here"
 
 
-def test_connections_are_bounded(relayed: Relayed) -> None:
+def test_connections_are_bounded(relayed: RelayWithListener) -> None:
     taken = [relayed.connected() for _ in range(3)]
     host, port = relayed.relay.address.removeprefix("tcp://").split(":")
     with (
@@ -158,7 +158,7 @@ def test_connections_are_bounded(relayed: Relayed) -> None:
     assert read(inner, 4) == b"room"
 
 
-def test_a_wait_may_be_longer_than_a_poll_can_be(relayed: Relayed) -> None:
+def test_a_wait_may_be_longer_than_a_poll_can_be(relayed: RelayWithListener) -> None:
     relayed.change({"type": "blackout", "layer": "tcp", "start_s": 0, "end_s": 1e9})
     outer, inner = relayed.connected()
     outer.sendall(b"here")
@@ -169,7 +169,7 @@ def test_a_wait_may_be_longer_than_a_poll_can_be(relayed: Relayed) -> None:
     assert read(inner, 4) == b"here"
 
 
-def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> None:
+def test_the_counts_of_removed_toxics_are_dropped(relayed: RelayWithListener) -> None:
     relayed.change({"type": "bandwidth", "layer": "tcp", "bytes_per_s": 1e9})
     outer, inner = relayed.connected()
     outer.sendall(b"here")
@@ -180,7 +180,7 @@ def test_the_counts_of_toxics_that_are_gone_are_forgotten(relayed: Relayed) -> N
     assert not relayed.relay.counts.touched
 
 
-def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_whose_loop_is_blocked_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ANSWER_S", 0.01)
     relay = Relay("tcp://127.0.0.1:0", "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print)
     with pytest.raises(TimeoutError, match="the injector's relay does not answer"):
@@ -188,7 +188,7 @@ def test_one_that_does_not_turn_does_not_answer(monkeypatch: pytest.MonkeyPatch)
     relay.close()
 
 
-def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
+def test_a_stopped_proxy_ends_the_connection(relayed: RelayWithListener) -> None:
     relayed.listener.close()
     host, port = relayed.relay.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as outer:
@@ -196,6 +196,6 @@ def test_a_proxy_that_is_gone_ends_the_connection(relayed: Relayed) -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1", "127.0.0.1:1", "tcp://:1", "tcp://127.0.0.1:x", "tcp://[::1:5"])
-def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
+def test_an_invalid_address_gets_a_one_sentence_error(address: str) -> None:
     with pytest.raises(UserError, match=r"^injector\.address is .*, expected tcp://HOST:PORT$"):
         Relay(address, "tcp://127.0.0.1:1", seed=0, started_s=0.0, connections_max=1, on_crash=print)

@@ -1,4 +1,4 @@
-"""Real servers and real clients with an injector between: invisible without toxics, survivable with all of them."""
+"""Real servers and clients with an injector in between: no effect without toxics, and survival of all toxics."""
 
 import threading
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ def injector_for(settings: Settings, upstream: str, **changes: Any) -> Injector:
 
 @pytest.mark.parametrize("tcp", [False, True])
 @pytest.mark.parametrize("loop", ["sync", "k-async", "buffered"])
-def test_through_an_injector_without_toxics_the_same_model_is_made(
+def test_an_injector_without_toxics_leaves_the_model_unchanged(
     loop: str, tcp: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class BehindInjector(Server):
-        """Its address is that of the injector in front of it."""
+        """A server whose address is that of its injector."""
 
         def __init__(self, settings: Settings, **arguments: Any) -> None:
             super().__init__(settings, **arguments)
@@ -72,7 +72,7 @@ groups:
 
 
 @pytest.mark.slow
-def test_a_run_of_300_rounds_survives_everything_at_once_and_counts_each_update_once(tmp_path: Path) -> None:
+def test_a_run_of_300_rounds_survives_all_toxics_and_counts_each_update_once(tmp_path: Path) -> None:
     scenario = tmp_path / "all.yaml"
     scenario.write_text(SCENARIO)
     settings = small(

@@ -1,4 +1,4 @@
-"""The injector as a whole: its addresses, a server that comes late or goes, what it holds, and its end."""
+"""The injector as a whole: its addresses, a server that starts late or ends, its bounds, and its end."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ def settings(**changes: Any) -> Settings:
     return Settings(clients=2, injector={**section, **changes})
 
 
-def test_a_server_that_is_not_there_is_told_in_a_sentence() -> None:
+def test_an_unreachable_server_gets_a_one_sentence_error() -> None:
     upstream = f"tcp://127.0.0.1:{free_port()}"
     injector = Injector(settings(upstream=upstream, patience_s=0.05))
     with pytest.raises(UserError) as refused:
@@ -38,7 +38,7 @@ def test_a_server_that_is_not_there_is_told_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_an_address_in_use_is_told_in_a_sentence(tcp: bool) -> None:
+def test_an_address_in_use_gets_a_one_sentence_error(tcp: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
@@ -50,12 +50,12 @@ def test_an_address_in_use_is_told_in_a_sentence(tcp: bool) -> None:
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_an_address_of_another_machine_cannot_be_bound(tcp: bool) -> None:
-    # 192.0.2.0/24 is kept for documents: no machine has it.
+    # 192.0.2.0/24 is reserved for documentation: no machine has it.
     with pytest.raises(UserError, match=r"^injector\.address '?tcp://192\.0\.2\.1:5556'? cannot be (bound|used) \("):
         Injector(settings(address="tcp://192.0.2.1:5556", insecure=True, tcp=tcp))
 
 
-def test_an_upstream_that_is_no_address_is_told_in_a_sentence() -> None:
+def test_an_invalid_upstream_address_gets_a_one_sentence_error() -> None:
     with pytest.raises(UserError, match=r"^injector\.upstream 'tcp://127\.0\.0\.1:no' is not an address \("):
         Injector(
             settings().model_copy(
@@ -64,12 +64,12 @@ def test_an_upstream_that_is_no_address_is_told_in_a_sentence() -> None:
         )
 
 
-def test_a_scenario_that_is_not_there_is_told_before_anything_starts() -> None:
+def test_a_missing_scenario_gets_an_error_before_the_start() -> None:
     with pytest.raises(UserError, match=r"^unknown scenario 'lt'"):
         Injector(settings().model_copy(update={"scenario": Settings(scenario={"name": "lt"}).scenario}))
 
 
-def test_each_toxic_of_a_scenario_knows_the_clients_of_its_group(tmp_path: Path) -> None:
+def test_each_toxic_of_a_scenario_has_the_clients_of_its_group(tmp_path: Path) -> None:
     toxics = [{"type": "drop", "clients": {"share": 0.5}}, {"type": "latency", "delay": 0}]
     groups = [{"name": "one", "clients": ["0-3"], "toxics": toxics}, {"name": "two", "toxics": toxics[1:]}]
     file = tmp_path / "scenario.yaml"
@@ -79,7 +79,7 @@ def test_each_toxic_of_a_scenario_knows_the_clients_of_its_group(tmp_path: Path)
     assert [one.group for one in conditions(chosen).toxics] == [some, some, frozenset(range(10))]
 
 
-def test_what_is_said_before_the_server_is_there_reaches_it(inject: Any, server: Any) -> None:
+def test_messages_sent_before_the_server_starts_reach_it(inject: Any, server: Any) -> None:
     address = server.address
     server.socket.unbind(address)
     injecting = inject()
@@ -88,11 +88,11 @@ def test_what_is_said_before_the_server_is_there_reaches_it(inject: Any, server:
     client.say(Bye())
     injecting.until(lambda numbers: numbers.in_flight_messages == 2)
     server.socket.bind(address)
-    assert server.hears_any().type == "hello"
-    assert server.hears_any() == Bye()
+    assert server.receives().type == "hello"
+    assert server.receives() == Bye()
 
 
-def test_for_a_server_that_is_not_there_only_a_few_messages_wait(inject: Any, server: Any) -> None:
+def test_only_a_few_messages_wait_for_an_unreachable_server(inject: Any, server: Any) -> None:
     address = server.address
     server.socket.unbind(address)
     injecting = inject()
@@ -103,57 +103,57 @@ def test_for_a_server_that_is_not_there_only_a_few_messages_wait(inject: Any, se
     numbers = injecting.until(lambda numbers: numbers.overflowed >= proxy.WAITING_MAX + 1)
     assert (numbers.in_flight_messages, numbers.overflowed) == (proxy.WAITING_MAX, proxy.WAITING_MAX + 1)
     server.socket.bind(address)
-    assert server.hears_any().type == "hello"
+    assert server.receives().type == "hello"
 
 
-def test_it_holds_no_more_than_its_bound_and_loses_nothing(inject: Any) -> None:
-    # Each update is delayed, so that they pile up until the bound; then nothing is read until some have left.
+def test_the_injector_stores_at_most_its_bound_and_loses_no_message(inject: Any) -> None:
+    # Each update is delayed, so they accumulate up to the bound; then the injector reads only after some have left.
     injecting = inject(
         {"type": "latency", "delay": 0.05, "messages": ["bye"]}, in_flight_bytes_max=1024 * 1024, clients=2
     )
     client = injecting.joined()
     most = 0
-    said = threading.Thread(
+    sender = threading.Thread(
         target=lambda: [client.socket.send_multipart([BYE, bytes(300_000)]) for _ in range(40)], daemon=True
     )
-    said.start()
+    sender.start()
     for _ in range(40):
-        assert len(injecting.server.hears_bytes()[2]) == 300_000
+        assert len(injecting.server.receives_bytes()[2]) == 300_000
         most = max(most, injecting.numbers().in_flight_bytes)
-    said.join(PATIENCE_S)
+    sender.join(PATIENCE_S)
     assert 300_000 <= most <= 1024 * 1024 + 2 * 300_100
 
 
-def test_a_client_that_has_gone_takes_its_connection_to_the_server_with_it(inject: Any) -> None:
+def test_the_end_of_a_client_closes_its_connection_to_the_server(inject: Any) -> None:
     injecting = inject()
     client = injecting.joined()
     client.socket.close()
     beat = Heartbeat(number=0, version=0)
 
-    def is_told(_: object) -> bool:
+    def is_unroutable(_: object) -> bool:
         try:
-            injecting.server.says(0, beat)
+            injecting.server.sends(0, beat)
         except zmq.ZMQError as error:
             return bool(error.errno == zmq.EHOSTUNREACH)
         return False
 
-    injecting.until(is_told)
+    injecting.until(is_unroutable)
     assert injecting.numbers().connections == 0
 
 
-def test_its_end_tells_what_it_did(inject: Any) -> None:
+def test_the_final_event_reports_the_counts(inject: Any) -> None:
     injecting = inject({"type": "drop", "messages": ["heartbeat"]})
     client = injecting.joined()
     client.say(Heartbeat(number=0, version=0))
     client.say(Bye())
-    assert injecting.server.hears_any() == Bye()
+    assert injecting.server.receives() == Bye()
     end = injecting.stop()
     assert end is not None
     assert (end.up, end.down, end.faults) == (2, 1, {"drop": 1})
     assert not [thread for thread in threading.enumerate() if thread.name in ("proxy", "relay", "http")]
 
 
-def test_the_command_listens_tells_and_ends(server: Any) -> None:
+def test_the_command_listens_reports_and_ends(server: Any) -> None:
     with Process(
         "inject", "--json", "--injector.address", "tcp://127.0.0.1:0", "--injector.http-address", "127.0.0.1:0",
         "--injector.upstream", server.address, "--clients", "3", "--scenario", "lte",
@@ -162,12 +162,12 @@ def test_the_command_listens_tells_and_ends(server: Any) -> None:
         assert listening["event"] == "listening"
         assert listening["address"].startswith("tcp://127.0.0.1:")
         process.process.terminate()
-        end = process.fact()  # the last, or one told just before it
+        end = process.fact()  # the last, or the one just before it
         assert (end["event"], end["up"], end["down"]) == ("injected", 0, 0)
         assert process.end() == 0
 
 
-def test_a_mistake_on_the_command_line_is_one_sentence() -> None:
+def test_a_command_line_mistake_gets_a_one_sentence_error() -> None:
     with Process("inject", "--scenario", "nowhere.yaml") as process:
         assert process.end() == 2
         assert process.errors().count("\n") == 1

@@ -1,4 +1,4 @@
-"""Toxics that are added, changed and removed while the injector runs; and every request that is not valid."""
+"""Toxics added, changed and removed while the injector runs; and every invalid request."""
 
 from copy import copy
 from dataclasses import replace
@@ -37,7 +37,7 @@ def names(made: ToxicCollection) -> list[str]:
     return [one.toxic.name for one in made.applied]
 
 
-def test_a_toxic_is_added_behind_the_others_under_a_name_that_is_free() -> None:
+def test_a_toxic_is_appended_under_an_unused_name() -> None:
     made = inventory(SLOW)
     assert made.add({"type": "drop", "toxicity": 0.5}) == "drop"
     assert made.add({"type": "drop"}) == "drop-2"
@@ -47,7 +47,7 @@ def test_a_toxic_is_added_behind_the_others_under_a_name_that_is_free() -> None:
     assert made.describe("mine")["touches"] == 3
 
 
-def test_what_is_listed_can_be_added_again() -> None:
+def test_a_listed_toxic_can_be_added_again() -> None:
     made = inventory(SLOW)
     made.add({"type": "duplicate", "after": {"distribution": "exponential", "mean_s": 0.5}, "clients": [1]})
     again = inventory()
@@ -56,7 +56,7 @@ def test_what_is_listed_can_be_added_again() -> None:
     assert [one.toxic for one in again.applied] == [one.toxic for one in made.applied]
 
 
-def test_a_change_keeps_place_clients_and_all_that_it_does_not_name() -> None:
+def test_a_change_keeps_place_clients_and_unnamed_settings() -> None:
     made = inventory(SLOW)
     made.add({"type": "drop"})
     made.change("all/latency", {"toxicity": 0.25})
@@ -70,14 +70,14 @@ def test_a_change_keeps_place_clients_and_all_that_it_does_not_name() -> None:
     assert made.applied[0].clients is None
 
 
-def test_a_change_of_something_else_leaves_the_clients_as_they_were_chosen() -> None:
+def test_a_change_of_other_settings_keeps_the_selected_clients() -> None:
     applied = of_a_scenario({"type": "drop", "name": "a/drop", "clients": {"share": 0.5}}, frozenset({1}))
     made = inventory(applied, group=frozenset({1, 2}))
     made.change("a/drop", {"toxicity": 0.5})
     assert made.applied[0].clients == frozenset({1})
 
 
-def test_a_change_of_clients_chooses_among_those_of_the_group() -> None:
+def test_a_change_of_clients_selects_among_those_of_the_group() -> None:
     made = inventory(SLOW, group=frozenset({1, 2, 3, 4}))
     for clients, expected in (("all", {1, 2, 3, 4}), (["0-2"], {1, 2}), (None, {1, 2, 3, 4})):
         made.change("all/latency", {"clients": clients})
@@ -89,7 +89,7 @@ def test_a_change_of_clients_chooses_among_those_of_the_group() -> None:
         made.change("all/latency", {"clients": [9]})
 
 
-def test_reset_goes_back_to_the_scenario() -> None:
+def test_reset_restores_the_scenario() -> None:
     made = inventory(SLOW)
     made.add({"type": "drop"})
     made.remove("all/latency")
@@ -98,7 +98,7 @@ def test_reset_goes_back_to_the_scenario() -> None:
     assert made.applied == (replace(SLOW, group=frozenset(range(10))),)
 
 
-def test_a_blackout_now_begins_now_and_those_that_are_over_are_forgotten() -> None:
+def test_an_immediate_blackout_starts_now_and_finished_ones_are_dropped() -> None:
     made = inventory()
     assert made.black_out({"seconds": 5, "clients": [0, 1]}, at_s=100.0) == "blackout now"
     (one,) = made.applied
@@ -110,7 +110,7 @@ def test_a_blackout_now_begins_now_and_those_that_are_over_are_forgotten() -> No
     assert len(made.applied) == 2
 
 
-def test_only_blackouts_now_are_forgotten_and_only_when_another_one_is_made() -> None:
+def test_only_immediate_blackouts_are_dropped_and_only_at_the_next_one() -> None:
     other = of_a_scenario({"type": "blackout", "name": "blackout nowadays", "start_s": 1.0, "end_s": 2.0})
     made = inventory(other)
     made.black_out({"seconds": 1}, at_s=10.0)
@@ -122,14 +122,14 @@ def test_only_blackouts_now_are_forgotten_and_only_when_another_one_is_made() ->
     assert made.applied[1].toxic.start_s == 20.0
 
 
-def test_a_copy_is_changed_aside() -> None:
+def test_a_copy_is_changed_independently() -> None:
     made = inventory(SLOW)
     aside = copy(made)
     aside.add({"type": "drop"})
     assert (names(made), names(aside)) == (["all/latency"], ["all/latency", "drop"])
 
 
-def test_the_tcp_layer_is_the_relays() -> None:
+def test_the_relay_executes_the_tcp_layer() -> None:
     made = inventory(SLOW, relays=True)
     made.add({"type": "bandwidth", "bytes_per_s": 1000, "layer": "tcp"})
     made.add({"type": "disconnect"})
@@ -160,7 +160,7 @@ def test_the_tcp_layer_is_the_relays() -> None:
         ({"type": "reorder", "delay": 1, "start_s": 1e13}, r"the number 10000000000000.0, expected none over 1e\+12"),
     ],
 )
-def test_what_is_no_toxic_is_told_in_a_sentence_and_changes_nothing(entry: Any, sentence: str) -> None:
+def test_an_invalid_toxic_gets_a_one_sentence_error_and_changes_nothing(entry: Any, sentence: str) -> None:
     made = inventory(SLOW)
     with pytest.raises(UserError, match=sentence):
         made.add(entry)
@@ -178,14 +178,14 @@ def test_what_is_no_toxic_is_told_in_a_sentence_and_changes_nothing(entry: Any, 
         ({"end_s": -1}, "end_s is -1, expected more than 0"),
     ],
 )
-def test_a_change_that_makes_no_sense_changes_nothing(changes: Any, sentence: str) -> None:
+def test_an_invalid_change_changes_nothing(changes: Any, sentence: str) -> None:
     made = inventory(SLOW)
     with pytest.raises(UserError, match=sentence):
         made.change("all/latency", changes)
     assert made.applied == (replace(SLOW, group=frozenset(range(10))),)
 
 
-def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_gets_an_error_with_the_nearest_one() -> None:
     made = inventory(SLOW)
     with pytest.raises(UnknownNameError, match=r"there is no toxic 'all/latenc'; did you mean 'all/latency'"):
         made.remove("all/latenc")
@@ -207,14 +207,14 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest() -> None:
         ({"seconds": 5, "layer": "tcp"}, "injector.tcp true"),
     ],
 )
-def test_a_blackout_that_makes_no_sense_is_none(entry: Any, sentence: str) -> None:
+def test_an_invalid_blackout_is_refused(entry: Any, sentence: str) -> None:
     made = inventory()
     with pytest.raises(UserError, match=sentence):
         made.black_out(entry, at_s=1.0)
     assert made.applied == ()
 
 
-def test_there_is_an_end_to_how_many_there_are() -> None:
+def test_the_number_of_toxics_is_bounded() -> None:
     made = inventory()
     for _ in range(TOXICS_MAX):
         made.add({"type": "drop"})
@@ -222,7 +222,7 @@ def test_there_is_an_end_to_how_many_there_are() -> None:
         made.add({"type": "drop"})
 
 
-def test_bytes_have_no_type() -> None:
+def test_a_tcp_toxic_has_no_message_type() -> None:
     made = inventory(relays=True)
     with pytest.raises(UserError, match="messages goes with layer message only"):
         made.add({"type": "bandwidth", "bytes_per_s": 1, "layer": "tcp", "messages": ["task"]})

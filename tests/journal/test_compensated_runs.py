@@ -1,6 +1,6 @@
-"""What rounds were compensated with is kept with them, so that a run can be computed again and taken up.
+"""Rounds are stored with their compensations, so that a run can be recomputed and resumed.
 
-Inversions may end with the time that there was, so nobody could make them again to the bit.
+Inversions may end with the available time, so no run could repeat them bit for bit.
 """
 
 import shutil
@@ -47,7 +47,7 @@ def test_every_version_comes_out_as_it_was(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["first-order", "gradient-inversion", "auto"])
-def test_a_server_takes_up_what_was_recorded(name: str, tmp_path: Path) -> None:
+def test_a_server_restores_recorded_compensations(name: str, tmp_path: Path) -> None:
     outcome = recorded(tmp_path / "run", name)
     with RecordedRun(tmp_path / "run") as run:
         settings = run.settings
@@ -84,7 +84,7 @@ def test_inversions_that_begin_on_arrival_are_kept_and_not_made_again(tmp_path: 
 
 
 @pytest.mark.network
-def test_what_checkpoints_cover_is_let_go(tmp_path: Path) -> None:
+def test_rows_that_checkpoints_cover_are_deleted(tmp_path: Path) -> None:
     over_sockets(
         tmp_path / "run",
         rounds=20,
@@ -99,7 +99,7 @@ def test_what_checkpoints_cover_is_let_go(tmp_path: Path) -> None:
     assert replayed(tmp_path / "run").first_difference is None
 
 
-def test_a_file_that_is_gone_or_damaged_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_is_reported(tmp_path: Path) -> None:
     recorded(tmp_path / "run", "gradient-inversion")
     file = tmp_path / "run" / "compensations" / "00000007.safetensors"
     shutil.copy(file, tmp_path / "whole")

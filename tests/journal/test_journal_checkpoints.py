@@ -125,13 +125,13 @@ plain = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(plain)
-def test_any_plain_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+def test_any_plain_value_is_restored(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     found, _ = round_trip(tmp_path_factory.mktemp("checkpoints"), {"value": value})
     assert same(found["value"], value)
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_policy_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> None:
+def test_every_policy_resumes_bit_for_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
     settings = {"probabilities": 0.5} if name == "fedavg-is" else {}
     tested = PolicyUnderTest(name=name, device=torch.device("cpu"), settings=settings)
     first, second = tested.make(), tested.make()
@@ -193,7 +193,7 @@ def test_a_missing_file_is_damage_too(tmp_path: Path) -> None:
         checkpoints.read(tmp_path / "00000001.safetensors")
 
 
-def test_a_model_of_somebody_else_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
+def test_a_foreign_model_file_is_no_checkpoint(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
@@ -201,15 +201,15 @@ def test_a_model_of_somebody_else_is_not_taken_for_a_checkpoint(tmp_path: Path) 
         checkpoints.read(tmp_path / "model.safetensors")
 
 
-def test_a_file_larger_than_what_is_read_at_a_time_is_checked_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_larger_than_one_read_is_checked_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_CHUNK_BYTES", 64)
     state = {"a": torch.arange(100.0), "b": [1] * 100}
     assert same(round_trip(tmp_path, state)[0], state)
 
 
-def test_without_room_nothing_is_left_and_the_older_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_file_and_the_older_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = small(tmp_path)
     before = path.read_bytes()
     real = os.pwrite

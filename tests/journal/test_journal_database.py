@@ -33,7 +33,7 @@ def stored(path: Path, *batches: Batch) -> Database:
     return database
 
 
-def test_every_record_comes_back_as_it_was(path: Path) -> None:
+def test_every_record_is_restored_unchanged(path: Path) -> None:
     place = Location(segment=3, offset=16, size_bytes=8, checksum=2**64 - 1)
     measured = accepted(1, 0, place)._replace(norms=Norms(1.5, math.inf, 0.0))
     members = (measured, accepted(2, 1, place, loss=-0.0))
@@ -65,7 +65,7 @@ def test_every_record_comes_back_as_it_was(path: Path) -> None:
     database.close()
 
 
-def test_the_sign_of_zero_and_what_is_no_number_come_back(path: Path) -> None:
+def test_the_sign_of_zero_and_nan_are_restored(path: Path) -> None:
     database = stored(
         path,
         Batch(updates=[accepted(1, 0, loss=-0.0)]),
@@ -95,7 +95,7 @@ def test_an_empty_database_has_nothing(path: Path) -> None:
     database.close()
 
 
-def test_facts_about_the_run_are_kept(path: Path) -> None:
+def test_facts_about_the_run_are_stored(path: Path) -> None:
     database = Database(path)
     database.set_meta({"run_id": "a", "by": "me"})
     database.set_meta({"by": "you"})
@@ -135,7 +135,7 @@ def test_what_never_happened_was_not_measured_by_a_client_either(path: Path) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["accept", "reject", "round"]), max_size=25))
-def test_what_was_received_is_aggregated_or_pending_or_rejected_after_every_turn(
+def test_a_received_update_is_aggregated_or_pending_or_rejected_after_every_turn(
     tmp_path_factory: pytest.TempPathFactory, happens: list[str]
 ) -> None:
     database = Database(tmp_path_factory.mktemp("run") / "run.db")
@@ -196,7 +196,7 @@ def test_segments_are_needed_by_rows_that_wait_or_belong_to_later_rounds(path: P
     database.close()
 
 
-def test_forgotten_events_and_checkpoints_are_gone_and_the_count_goes_on(path: Path) -> None:
+def test_forgotten_events_and_checkpoints_are_deleted_and_the_count_continues(path: Path) -> None:
     database = stored(path, Batch(events=[event(1), event(2)], checkpoints=[checkpoint(1, 1), checkpoint(2, 2)]))
     database.forget_events(2)
     database.forget_checkpoints(2)
@@ -242,7 +242,7 @@ def test_reading_leaves_no_file_behind(path: Path) -> None:
 # --- damage ---
 
 
-def test_a_file_that_is_no_database_is_said_to_be_none(path: Path) -> None:
+def test_the_error_names_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(DamagedError, match=r"run\.db is damaged \(file is not a database\)"):
         Database(path)
@@ -328,7 +328,7 @@ def left_by_a_crash(path: Path, count: int) -> None:
         file.write_bytes(content)
 
 
-def test_what_a_killed_process_stored_is_there(path: Path) -> None:
+def test_rows_stored_by_a_killed_process_are_readable(path: Path) -> None:
     left_by_a_crash(path, 5)
     database = Database(path)
     assert database.last_seq() == 5
@@ -425,9 +425,7 @@ for number in count():
 
 
 @pytest.mark.parametrize("lines", [1, 40, 300])
-def test_a_process_that_is_killed_while_it_stores_leaves_whole_turns_and_all_that_it_said(
-    path: Path, lines: int
-) -> None:
+def test_a_process_killed_while_it_stores_leaves_whole_turns_and_all_acknowledged_rows(path: Path, lines: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", _STORES_FOR_EVER, str(path)],
         stdout=subprocess.PIPE,
@@ -439,7 +437,7 @@ def test_a_process_that_is_killed_while_it_stores_leaves_whole_turns_and_all_tha
     for line in process.stdout:
         said = int(line)
         if said == lines:
-            process.send_signal(signal.SIGKILL)  # it goes on storing until then
+            process.send_signal(signal.SIGKILL)  # it stores rows until then
     process.wait()
     process.stdout.close()
     database = Database(path)

@@ -28,7 +28,7 @@ def test_it_is_tried_again_while_there_is_no_descriptor(code: int) -> None:
     assert len(calls) == 4
 
 
-def test_after_a_while_the_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "OPEN_S", 3 * disk.RETRY_S)
     calls, take = failing(100, errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):
@@ -36,7 +36,7 @@ def test_after_a_while_the_error_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(calls) == 4
 
 
-def test_any_other_error_is_told_at_once(tmp_path: Path) -> None:
+def test_any_other_error_is_reported_at_once(tmp_path: Path) -> None:
     calls, take = failing(1, errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
         disk.when_free(take)  # type: ignore[arg-type]

@@ -36,14 +36,14 @@ SIZE = 1024**2
         (errno.ENAMETOOLONG, UserError, "cannot write FILE: file name too long"),
     ],
 )  # fmt: skip
-def test_errors_of_the_system_are_told_in_one_sentence(number: int, kind: type[UserError], sentence: str) -> None:
+def test_errors_of_the_system_are_reported_in_one_sentence(number: int, kind: type[UserError], sentence: str) -> None:
     error = trouble("write", Path("FILE"), OSError(number, os.strerror(number)))
     assert type(error) is kind
     with pytest.raises(kind, match=f"^{sentence}$"):
         raise error
 
 
-def test_room_is_that_of_the_file_system(tmp_path: Path) -> None:
+def test_free_space_is_that_of_the_file_system(tmp_path: Path) -> None:
     assert 0 < free_bytes(tmp_path) <= shutil.disk_usage(tmp_path).total
     with pytest.raises(UserError, match=r"cannot measure .*absent: no such file"):
         free_bytes(tmp_path / "absent")
@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_a_full_disk_refuses_a_row_and_takes_it_when_there_is_room(disk: Path) -> None:
+def test_a_full_disk_refuses_a_row_and_stores_it_when_there_is_space(disk: Path) -> None:
     segments = Segments(disk)
     first = segments.append(memoryview(b"1" * 5000))
     other = fill(disk)
@@ -72,7 +72,7 @@ def test_a_full_disk_refuses_a_row_and_takes_it_when_there_is_room(disk: Path) -
     segments.close()
 
 
-def test_a_full_disk_stores_whole_turns_or_nothing_and_goes_on_when_there_is_room(disk: Path) -> None:
+def test_a_full_disk_stores_whole_turns_or_nothing_and_resumes_when_there_is_space(disk: Path) -> None:
     database = Database(disk / "run.db")
     database.store(turn(1, 1), sync=True)
     other = fill(disk)

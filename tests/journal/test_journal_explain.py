@@ -86,7 +86,7 @@ HAPPENED = {
 
 
 @pytest.mark.parametrize("words", HAPPENED)
-def test_a_round_that_nobody_was_left_for_says_what_happened(words: str, tmp_path: Path) -> None:
+def test_the_explanation_of_a_round_without_remaining_clients_names_the_event(words: str, tmp_path: Path) -> None:
     happened = HAPPENED[words]
     refused, others = ([happened], []) if isinstance(happened, UpdateRow) else ([], [happened])
     batch = Batch(
@@ -155,7 +155,7 @@ def test_ordinals(number: int, words: str) -> None:
     assert _ordinal(number) == words
 
 
-# ---------------------------------------------------------------------------------------------- what a round is made of
+# ------------------------------------------------------------------------------------------------- the parts of a round
 
 
 def test_each_update_has_its_weight_and_its_share(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_refusal_belongs_to_the_round_that_was_open(tmp_path: Path) -> None:
         (-1, "ROUND is -1, expected 1 to 2, the last version"),
     ],
 )
-def test_a_version_that_no_round_made_is_told_in_a_sentence(version: int, sentence: str, tmp_path: Path) -> None:
+def test_the_error_names_a_version_that_no_round_made(version: int, sentence: str, tmp_path: Path) -> None:
     batch = Batch(
         updates=[arrived(1, 1.0), arrived(2, 2.0)],
         rounds=[round_at(1, 1, closed_s=1.0), round_at(2, 2, closed_s=2.0)],
@@ -227,7 +227,7 @@ def test_a_version_that_no_round_made_is_told_in_a_sentence(version: int, senten
     assert str(error.value) == sentence
 
 
-def test_a_run_without_rounds_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_run_without_rounds_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with (
         recorded(tmp_path / "run", Batch(evaluations=[evaluation(0)])) as run,
         pytest.raises(UserError, match="the run has no rounds yet"),
@@ -235,12 +235,12 @@ def test_a_run_without_rounds_is_told_in_a_sentence(tmp_path: Path) -> None:
         explain(run)
 
 
-# ---------------------------------------------------------------------------------------- against one that was watched
+# ----------------------------------------------------------------------------------------- against one that was watched
 
 
 @dataclass
 class Closings:
-    """What closed each round of a run, in order: `update`, `deadline`, `opening` or something else that happened."""
+    """The cause that closed each round of a run, in order: `update`, `deadline`, `opening` or another event."""
 
     kinds: list[str] = field(default_factory=list)
 
@@ -284,7 +284,9 @@ WATCHED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WATCHED)
-def test_what_is_said_is_what_closed_the_round(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_explanation_names_the_cause_that_closed_the_round(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cut-off.yaml").write_text(CUT_OFF)
     closings = Closings()

@@ -5,13 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.archives import open_archive
 from support.running import RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
@@ -28,8 +28,8 @@ STATE = "seq, handle, segment, round, position, staleness, weight"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    with open_archive(ARCHIVE) as archive:
+        archive.extractall(tmp_path)
     return tmp_path / "run"
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_is_killed_while_it_converts_changes_nothing(run: Path) -
     assert format_of(run) == 4
 
 
-def test_a_damaged_row_is_told_and_nothing_is_converted(run: Path) -> None:
+def test_a_damaged_row_is_reported_and_nothing_is_converted(run: Path) -> None:
     with sqlite3.connect(run / "run.db") as connection:
         connection.execute("UPDATE updates SET loss = 2.0 WHERE handle = 3")
     connection.close()

@@ -27,7 +27,7 @@ def test_a_part_grows_and_begins_anew(tmp_path: Path, on_disk: bool) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path) -> None:
+def test_a_mapped_part_stays_readable_after_its_deletion(tmp_path: Path) -> None:
     part = PartialFiles(tmp_path).open("0-1")
     part.append(view(b"abc"))
     mapped = part.mapped()
@@ -35,7 +35,7 @@ def test_what_was_mapped_stays_readable_when_the_part_is_deleted(tmp_path: Path)
     assert bytes(mapped) == b"abc"
 
 
-def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_another_process_finds_a_part_and_resumes_it(tmp_path: Path) -> None:
     first = PartialFiles(tmp_path / "folder")
     assert first.names == []
     part = first.open("0-1")
@@ -53,7 +53,7 @@ def test_another_process_finds_a_part_and_goes_on_with_it(tmp_path: Path) -> Non
     assert PartialFiles(tmp_path / "folder").names == []
 
 
-def test_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_deleted_stays(tmp_path: Path) -> None:
     (tmp_path / "0-1.part").mkdir()
     partial_files = PartialFiles(tmp_path)
     assert partial_files.names == ["0-1"]
@@ -62,7 +62,7 @@ def test_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
         partial_files.open("0-1")
 
 
-def test_a_folder_that_cannot_be_had_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot use .*file/parts: not a directory$"):
         PartialFiles(tmp_path / "file" / "parts")

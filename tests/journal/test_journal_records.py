@@ -33,7 +33,7 @@ class Recorded:
         return coordinator.handle(event)
 
 
-def what_counts(coordinator: Coordinator) -> dict[str, Any]:
+def decisive_state(coordinator: Coordinator) -> dict[str, Any]:
     """All but when clients were last heard of, and when that is looked at."""
     state = snapshot.taken(coordinator)
     state["leases"] = sorted(client_id for client_id, _ in state["leases"])
@@ -52,7 +52,7 @@ def test_played_again_they_end_in_the_same_state(trigger: TriggerSettings) -> No
     said = [action for row in recorded.rows for action in records.replay(row, played)]
 
     assert len(recorded.rows) > 300
-    assert what_counts(played) == what_counts(recorded.coordinator)
+    assert decisive_state(played) == decisive_state(recorded.coordinator)
     times = ("SetTimer", "CancelTimer")
     assert [one for one in said if type(one).__name__ not in times] == [
         one for one in done if type(one).__name__ not in times

@@ -100,7 +100,7 @@ def test_a_simulation_that_is_recorded_makes_the_model_of_one_that_is_not(tmp_pa
     assert (recorded.model_digest, recorded.updates) == (plain.model_digest, plain.updates)
 
 
-def test_what_a_recorded_simulation_received_is_in_its_journal(tmp_path: Path) -> None:
+def test_the_journal_of_a_recorded_simulation_holds_its_received_updates(tmp_path: Path) -> None:
     outcome = simulated(tmp_path / "run", scenario={"name": "flaky"}, trigger={"name": "buffered", "k": 3})
     with RecordedRun(tmp_path / "run") as run:
         found = run.database.conservation()
@@ -133,7 +133,7 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     assert again.first_difference.computed == again.learner.sent.digest != again.first_difference.recorded
 
 
-def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
+def test_a_changed_byte_of_a_row_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "run"
     simulated(path, trigger=K_ASYNC)
     segment = path / "segments/00000001.rows"
@@ -146,7 +146,7 @@ def test_a_byte_of_a_row_that_changed_is_found(tmp_path: Path) -> None:
         replayed(path)
 
 
-def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
+def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
     settings = small(run={"directory": str(tmp_path / "run")})
     Journal(RunDirectory.open(tmp_path / "run", settings), settings.run, clock=lambda: 0.0).close()
     with pytest.raises(UserError, match="has no rounds yet; replay it after the first round"):
@@ -243,7 +243,9 @@ def test_settings_of_the_recorded_policy_stay_with_it_and_its_other_keys_stay(tm
         ({"polcy__name": "x"}, "--set: unknown key 'polcy.name'"),
     ],
 )
-def test_what_cannot_be_folded_is_said_in_a_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+def test_an_impossible_replay_is_reported_in_one_sentence(
+    options: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
     simulated(tmp_path / "run", trigger=K_ASYNC, rounds=2)
     with pytest.raises(UserError, match=sentence):
         compared(tmp_path / "run", **options)
@@ -258,7 +260,7 @@ def test_updates_that_lean_on_a_second_vector_are_for_one_policy(tmp_path: Path)
     assert [point.version for point in points] == [0, 4]
 
 
-# -------------------------------------------------------------------------------------------- after updates were let go
+# ------------------------------------------------------------------------------------------- after updates were deleted
 
 
 @pytest.fixture
@@ -272,7 +274,7 @@ def shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.network
-def test_a_run_that_let_updates_go_is_computed_from_its_oldest_checkpoint(shortened: Path) -> None:
+def test_a_run_that_deleted_updates_is_computed_from_its_oldest_checkpoint(shortened: Path) -> None:
     again = replayed(shortened)
     assert again.first_difference is None
     assert (again.first, again.version, again.updates) == (50, 60, 30)

@@ -1,4 +1,4 @@
-"""What only older checkpoints need goes, and nothing else, however much happens between forgetting and deleting."""
+"""Deletion removes only data of older checkpoints, whatever happens between forgetting and deleting."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ EACH = pytest.mark.parametrize("durability", ["full", "normal"])
 
 
 @EACH
-def test_what_begins_between_forgetting_and_deleting_stays(tmp_path: Path, durability: str) -> None:
+def test_files_that_the_database_names_are_not_deleted(tmp_path: Path, durability: str) -> None:
     life = Life(tmp_path / "run", durability)
     for _ in range(12):
         life.make_version(saved=True)
@@ -77,7 +77,7 @@ def test_what_begins_between_forgetting_and_deleting_stays(tmp_path: Path, durab
     life.journal.close()
 
 
-def test_nothing_is_deleted_before_what_makes_it_unnecessary_is_on_the_disk(tmp_path: Path) -> None:
+def test_nothing_is_deleted_before_its_replacement_is_on_the_disk(tmp_path: Path) -> None:
     life = Life(tmp_path / "run", "normal")
     for _ in range(6):
         life.make_version(saved=True)  # no time goes by: one sync has begun, and that is all
@@ -109,7 +109,7 @@ def test_one_checkpoint_covers_nothing_alone(tmp_path: Path, durability: str) ->
     assert life.segments() == life.compensations() == [1, 2, 3, 4]
 
 
-def test_a_run_that_keeps_its_updates_keeps_what_they_were_compensated_with(tmp_path: Path) -> None:
+def test_a_run_that_stores_its_updates_stores_their_compensations(tmp_path: Path) -> None:
     life = Life(tmp_path / "run", "full", keep_updates=True)
     for _ in range(4):
         life.make_version(saved=True)

@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, what may differ when it goes on, and what it says when something is missing."""
+"""The directory of a run: its owner, settings that may differ on resumption, and errors about missing files."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ def test_a_folder_that_every_user_may_write_to_is_refused(tmp_path: Path) -> Non
     path.chmod(0o777)
     with pytest.raises(UserError, match=rf"^every user may write to {path} \(mode 0777\).*`chmod 700 {path}`"):
         RunDirectory.open(path, Settings())
-    path.chmod(0o755)  # who may read it is its owner's affair
+    path.chmod(0o755)  # its owner decides who may read it
     RunDirectory.open(path, Settings()).close()
     assert path.stat().st_mode & 0o777 == 0o755
 
@@ -128,7 +128,7 @@ def test_without_its_lock_file_a_directory_is_still_in_use(tmp_path: Path) -> No
     RunDirectory.open(tmp_path / "run", Settings()).close()
 
 
-def test_the_same_settings_go_on(tmp_path: Path) -> None:
+def test_a_run_resumes_under_the_same_settings(tmp_path: Path) -> None:
     settings = Settings(seed=7, policy={"name": "fedbuff", "settings": {"a": 1.0}})
     begun(tmp_path / "run", settings)
     directory = RunDirectory.open(tmp_path / "run", settings)
@@ -162,7 +162,7 @@ def test_a_run_does_not_depend_on_an_attack_by_clients(tmp_path: Path) -> None:
     assert decides("attack.name") and decides("attack.factor") and decides("attack.clients")
 
 
-def test_where_data_lies_and_what_is_measured_may_differ(tmp_path: Path) -> None:
+def test_data_paths_and_measurement_settings_may_differ(tmp_path: Path) -> None:
     begun(tmp_path)
     other = Settings(
         evaluate_every=3,
@@ -257,7 +257,7 @@ def test_a_directory_belongs_to_one_process_until_that_ends(tmp_path: Path) -> N
     RunDirectory.open(tmp_path, Settings()).close()
 
 
-def test_who_only_reads_needs_no_lock(tmp_path: Path) -> None:
+def test_a_reader_needs_no_lock(tmp_path: Path) -> None:
     begun(tmp_path, Settings(seed=3))
     directory = RunDirectory.open(tmp_path, Settings(seed=3))
     looked = RunDirectory.look(tmp_path)
@@ -280,7 +280,7 @@ def test_all_that_lies_in_it_counts_to_its_size(tmp_path: Path) -> None:
     assert directory.size_bytes == 0
 
 
-# --- what is wrong with it ---
+# --- its errors ---
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
@@ -297,13 +297,13 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
-def test_looking_at_what_is_no_run_says_what_one_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_the_error_for_a_folder_without_a_run_describes_a_run(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "run")
     with pytest.raises(UserError, match=r"is not the directory of a run, expected one with config\.yaml and run\.db"):
         RunDirectory.look(tmp_path / "run")
 
 
-def test_looking_at_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_reading_a_run_that_has_not_begun_reports_it(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, Settings()).close()
     with pytest.raises(UserError, match="has not begun yet"):
         RunDirectory.look(tmp_path)
@@ -336,7 +336,7 @@ def test_a_database_that_is_missing_or_empty_beside_what_it_names_is_damage(
             way()
 
 
-def test_what_a_killed_server_was_writing_is_cleared_away(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_server_are_deleted(tmp_path: Path) -> None:
     begun(tmp_path)
     part = tmp_path / "checkpoints" / ".00000050.safetensors.part"
     part.touch()

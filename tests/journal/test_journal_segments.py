@@ -1,4 +1,4 @@
-"""Segments: what is appended is read back to the bit or found to be damaged, whatever happens to the files."""
+"""Segments: an appended row is read back bit for bit or reported as damaged, whatever happens to the files."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def test_a_segment_ends_before_it_grows_past_its_size_and_a_larger_row_has_its_o
     segment_bytes=st.integers(1, 90),
     committed=st.integers(0, 20),
 )
-def test_after_a_cut_what_was_committed_is_there_and_appending_goes_on(
+def test_after_a_cut_committed_rows_are_readable_and_appending_continues(
     tmp_path_factory: pytest.TempPathFactory, rows: list[bytes], segment_bytes: int, committed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("segments")
@@ -156,7 +156,7 @@ def test_all_but_the_segment_that_is_written_may_be_retired(tmp_path: Path) -> N
     segments.close()
 
 
-def test_what_is_retired_is_written_over_and_takes_no_new_room(tmp_path: Path) -> None:
+def test_a_retired_segment_is_overwritten_and_needs_no_new_space(tmp_path: Path) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
     for _ in range(3):
         append(segments, b"old" * 4)
@@ -181,13 +181,13 @@ def test_what_a_file_held_before_is_no_row_of_its_next_segment(tmp_path: Path) -
     with pytest.raises(DamagedError, match=r"00000003\.rows is damaged between"):
         read(segments, Location(new.segment, old.offset, old.size_bytes, old.checksum))
     segments.close()
-    after = Segments(tmp_path)  # a server that comes back cuts off what is no row
+    after = Segments(tmp_path)  # a restarted server cuts off bytes that are no row
     after.cut({3: new.offset + new.size_bytes})
     assert (tmp_path / "00000003.rows").read_bytes() == HEADER + b"2"
     after.close()
 
 
-def test_a_file_that_cannot_be_taken_over_is_let_go_and_the_next_row_begins_another(
+def test_a_file_that_cannot_be_reused_is_dropped_and_the_next_row_starts_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segments = Segments(tmp_path, segment_bytes=1)
@@ -248,7 +248,7 @@ def test_the_newest_rows_are_there_whatever_was_written_over(
 
 
 def short_writes(most: int, room: int) -> Callable[..., int]:
-    """`os.pwrite` that writes a few bytes at a time, until there is no room."""
+    """`os.pwrite` that writes a few bytes at a time, until the disk is full."""
     real, left = os.pwrite, [room]
 
     def pwrite(file: int, data: memoryview, offset: int) -> int:
@@ -270,7 +270,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("room", range(START, START + 10))
-def test_a_row_without_room_leaves_the_segment_as_it_was(
+def test_a_row_that_does_not_fit_on_the_disk_leaves_the_segment_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     segments = Segments(tmp_path)
@@ -285,7 +285,7 @@ def test_a_row_without_room_leaves_the_segment_as_it_was(
 
 
 @pytest.mark.parametrize("room", range(START))
-def test_a_segment_without_room_for_its_header_is_none(
+def test_a_segment_whose_header_does_not_fit_on_the_disk_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     segments = Segments(tmp_path)

@@ -67,7 +67,7 @@ def test_a_row_that_is_discarded_is_written_again(tmp_path: Path) -> None:
     assert row_D.data_ptr() == first_D.data_ptr()
 
 
-def test_a_row_that_is_kept_takes_no_memory_any_more(tmp_path: Path) -> None:
+def test_a_stored_row_occupies_no_memory(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     handle, (row_D, *_) = stored.spill.row()
     gone = weakref.ref(row_D)

@@ -169,7 +169,7 @@ def test_every_flipped_bit_is_found_or_changes_nothing(ended: Path, tmp_path: Pa
             opened.seek(at)
             opened.write(bytes([byte]))
     assert verify(run).damages == []
-    assert found["run.db"] > 15  # what else was hit is free space
+    assert found["run.db"] > 15  # the other flips hit free space
     assert found.total() - found["run.db"] == 8 + 4 + 8 + 2 * 6
 
 
@@ -251,19 +251,19 @@ _FOUND_BY_A_SERVER = {"waits for a round", "00000007.rows is missing"}  # `expla
 @pytest.mark.parametrize(
     ("edit", "finds"), EDITS, ids=[f"{number}-{text[:40]}" for number, (_, text) in enumerate(EDITS)]
 )
-def test_an_edited_row_is_told_in_one_message(
+def test_an_edited_row_is_reported_in_one_message(
     edit: Callable[[Path], None], finds: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(run)
     for command in ("verify", "replay", "explain"):
-        code = main.run([command, str(run)])  # which raises what is no UserError
-        told = capsys.readouterr()
+        code = main.run([command, str(run)])  # which raises no UserError
+        captured = capsys.readouterr()
         if command == "verify":
             assert code == 1
-            assert any(_matches(finds, line) for line in told.out.splitlines()), told.out
+            assert any(_matches(finds, line) for line in captured.out.splitlines()), captured.out
         elif finds not in _FOUND_BY_A_SERVER:
             assert code == 2
-            assert _matches(finds, told.err)
+            assert _matches(finds, captured.err)
     with pytest.raises(UserError, match=finds) as raised:
         RunningServer(settings_in(run))
     assert str(run) in str(raised.value)
@@ -326,7 +326,7 @@ def test_every_damage_is_listed(ended: Path, tmp_path: Path, capsys: pytest.Capt
         (None, r"config\.yaml is missing beside run\.db"),
     ],
 )
-def test_settings_that_are_lost_are_told_and_put_back(
+def test_lost_settings_are_reported_and_restored(
     text: str | None, finds: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = run / "config.yaml"
@@ -337,8 +337,8 @@ def test_settings_that_are_lost_are_told_and_put_back(
         config.write_text(text)
     for command in ("verify", "replay", "explain"):
         assert main.run([command, str(run)]) == (1 if command == "verify" else 2)
-        told = capsys.readouterr()
-        assert _matches(f"{finds}.*unstale restore", (told.out + told.err).replace("\n", " "))
+        captured = capsys.readouterr()
+        assert _matches(f"{finds}.*unstale restore", (captured.out + captured.err).replace("\n", " "))
     with pytest.raises(UserError, match=rf"{finds}.*unstale restore"):
         RunningServer(settings_in(run))
     assert main.run(["restore", str(run)]) == 0
@@ -346,7 +346,7 @@ def test_settings_that_are_lost_are_told_and_put_back(
     assert verify(run).damages == []
 
 
-def test_a_change_of_what_may_differ_is_kept(run: Path) -> None:
+def test_a_change_of_a_setting_that_may_differ_is_stored(run: Path) -> None:
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("retry_s: 3600.0", "retry_s: 1800.0"))
     assert "with the same values of all keys that matter" in verify(run).damages[0]

@@ -28,12 +28,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def identity_of(folder: Path) -> Callable[[str], keys.Identity]:
-    """Who somebody is, by name."""
+    """The identity of a peer, by name."""
     return lambda name: keys.identity(folder / f"{name}.key_secret", "client.key")
 
 
 @pytest.fixture
 def stranger(folder: Path) -> keys.Identity:
-    """Somebody who knows the server's public key, and whom it does not know."""
+    """A peer that has the server's public key, and whose key the server does not admit."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
     return keys.Identity(public, secret, keys.public_key(folder / "server.key", "client.server_key"))

@@ -1,4 +1,4 @@
-"""The folder of admitted keys: strict when it is first read, and never more open for what goes wrong later."""
+"""The folder of admitted keys: strict at the first read, and no later error admits more keys."""
 
 import logging
 import os
@@ -20,16 +20,16 @@ def names(authorized: AuthorizedKeys) -> list[str]:
     return [owner.name for owner in authorized.owners.values()]
 
 
-def test_a_key_speaks_for_its_own_clients_and_no_other(folder: Path, identity_of: IdentityOf) -> None:
+def test_a_key_authorizes_its_own_clients_only(folder: Path, identity_of: IdentityOf) -> None:
     authorized = AuthorizedKeys(folder / "admitted")
     phone, laptop = identity_of("phone").public, identity_of("laptop").public
     assert [authorized.may_speak(phone, one) for one in range(4)] == [True, True, False, False]
     assert [authorized.may_speak(laptop, one) for one in range(4)] == [False, False, True, False]
-    for nobody in (None, "", identity_of("server").public):
-        assert not any(authorized.may_speak(nobody, one) for one in range(4))
+    for unadmitted in (None, "", identity_of("server").public):
+        assert not any(authorized.may_speak(unadmitted, one) for one in range(4))
 
 
-def test_keys_come_and_go_while_it_is_used(
+def test_keys_are_added_and_removed_while_the_folder_is_in_use(
     folder: Path, identity_of: IdentityOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     authorized = AuthorizedKeys(folder / "admitted")
@@ -48,7 +48,7 @@ def test_keys_come_and_go_while_it_is_used(
 
 
 @pytest.mark.parametrize("only_new", [False, True])
-def test_a_file_that_came_is_found_either_way(only_new: bool, folder: Path) -> None:
+def test_a_new_file_is_detected_either_way(only_new: bool, folder: Path) -> None:
     authorized = AuthorizedKeys(folder / "admitted")
     os.utime(folder / "admitted", (0, 0))  # a folder's own time may be too coarse for a test
     authorized.refresh(only_new=True)
@@ -65,7 +65,7 @@ def test_a_file_that_was_edited_is_read_again(folder: Path, identity_of: Identit
     assert [authorized.may_speak(identity_of("phone").public, one) for one in range(5)] == [False] * 3 + [True] * 2
 
 
-def test_a_folder_that_is_gone_admits_nobody(folder: Path) -> None:
+def test_a_missing_folder_admits_no_key(folder: Path) -> None:
     authorized = AuthorizedKeys(folder / "admitted")
     shutil.rmtree(folder / "admitted")
     authorized.refresh()
@@ -84,8 +84,8 @@ def test_a_folder_that_cannot_be_read_for_a_while_changes_nothing(
     authorized.refresh()
     authorized.refresh()
     assert names(authorized) == ["laptop", "phone"]
-    (told,) = caplog.records  # once
-    assert told.message == f"{folder}/admitted cannot be read now (permission denied); retrying"
+    (record,) = caplog.records  # once
+    assert record.message == f"{folder}/admitted cannot be read now (permission denied); retrying"
 
 
 Wrong = tuple[str, Callable[[str, str], str], str]
@@ -104,7 +104,7 @@ WRONG: list[Wrong] = [
 
 
 @pytest.mark.parametrize(("text_of", "sentence"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
-def test_a_wrong_file_is_told_at_the_start_and_admits_nobody_later(
+def test_a_wrong_file_is_reported_at_the_start_and_admits_no_key_later(
     text_of: Callable[[str, str], str], sentence: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authorized = AuthorizedKeys(folder / "admitted")
@@ -133,7 +133,7 @@ def test_other_files_are_passed_over(folder: Path) -> None:
     assert names(AuthorizedKeys(folder / "admitted")) == ["laptop", "phone"]
 
 
-def test_a_folder_that_cannot_be_read_at_the_start_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_reported_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
@@ -142,6 +142,6 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_told(folder: Path, monkeyp
         AuthorizedKeys(folder / "admitted")
 
 
-def test_a_folder_that_is_not_there_at_the_start_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"keys/admitted does not exist, expected the authorized keys; see"):
         AuthorizedKeys(tmp_path / "keys/admitted")

@@ -1,4 +1,4 @@
-"""`unstale keys` as a person uses it, and what the configuration says of links without keys."""
+"""`unstale keys` as a person uses it, and the checks of a configuration for links without keys."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def says(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    """What a command prints, or the sentence that it ends with."""
+    """The output of a command, or its error."""
     assert main.run(["keys", *arguments]) == code
     printed = capsys.readouterr()
     return printed.err if code else printed.out
@@ -79,7 +79,7 @@ def test_a_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.0.2.1:5555", "tcp://host:5555"])
-def test_beyond_loopback_nobody_listens_without_keys_unless_told_to(address: str) -> None:
+def test_beyond_loopback_a_server_without_keys_needs_the_setting_that_allows_it(address: str) -> None:
     for settings in (ServerSettings, InjectorSettings):
         settings(address=address, keys="keys")
         settings(address=address, insecure=True)
@@ -94,7 +94,7 @@ def test_no_key_protects_the_control_of_an_injector() -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://192.0.2.1:5555", "tcp://host:5555"])
-def test_beyond_loopback_nobody_connects_without_keys_unless_told_to(address: str) -> None:
+def test_beyond_loopback_a_client_without_keys_needs_the_setting_that_allows_it(address: str) -> None:
     ClientSettings(server=address, key="phone.key_secret").check_link()
     ClientSettings(server=address, insecure=True).check_link()
     InjectorSettings(upstream=address, keys="keys").check_link()
@@ -106,13 +106,13 @@ def test_beyond_loopback_nobody_connects_without_keys_unless_told_to(address: st
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:5555", "tcp://localhost:5555", "tcp://[::1]:5555"])
-def test_on_loopback_everything_goes_without_keys(address: str) -> None:
+def test_on_loopback_no_keys_are_needed(address: str) -> None:
     ServerSettings(address=address)
     ClientSettings(server=address).check_link()
     InjectorSettings(upstream=address).check_link()
 
 
-def test_whom_a_client_connects_to_is_not_said_without_saying_who_it_is() -> None:
+def test_a_server_key_needs_a_client_key() -> None:
     with pytest.raises(UserError, match=r"^client\.server_key is 'x\.key', expected client\.key too"):
         client_identity(None, "x.key")
     assert client_identity(None, None) is None

@@ -1,4 +1,4 @@
-"""Key files: made whole, read strictly, and each mistake told in one sentence."""
+"""Key files: written whole, read strictly, and each mistake reported in one sentence."""
 
 import os
 import stat
@@ -45,7 +45,7 @@ def test_a_client_knows_the_server_by_its_own_file(folder: Path) -> None:
     assert keys.identity(folder / "server.key_secret", "server.keys").server is None
 
 
-def test_another_file_says_whom_a_client_connects_to_instead(folder: Path) -> None:
+def test_a_given_file_replaces_the_default_server_key(folder: Path) -> None:
     keygen.create(folder, "injector", ClientIds.parse("all", "--clients"))
     phone = keys.client_identity(str(folder / "phone.key_secret"), str(folder / "injector.key"))
     assert phone is not None
@@ -69,7 +69,7 @@ def test_a_secret_key_that_others_can_use_is_refused(mode: int, folder: Path) ->
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_secret_key_that_only_its_owner_can_use_is_taken(mode: int, folder: Path) -> None:
+def test_a_secret_key_that_only_its_owner_can_use_is_accepted(mode: int, folder: Path) -> None:
     file = folder / "phone.key_secret"
     file.chmod(mode)
     assert keys.identity(file, "client.key").server is not None
@@ -81,7 +81,7 @@ def written(file: Path, text: str) -> Path:
     return file
 
 
-def test_a_secret_file_that_is_none_is_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_secret_key_has_its_own_error(folder: Path, tmp_path: Path) -> None:
     good = (folder / "phone.key_secret").read_text()
     other = zmq.curve_keypair()[1].decode()
     secret = keys.identity(folder / "phone.key_secret", "client.key").secret
@@ -164,7 +164,7 @@ def test_a_revoked_key_leaves_nothing_behind(folder: Path) -> None:
         keygen.revoke(folder, "phone")
 
 
-def test_where_nothing_can_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^no key can be written to .*/file/keys: not a directory$"):
         keygen.create(tmp_path / "file/keys", "server", None)
@@ -187,7 +187,7 @@ def test_ids_are_ranges(text: str, inside: list[int], outside: list[int]) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "-1", "5-3", "a", "1,,2", "1-", "1000000", "0-1000000", "٣", "1 2", "0x1"])
-def test_what_is_no_id_is_told(text: str) -> None:
+def test_an_invalid_id_is_reported(text: str) -> None:
     with pytest.raises(UserError, match=r"^--clients is .*, expected client ids below 1,000,000 like 3, 0-9"):
         ClientIds.parse(text, "--clients")
 

@@ -36,7 +36,7 @@ def folder(folder: Path) -> Path:
 
 @pytest.fixture
 def through(folder: Path) -> Callable[[str], Identity]:
-    """Who somebody is that connects to the injector."""
+    """The identity of a peer that connects to the injector."""
 
     def identity(name: str) -> Identity:
         made = keys.client_identity(str(folder / f"{name}.key_secret"), str(folder / "injector.key"))
@@ -70,7 +70,7 @@ class Injecting:
         self.end()
 
     def end(self) -> None:
-        """Wait for its end; raises what it died of, once."""
+        """Wait for its end; raises its fatal error, once."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the injector does not end"
         error, self._error = self._error, None
@@ -109,7 +109,7 @@ def test_a_client_takes_part_through_an_injector(tcp: bool, folder: Path, throug
 
 
 def test_anothers_client_id_is_refused_by_the_injector_itself(folder: Path, through: IdentityOf) -> None:
-    # The server could not: it sees the injector's key, which speaks for all.
+    # The server could not: it sees the injector's key, which authorizes all.
     with (
         RunningServer(with_keys(folder)) as server,
         Injecting(server.address, keys=str(folder)) as injecting,
@@ -134,7 +134,7 @@ def test_anothers_client_id_is_refused_by_the_injector_itself(folder: Path, thro
         ("wrong-server-key", lambda own, stranger: Identity(own.public, own.secret, stranger.server)),
     ],
 )
-def test_who_is_not_let_in_is_counted_by_the_injector(
+def test_the_injector_counts_refused_clients(
     reason: str,
     of: Callable[[Identity, Identity], Identity | None],
     folder: Path,
@@ -176,12 +176,12 @@ def test_a_key_that_is_revoked_is_refused_on_its_live_connection(folder: Path, t
 
 def ends_with(injecting: Injecting) -> str:
     injecting._thread.start()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         injecting.end()
-    return str(told.value)
+    return str(raised.value)
 
 
-def test_an_injector_whose_key_the_server_does_not_admit_says_so(folder: Path) -> None:
+def test_an_injector_reports_that_the_server_refuses_its_key(folder: Path) -> None:
     (folder / "admitted/injector.key").unlink()
     with RunningServer(with_keys(folder)) as server:
         sentence = ends_with(Injecting(server.address, keys=str(folder)))

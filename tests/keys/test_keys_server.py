@@ -1,4 +1,4 @@
-"""A server with keys: whose word it takes for which client, through real sockets, and what it counts."""
+"""A server with keys: the clients that each key authorizes, through real sockets, and the counts."""
 
 import threading
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_an_owner_takes_part(folder: Path, identity_of: IdentityOf) -> None:
         ("wrong-server-key", lambda own, _, other: Identity(own.public, own.secret, other.public)),
     ],
 )
-def test_who_is_not_let_in_is_counted_and_changes_nothing(
+def test_a_refused_client_is_counted_and_changes_nothing(
     reason: str,
     of: Callable[[Identity, Identity, Identity], Identity | None],
     folder: Path,
@@ -98,7 +98,7 @@ def test_anothers_client_id_is_refused_counted_and_takes_nothing_over(folder: Pa
         assert owner.answer(task, ONES).outcome == "accepted"
 
 
-def test_however_often_a_thief_tries_the_owner_is_not_kept_out(folder: Path, identity_of: IdentityOf) -> None:
+def test_repeated_attempts_with_a_stolen_id_do_not_block_its_owner(folder: Path, identity_of: IdentityOf) -> None:
     with (
         RunningServer(with_keys(folder, quarantine_after=3)) as server,
         KeyedClient(server.address, 0, identity_of("laptop")) as thief,
@@ -112,7 +112,7 @@ def test_however_often_a_thief_tries_the_owner_is_not_kept_out(folder: Path, ide
         assert owner.answer(task, ONES).outcome == "accepted"
 
 
-def test_one_key_speaks_for_all_clients_that_it_owns_and_for_no_other(folder: Path, identity_of: IdentityOf) -> None:
+def test_one_key_authorizes_all_clients_that_it_owns_and_no_other(folder: Path, identity_of: IdentityOf) -> None:
     with RunningServer(with_keys(folder)) as server, ExitStack() as stack:
         phone = identity_of("phone")
         clients = [stack.enter_context(KeyedClient(server.address, one, phone)) for one in range(3)]
@@ -127,14 +127,14 @@ def test_a_connection_cannot_speak_for_another_client_later(folder: Path, identi
         client.task()
         client.say(Hello(client_id=2, session=client.session))
         assert client.hear(Error).reason is Reason.NOT_THE_OWNER
-        client.hears_nothing_before(1)  # it speaks for its own client, as before
+        client.hears_nothing_before(1)  # it is bound to its own client, as before
 
 
 def test_a_routing_id_that_was_anothers_gives_no_right_to_its_client(folder: Path, identity_of: IdentityOf) -> None:
     with RunningServer(with_keys(folder)) as server:
         with KeyedClient(server.address, 0, identity_of("phone"), routing_id=b"chosen") as owner:
             owner.join()
-        for _ in range(1000):  # until the server has let go of the owner's connection
+        for _ in range(1000):  # until the server has dropped the owner's connection
             with KeyedClient(server.address, 0, identity_of("laptop"), routing_id=b"chosen") as thief:
                 thief.is_let_in()
                 thief.say(Heartbeat(number=1, version=0))
@@ -208,34 +208,36 @@ def process(address: str, identity: Identity | None, *, first: int = 0, count: i
     )
 
 
-def test_a_client_process_says_that_its_key_is_refused(folder: Path, stranger: Identity) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+def test_a_client_process_reports_that_its_key_is_refused(folder: Path, stranger: Identity) -> None:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, stranger).run()
-    assert str(told.value).startswith(f"the server at {server.address} refuses the key {stranger.public} of client.key")
+    assert str(raised.value).startswith(
+        f"the server at {server.address} refuses the key {stranger.public} of client.key"
+    )
 
 
-def test_a_client_process_says_that_it_needs_a_key(folder: Path) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+def test_a_client_process_reports_that_it_needs_a_key(folder: Path) -> None:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, None).run()
-    assert "requires a key; set client.key" in str(told.value)
+    assert "requires a key; set client.key" in str(raised.value)
 
 
-def test_a_client_process_says_that_the_server_has_no_keys(identity_of: IdentityOf) -> None:
-    with RunningServer(small()) as server, pytest.raises(UserError) as told:
+def test_a_client_process_reports_that_the_server_has_no_keys(identity_of: IdentityOf) -> None:
+    with RunningServer(small()) as server, pytest.raises(UserError) as raised:
         process(server.address, identity_of("phone")).run()
-    assert "uses plain text; start it with keys, or omit client.key" in str(told.value)
+    assert "uses plain text; start it with keys, or omit client.key" in str(raised.value)
 
 
-def test_a_client_process_with_anothers_ids_is_told_so(folder: Path, identity_of: IdentityOf) -> None:
-    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as told:
+def test_a_client_process_reports_that_its_ids_belong_to_another_key(folder: Path, identity_of: IdentityOf) -> None:
+    with RunningServer(with_keys(folder)) as server, pytest.raises(UserError) as raised:
         process(server.address, identity_of("laptop"), first=0, count=1).run()
-    assert str(told.value).endswith("the key of this connection does not own client 0")
+    assert str(raised.value).endswith("the key of this connection does not own client 0")
 
 
 def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_connected(
     folder: Path, identity_of: IdentityOf, stranger: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a key is revoked while the second of two connections is being made anew."""
+    """Simulates a key that is revoked while the second of two connections reconnects."""
     monkeypatch.setattr(loop, "AWAY_S", 0.2)
     with RunningServer(small(clients=3, server={"keys": str(folder)})) as server:  # it waits for the third
         clients = process(server.address, identity_of("phone"), count=2)._loop

@@ -1,4 +1,4 @@
-"""Who gets a connection to a socket that a gate stands before, through real sockets, and what both sides learn."""
+"""The admission of clients to a socket behind a gate, through real sockets, and the errors on both sides."""
 
 import logging
 import queue
@@ -98,7 +98,7 @@ def guarded(folder: Path) -> Iterator[Guarded]:
         yield made
 
 
-def test_whoever_is_admitted_comes_in_and_is_known_by_its_key(guarded: Guarded, identity_of: IdentityOf) -> None:
+def test_an_admitted_client_connects_and_is_identified_by_its_key(guarded: Guarded, identity_of: IdentityOf) -> None:
     for name in ("phone", "laptop"):
         assert guarded.key_behind(guarded.client(identity_of(name))) == identity_of(name).public
     assert not guarded.refused
@@ -110,14 +110,14 @@ def test_every_context_has_a_gate_of_its_own(folder: Path, identity_of: Identity
             assert guarded.key_behind(guarded.client(identity_of("phone"))) == identity_of("phone").public
 
 
-def test_who_comes_back_is_asked_again(folder: Path, guarded: Guarded, identity_of: IdentityOf) -> None:
+def test_a_client_that_reconnects_is_checked_again(folder: Path, guarded: Guarded, identity_of: IdentityOf) -> None:
     with KeyedClient(guarded.address, 0, identity_of("phone")) as before:
         assert guarded.key_behind(before) is not None
     keygen.revoke(folder, "laptop")
     assert guarded.key_behind(guarded.client(identity_of("phone"))) == identity_of("phone").public
 
 
-def test_a_key_that_is_not_admitted_is_kept_out_although_it_is_a_good_one(
+def test_a_valid_key_that_is_not_admitted_is_refused(
     guarded: Guarded, stranger: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Without an allow-list CURVE would let it in.
@@ -126,17 +126,17 @@ def test_a_key_that_is_not_admitted_is_kept_out_although_it_is_a_good_one(
         guarded.until_refused("unknown-key", times)
         assert client.is_kept_out()
     assert not guarded.socket.poll(0)
-    (told,) = caplog.records  # once, however often it comes
-    assert told.message == f"refused a connection from 127.0.0.1 with the unknown key {stranger.public}"
+    (record,) = caplog.records  # once, however often it connects
+    assert record.message == f"refused a connection from 127.0.0.1 with the unknown key {stranger.public}"
 
 
-def test_a_client_without_a_key_is_kept_out(guarded: Guarded) -> None:
+def test_a_client_without_a_key_is_refused(guarded: Guarded) -> None:
     client = guarded.client(None)
     guarded.until_refused("no-key")
     assert client.is_kept_out()
 
 
-def test_a_client_of_another_server_is_kept_out(guarded: Guarded, identity_of: IdentityOf) -> None:
+def test_a_client_of_another_server_is_refused(guarded: Guarded, identity_of: IdentityOf) -> None:
     own = identity_of("phone")
     client = guarded.client(Identity(own.public, own.secret, identity_of("laptop").public))
     guarded.until_refused("wrong-server-key")
@@ -169,41 +169,41 @@ def test_a_key_that_is_connected_may_speak_no_more_once_it_is_revoked(
     raise AssertionError("a revoked key may go on for ever")
 
 
-def test_while_nobody_answers_for_the_gate_nobody_comes_in(folder: Path, identity_of: IdentityOf) -> None:
+def test_no_client_connects_while_the_gate_does_not_answer(folder: Path, identity_of: IdentityOf) -> None:
     with Guarded(folder) as guarded:
         guarded.limiter.close()  # a socket has one monitor
         guarded.authenticator.close()
         with guarded.socket.get_monitor_socket(FAILED, "inproc://looking-on") as monitor:
             client = guarded.client(identity_of("phone"))
-            # Asked while it closes, the gate says nothing, and libzmq gives up on a handshake after 30 s.
+            # While it closes, the gate does not answer, and libzmq gives up on a handshake after 30 s.
             assert monitor.poll(2 * PATIENCE_S * 1000)
             assert parsed(monitor.recv_multipart())[0] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             assert client.is_kept_out()
             guarded.socket.disable_monitor()
 
 
-def test_what_the_gate_dies_of_is_told_and_nobody_comes_in_then(
+def test_a_fatal_error_of_the_gate_is_reported_and_no_client_connects(
     folder: Path, identity_of: IdentityOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    with Guarded(folder, told.put) as guarded:
+    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    with Guarded(folder, fatal.put) as guarded:
 
         def fails(*_: object, **__: object) -> None:
             raise MemoryError
 
         monkeypatch.setattr(AuthorizedKeys, "refresh", fails)
         client = guarded.client(identity_of("phone"))
-        assert isinstance(told.get(timeout=PATIENCE_S), MemoryError)
+        assert isinstance(fatal.get(timeout=PATIENCE_S), MemoryError)
         assert client.is_kept_out()
 
 
-def test_without_keys_everybody_comes_in_and_may_say_that_it_is_anybody() -> None:
+def test_without_keys_every_client_connects_under_any_id() -> None:
     with Guarded(None) as guarded:
         assert guarded.key_behind(guarded.client(None)) is None
         assert guarded.authenticator.may_speak(None, 7)
 
 
-def test_a_folder_that_is_not_right_is_told_before_anything_starts(folder: Path) -> None:
+def test_a_wrong_folder_is_reported_before_anything_starts(folder: Path) -> None:
     (folder / "server.key_secret").chmod(0o640)
     with pytest.raises(UserError, match=r"^server\.keys '.*/server\.key_secret' has mode 640"):
         Guarded(folder)
@@ -211,7 +211,7 @@ def test_a_folder_that_is_not_right_is_told_before_anything_starts(folder: Path)
         Guarded(folder / "nowhere")
 
 
-# --- what a socket that connects learns ---
+# --- errors of a connecting socket ---
 
 
 class Knocking:
@@ -239,19 +239,19 @@ class Knocking:
 
     def hears_an_end(self) -> str:
         """The sentence that it ends with."""
-        with pytest.raises(UserError) as told:  # noqa: PT012  (it may try more than once)
+        with pytest.raises(UserError) as raised:  # noqa: PT012  (it may try more than once)
             for _ in range(100):
                 self.hears()
-        return str(told.value)
+        return str(raised.value)
 
 
-def test_who_is_let_in_hears_of_nothing(guarded: Guarded, identity_of: IdentityOf) -> None:
+def test_an_admitted_client_gets_no_error(guarded: Guarded, identity_of: IdentityOf) -> None:
     with Knocking(guarded.address, identity_of("phone")) as knocking:
         knocking.hears()
         assert knocking.handshakes.socket.poll(PATIENCE_S * 1000, zmq.POLLOUT)
 
 
-def test_a_refused_key_is_told_in_one_sentence(guarded: Guarded, stranger: Identity) -> None:
+def test_a_refused_key_is_reported_in_one_sentence(guarded: Guarded, stranger: Identity) -> None:
     with Knocking(guarded.address, stranger) as knocking:
         assert knocking.hears_an_end() == (
             f"the server at {guarded.address} refuses the key {stranger.public} of client.key: "
@@ -259,14 +259,14 @@ def test_a_refused_key_is_told_in_one_sentence(guarded: Guarded, stranger: Ident
         )
 
 
-def test_plain_text_to_a_server_with_keys_is_told_in_one_sentence(guarded: Guarded) -> None:
+def test_plain_text_to_a_server_with_keys_is_reported_in_one_sentence(guarded: Guarded) -> None:
     with Knocking(guarded.address, None) as knocking:
         assert knocking.hears_an_end() == (
             f"the server at {guarded.address} requires a key; set client.key, see unstale keys"
         )
 
 
-def test_a_key_for_a_server_in_plain_text_is_told_in_one_sentence(identity_of: IdentityOf) -> None:
+def test_a_key_for_a_server_in_plain_text_is_reported_in_one_sentence(identity_of: IdentityOf) -> None:
     with Guarded(None) as plain, Knocking(plain.address, identity_of("phone")) as knocking:
         assert knocking.hears_an_end() == (
             f"the server at {plain.address} uses plain text; start it with keys, or omit client.key"

@@ -1,1 +1,1 @@
-"""What `k8s/` holds, and whether it runs: manifests built, examined, and started as local processes."""
+"""Tests of `k8s/`: manifests are built, examined, and started as local processes."""

@@ -1,14 +1,14 @@
-"""Pods as local processes: what their manifests say, started, probed and deleted as Kubernetes would.
+"""Pods as local processes, started, probed and deleted by their manifests as in Kubernetes.
 
-Commands, arguments and variables are those of the manifests. Three things are put in their places, and nothing else:
+Commands, arguments and variables are those of the manifests. Only three things are replaced:
 
-    a path of a volumeMount                     the folder that stands for it in the pod's own folder
-    addresses                                   what `kubernetes.networks` has for them; in network namespaces, nothing
+    a path of a volumeMount                     its folder in the pod's own folder
+    addresses                                   those of `kubernetes.networks`; unchanged in network namespaces
     the image's entry point, and `unstale`      this Python's
 
-A Secret's files are readable for the group, as the kubelet makes them where there is an fsGroup; a mounted Secret or
-ConfigMap is links, as the kubelet writes it; a mount below a read-only one needs its mount point; a claim outlives its
-pod. Namespaces, users and limits are not played.
+A Secret's files are readable for the group, as from the kubelet with an fsGroup; a mounted Secret or ConfigMap consists
+of links, as from the kubelet; a mount below a read-only one needs its mount point; a claim outlives its pod.
+Namespaces, users and limits are not simulated.
 """
 
 import base64
@@ -36,12 +36,12 @@ from support.processes import START_S
 from support.scrape import get
 from unstale_client.net.clock import now_s
 
-POLL_S = 0.02  # between two looks at what is waited for
+POLL_S = 0.02  # polling interval
 ENTRY_POINT = ("unstale",)
 
 
 class Cluster:
-    """What pods share: objects, claims, a network. Left as a context, no process is. folder: for everything."""
+    """Shared parts of pods: objects, claims, a network. Its context ends all processes. folder: of all files."""
 
     def __init__(
         self, objects: Sequence[Object], folder: Path, network: Callable[[Sequence[Object]], Network] = Loopback
@@ -67,7 +67,7 @@ class Cluster:
             self.network.__exit__()
 
     def make_keys(self, *arguments: str) -> None:
-        """Apply what k8s/make-keys.sh makes."""
+        """Apply the output of k8s/make-keys.sh."""
         done = subprocess.run(
             [str(K8S / "make-keys.sh"), *arguments, str(self.folder / "keys")],
             env={**os.environ, "PATH": self.path},
@@ -80,11 +80,11 @@ class Cluster:
 
     @property
     def path(self) -> str:
-        """PATH, with `unstale` and `kubectl` as the tests have them."""
+        """PATH with the tests' `unstale` and `kubectl`."""
         return f"{self.bin}{os.pathsep}{os.environ['PATH']}"
 
     def start(self, workload: Workload, index: int = 0) -> "Pod":
-        """A pod: its init containers run to their ends, then its container."""
+        """Start a pod: run its init containers to their ends, then its container."""
         pod = Pod(self, workload, index)
         self.pods.append(pod)
         pod.start()
@@ -109,11 +109,11 @@ class Pod:
         (self._container,) = workload.spec["containers"]
         self.process: subprocess.Popen[bytes]
 
-    # --- its life ---
+    # --- life cycle ---
 
     def start(self) -> None:
         self._cluster.network.join(self.name)
-        shutil.rmtree(self._root, ignore_errors=True)  # of the pod before it
+        shutil.rmtree(self._root, ignore_errors=True)  # of the previous pod
         self._logs.mkdir(parents=True)
         self._volumes = {one["name"]: self._volume(one) for one in self._workload.spec["volumes"]}
         for claim in self._workload.owner["spec"].get("volumeClaimTemplates", []):
@@ -126,7 +126,7 @@ class Pod:
         self.process = self._begin(self._container, "main")
 
     def delete(self) -> int:
-        """As `kubectl delete pod` does: SIGTERM, and SIGKILL when the grace period is over. The exit code."""
+        """End it like `kubectl delete pod`: SIGTERM, and SIGKILL after the grace period. Return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(self._workload.spec["terminationGracePeriodSeconds"])
@@ -135,19 +135,19 @@ class Pod:
         return self.process.returncode
 
     def kill(self) -> None:
-        """As when its node is gone, or by force."""
+        """Kill it, as after the loss of its node."""
         if hasattr(self, "process") and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(START_S)
 
     def end(self) -> int:
-        """Wait for it to end by itself; the exit code."""
+        """Wait for its own end; return the exit code."""
         return self.process.wait(START_S)
 
-    # --- how it is ---
+    # --- state ---
 
     def probe(self, kind: str) -> bool:
-        """What one look of the kubelet finds. kind: `startupProbe`, `livenessProbe` or `readinessProbe`."""
+        """Run one probe of the kubelet. kind: `startupProbe`, `livenessProbe` or `readinessProbe`."""
         asked = self._container[kind]["httpGet"]
         try:
             with self.http(asked["port"]) as url:
@@ -156,12 +156,12 @@ class Pod:
             return False
 
     def http(self, port: str = "http") -> AbstractContextManager[str]:
-        """URL of one of its ports, without a path; to be reached while the context lasts."""
+        """URL of one of its ports, without a path, reachable in the context."""
         (number,) = [one["containerPort"] for one in self._container["ports"] if one["name"] == port]
         return self._cluster.network.reached(self.name, number)
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
-        """Until something holds. Fails when the pod's process ends before, or it takes too long."""
+        """Wait for a condition. Fail when the pod's process ends first, or it takes too long."""
         until_s = now_s() + START_S
         pause = threading.Event()
         while not holds():
@@ -170,14 +170,14 @@ class Pod:
             pause.wait(POLL_S)
 
     def is_started(self) -> None:
-        """Until its startup probe has succeeded."""
+        """Wait for its startup probe."""
         self.wait(partial(self.probe, "startupProbe"), "until it is started")
 
     def is_ready(self) -> None:
         self.wait(partial(self.probe, "readinessProbe"), "until it is ready")
 
     def facts(self) -> list[dict[str, Any]]:
-        """The JSON lines that it has printed."""
+        """Its printed JSON lines."""
         return [json.loads(line) for line in (self._logs / "stdout").read_text().splitlines() if line.startswith("{")]
 
     def errors(self) -> str:
@@ -185,12 +185,12 @@ class Pod:
 
     @property
     def claim(self) -> Path:
-        """The folder of its one claim."""
+        """The folder of its only claim."""
         (claim,) = self._workload.owner["spec"]["volumeClaimTemplates"]
         return self._volumes[claim["metadata"]["name"]]
 
     def path(self, path: str, role: str = "main") -> Path:
-        """What stands for a path of its container, or of its init containers with the role `init`."""
+        """The local path of a path of its container, or of its init containers with the role `init`."""
         return self._root / role / path.removeprefix("/")
 
     # --- volumes ---
@@ -221,7 +221,7 @@ class Pod:
             place = root / at.removeprefix("/")
             below = [other for other in placed if at.startswith(f"{other}/")]
             if below and any(other in read_only for other in below):
-                assert place.is_dir(), f"{at} lies in a read-only mount, which has no such folder"
+                assert place.is_dir(), f"{at} is in a read-only mount without such a folder"
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.is_dir() and not place.is_symlink():
                 place.rmdir()
@@ -256,7 +256,7 @@ class Pod:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                start_new_session=True,  # so that what it starts can be killed with it
+                start_new_session=True,  # so that its child processes can be killed with it
             )
 
     def _in_its_place(self, mounts: dict[str, str], text: str) -> str:
@@ -267,7 +267,7 @@ class Pod:
 
 
 def _write_as_links(path: Path, files: dict[str, bytes], mode: int) -> None:
-    """As the kubelet does, so that all files change at once: NAME -> ..data/NAME, ..data -> ..now."""
+    """Write files like the kubelet, which replaces all at once: NAME -> ..data/NAME, ..data -> ..now."""
     folder = path / "..now"
     folder.mkdir()
     (path / "..data").symlink_to("..now")
@@ -278,5 +278,5 @@ def _write_as_links(path: Path, files: dict[str, bytes], mode: int) -> None:
 
 
 def _expanded(text: str, variables: dict[str, str]) -> str:
-    """With the $(NAME) that Kubernetes itself puts in their places; of others it leaves them as they are."""
+    """Expand $(NAME) like Kubernetes, which leaves unknown names unchanged."""
     return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), text)

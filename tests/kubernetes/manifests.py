@@ -24,12 +24,12 @@ MADE_BY_HAND = {  # by k8s/make-keys.sh
     ("ConfigMap", "unstale-admitted"),
     ("ConfigMap", "unstale-injector-public-key"),
 }
-"""What the manifests name and do not hold."""
+"""Objects that the manifests name and do not contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Something that makes pods. kind, name: its own. template: of the pods. owner: the whole object."""
+    """An object that creates pods. kind, name: its own. template: of the pods. owner: the whole object."""
 
     kind: str
     name: str
@@ -63,7 +63,7 @@ def overlay(name: str) -> list[Object]:
 def composed(
     folder: Path, *components: str, base: str = "base", config: dict[str, Object] | None = None
 ) -> list[Object]:
-    """A kustomization of a user's own: a base or overlay, components, and other configurations by their names."""
+    """A user's kustomization: a base or overlay, components, and other configurations by their names."""
     folder.mkdir(parents=True)
     files = {name: f"{name.removeprefix('unstale-')}.yaml" for name in config or {}}
     for name, settings in (config or {}).items():

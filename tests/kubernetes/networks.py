@@ -1,8 +1,8 @@
-"""Where pods have their addresses: all at this machine's loopback, or each in a network namespace of its own.
+"""Networks of pods: this machine's loopback for all, or a network namespace for each.
 
-In namespaces nothing is put in the place of an address: processes listen at the ports that the manifests say, and find
-Services by their names, in a hosts file. The pods hang on a bridge in one more namespace, which stands for the node:
-from there they are probed. What the test itself runs in is left as it is, interfaces and addresses too.
+In namespaces no address is replaced: processes listen at the ports of the manifests, and resolve Services by name in a
+hosts file. A bridge in one more namespace, the node, connects the pods: probes come from there. The test's own
+namespace, with its interfaces and addresses, does not change.
 """
 
 import ctypes
@@ -23,33 +23,33 @@ from kubernetes.manifests import Object, named, of_kind
 from support.processes import free_port
 
 CLONE_NEWNET = 0x40000000  # linux/sched.h
-NETNS = Path("/run/netns")  # where `ip netns` keeps them
-ETC = Path("/etc/netns")  # what lies in NAME/ there takes the place of files in /etc for `ip netns exec NAME`
+NETNS = Path("/run/netns")  # folder of `ip netns`
+ETC = Path("/etc/netns")  # files in NAME/ replace those in /etc for `ip netns exec NAME`
 SUBNET = "10.96.0"
 
 
 class Network(Protocol):
-    """What pods need of one. A context: left, nothing of it is there. Pods are called COMPONENT-INDEX."""
+    """The network of pods; its context removes it. Pods are called COMPONENT-INDEX."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def join(self, pod: str) -> None:
-        """Give it an address, if it has none: one that takes its place has the same."""
+        """Give it an address, if it has none: its replacement has the same."""
 
     def command(self, pod: str, words: Sequence[str]) -> list[str]:
-        """What starts a process there."""
+        """The command that starts a process there."""
 
     def in_its_place(self, pod: str, text: str) -> str:
-        """A word or variable of one of its containers, with the addresses that it is to have."""
+        """A word or variable of one of its containers, with its local addresses."""
 
     def reached(self, pod: str, port: int) -> AbstractContextManager[str]:
-        """URL of a port of it, without a path. The calling thread reaches it while the context lasts."""
+        """URL of one of its ports, without a path. The calling thread reaches it in the context."""
 
 
 class Loopback:
-    """127.0.0.1 and a free port in the place of tcp://SERVICE:PORT and 0.0.0.0:PORT."""
+    """Replaces tcp://SERVICE:PORT and 0.0.0.0:PORT by 127.0.0.1 and a free port."""
 
     def __init__(self, objects: Sequence[Object]) -> None:
         self._objects = objects
@@ -84,7 +84,7 @@ class Loopback:
         return self._ports.setdefault((pod, number), free_port())
 
     def _behind(self, service: str, number: int) -> tuple[str, int]:
-        """The pod, and its port, that a port of a Service leads to."""
+        """The pod and port behind a port of a Service."""
         chosen = named(self._objects, "Service", service)["spec"]
         target = next(port["targetPort"] for port in chosen["ports"] if port["port"] == number)
         (found,) = [
@@ -98,7 +98,7 @@ class Loopback:
 
 
 class Namespaces:
-    """A network namespace for each pod. Takes root, `ip`, and a kernel with bridges and veth pairs."""
+    """A network namespace for each pod. Needs root, `ip`, and a kernel with bridges and veth pairs."""
 
     _numbers = itertools.count()
 
@@ -139,7 +139,7 @@ class Namespaces:
         ip("-n", inside, "link", "set", "eth0", "up")
 
     def command(self, pod: str, words: Sequence[str]) -> list[str]:
-        return ["ip", "netns", "exec", self._of(pod), *words]  # it becomes what it starts
+        return ["ip", "netns", "exec", self._of(pod), *words]  # `ip` replaces itself by the command
 
     def in_its_place(self, pod: str, text: str) -> str:
         return text
@@ -159,7 +159,7 @@ class Namespaces:
         return f"{SUBNET}.{self._host(pod)}"
 
     def _make(self, name: str) -> None:
-        """A namespace where Services have names, and no DNS answers."""
+        """Create a namespace with names of Services, and without DNS."""
         files = ETC / name
         self._undo.callback(shutil.rmtree, files, ignore_errors=True)
         files.mkdir(parents=True)
@@ -175,7 +175,7 @@ class Namespaces:
 
 
 def behind(service: Object) -> str:
-    """The first of the pods that a Service leads to. service: its spec."""
+    """The first pod behind a Service. service: its spec."""
     return f"{service['selector']['app.kubernetes.io/component']}-0"
 
 
@@ -185,7 +185,7 @@ def ip(*arguments: str) -> None:
 
 @contextmanager
 def entered(name: str) -> Iterator[None]:
-    """The calling thread, and no other, is in a network namespace."""
+    """Move only the calling thread into a network namespace."""
     with open("/proc/thread-self/ns/net") as before, open(NETNS / name) as there:
         _enter(there.fileno())
         try:
@@ -200,13 +200,13 @@ def _enter(descriptor: int) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # another test process has put something there
+    with suppress(OSError):  # another test process uses it
         folder.rmdir()
 
 
 @cache
 def allowed() -> bool:
-    """Whether network namespaces can be made here."""
+    """Whether network namespaces can be created here."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     try:
@@ -221,7 +221,7 @@ def allowed() -> bool:
 
 
 def need_namespaces() -> None:
-    """Skip the test where there are none to be had. Not a mark: it tries, which is nothing to do on collection."""
+    """Skip the test without network namespaces. Not a mark, because it tries to create one."""
     if not allowed():
         pytest.skip("network namespaces cannot be made here: that takes root and iproute2")
 

@@ -1,4 +1,4 @@
-"""The restricted profile of the Kubernetes Pod Security Standards, as far as pods of Linux go, and what we ask beyond.
+"""The restricted profile of the Kubernetes Pod Security Standards for pods of Linux, and our further rules.
 
 Source: Kubernetes documentation, Pod Security Standards, "Baseline" and "Restricted".
 """
@@ -13,12 +13,12 @@ PROFILES = ("RuntimeDefault", "Localhost")
 
 
 def violations(spec: Object) -> list[str]:
-    """What the profile forbids in a pod, a sentence each. spec: of the pod."""
+    """Violations of the profile in a pod, a sentence each. spec: of the pod."""
     return [*_of_pod(spec), *(found for one in _containers(spec) for found in _of_container(one, spec))]
 
 
 def beyond(spec: Object) -> list[str]:
-    """What the profile would allow and we do not."""
+    """Violations of our further rules."""
     found = []
     if spec.get("automountServiceAccountToken") is not False:
         found.append("the pod is given a token of the API server")

@@ -1,4 +1,4 @@
-"""What `docs/deploy.md` has people write: a kustomization of their own, and patches for what their cluster asks for."""
+"""The examples of `docs/deploy.md`: a user's own kustomization, and patches for the user's cluster."""
 
 import os
 import re
@@ -28,11 +28,11 @@ KUSTOMIZATION, PATCHES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE |
 
 
 def kustomization(folder: Path, **changes: Any) -> list[Object]:
-    """The objects of the document's, beside this repository. changes: what more it says."""
+    """Objects of the document's kustomization, beside this repository. changes: further keys."""
     folder.mkdir()
-    said = yaml.safe_load(KUSTOMIZATION.replace("../unstale/", os.path.relpath(ROOT, folder.resolve()) + "/"))
-    said["patches"] += changes.pop("patches", [])
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(said | changes))
+    content = yaml.safe_load(KUSTOMIZATION.replace("../unstale/", os.path.relpath(ROOT, folder.resolve()) + "/"))
+    content["patches"] += changes.pop("patches", [])
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content | changes))
     (folder / "run.yaml").write_text("clients: 1000\n")
     (folder / "scenario.yaml").write_text("groups: [{name: everyone}]\n")
     objects = built(folder)
@@ -44,7 +44,7 @@ def by_component(objects: list[Object]) -> dict[str, Workload]:
     return {one.component: one for one in workloads(objects)}
 
 
-def test_the_kustomization_says_image_size_and_data_set(tmp_path: Path) -> None:
+def test_the_kustomization_sets_image_size_and_data_set(tmp_path: Path) -> None:
     pods = by_component(kustomization(tmp_path / "mine"))
     job = pods["client"]
     assert job.owner["spec"]["completions"] * int(variables(job.containers[-1])["UNSTALE_CLIENT__COUNT"]) == 1000
@@ -53,7 +53,7 @@ def test_the_kustomization_says_image_size_and_data_set(tmp_path: Path) -> None:
         assert "/data-set" in [mount["mountPath"] for mount in pod.containers[-1]["volumeMounts"]]
 
 
-def test_every_patch_for_a_cluster_changes_what_it_is_for(tmp_path: Path) -> None:
+def test_every_cluster_patch_changes_its_target(tmp_path: Path) -> None:
     before = kustomization(tmp_path / "before")
     objects = kustomization(tmp_path / "mine", patches=yaml.safe_load(PATCHES))
     assert of_kind(before, "Namespace")
@@ -75,23 +75,23 @@ def test_every_patch_for_a_cluster_changes_what_it_is_for(tmp_path: Path) -> Non
     }
 
 
-def test_another_run_is_all_in_another_namespace(tmp_path: Path) -> None:
+def test_another_run_is_entirely_in_another_namespace(tmp_path: Path) -> None:
     objects = kustomization(tmp_path / "mine", namespace="lab-2")
     (namespace,) = of_kind(objects, "Namespace")
     assert namespace["metadata"]["name"] == "lab-2"
     assert {one["metadata"]["namespace"] for one in objects if one is not namespace} == {"lab-2"}
-    # In one namespace with the first run it would not do: Services would lead to both servers.
+    # In the namespace of the first run, Services would select both servers.
     first = by_component(composed(tmp_path / "first"))["server"]
     services = [one["spec"]["selector"] for one in of_kind(objects, "Service")]
     assert any(carries(first.labels, selector) for selector in services)
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\bk8s/[\w/.-]*[\w/]", TEXT))))
-def test_every_file_that_it_names_is_there(name: str) -> None:
+def test_every_named_file_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
-def test_pods_volumes_and_components_have_the_names_that_its_commands_say(tmp_path: Path) -> None:
+def test_pods_volumes_and_components_have_the_names_in_the_commands(tmp_path: Path) -> None:
     objects = composed(tmp_path / "all", "lossy", "outside")
     commands = "\n".join(re.findall(r"^ *```sh\n(.*?)^ *```", TEXT, re.MULTILINE | re.DOTALL))
     there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in objects}
@@ -99,6 +99,6 @@ def test_pods_volumes_and_components_have_the_names_that_its_commands_say(tmp_pa
     (claim,) = server["spec"]["volumeClaimTemplates"]
     there |= {f"persistentvolumeclaim/{claim['metadata']['name']}-{server['metadata']['name']}-0"}
     there |= {f"pod/{yaml.safe_load((K8S / 'results.yaml').read_text())['metadata']['name']}"}
-    said = set(re.findall(r"\b([a-z]+/unstale[\w-]+|[a-z]+/run-unstale[\w-]+)", commands))
-    assert said
-    assert said <= there
+    content = set(re.findall(r"\b([a-z]+/unstale[\w-]+|[a-z]+/run-unstale[\w-]+)", commands))
+    assert content
+    assert content <= there

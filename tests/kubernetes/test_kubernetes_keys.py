@@ -1,4 +1,4 @@
-"""`k8s/make-keys.sh`: what it prints is what the manifests ask for, and a folder of keys is never made another."""
+"""`k8s/make-keys.sh`: it prints the objects of the manifests, and does not overwrite a folder of keys."""
 
 import base64
 import subprocess
@@ -23,7 +23,7 @@ def objects(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["kind"], one["metadata"]["name"]): one["data"] for one in cluster.objects}
 
 
-def test_it_makes_what_the_manifests_name_and_no_more(cluster: Cluster) -> None:
+def test_the_command_creates_exactly_the_secrets_of_the_manifests(cluster: Cluster) -> None:
     cluster.make_keys("--injector", "2", "3")
     assert objects(cluster).keys() == MADE_BY_HAND
     owners = AuthorizedKeys(cluster.folder / "keys/admitted").owners.values()
@@ -37,7 +37,7 @@ def test_it_makes_what_the_manifests_name_and_no_more(cluster: Cluster) -> None:
             assert ("secret-key" in content) == (kind == "Secret"), name
 
 
-def test_a_second_time_it_keeps_the_keys_and_adds_those_of_further_pods(cluster: Cluster) -> None:
+def test_a_second_call_keeps_keys_and_adds_those_of_new_pods(cluster: Cluster) -> None:
     cluster.make_keys("1", "2")
     before = keys.identity(cluster.folder / "keys/clients-0.key_secret", "client.key")
     cluster.make_keys("2", "2")
@@ -46,7 +46,7 @@ def test_a_second_time_it_keeps_the_keys_and_adds_those_of_further_pods(cluster:
     assert [one.clients.text for one in owners] == ["0-1", "2-3"]
 
 
-def test_a_key_that_was_revoked_is_made_anew_and_the_others_are_kept(cluster: Cluster) -> None:
+def test_a_revoked_key_is_replaced_and_others_are_kept(cluster: Cluster) -> None:
     cluster.make_keys("2", "2")
     folder = cluster.folder / "keys"
     before = [keys.identity(folder / f"clients-{pod}.key_secret", "client.key") for pod in range(2)]
@@ -61,13 +61,13 @@ def test_a_key_that_was_revoked_is_made_anew_and_the_others_are_kept(cluster: Cl
     assert before[1].public not in owners
 
 
-def test_other_clients_for_a_key_that_is_there_are_refused(cluster: Cluster) -> None:
+def test_an_existing_key_with_other_clients_is_refused(cluster: Cluster) -> None:
     cluster.make_keys("1", "2")
     with pytest.raises(AssertionError, match=r"clients-0.key is not for the clients 0-4; name another folder"):
         cluster.make_keys("1", "5")
 
 
-def test_without_its_numbers_it_says_what_it_takes() -> None:
+def test_missing_arguments_are_named() -> None:
     done = subprocess.run([str(K8S / "make-keys.sh")], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("make-keys.sh: PODS and COUNT are not given")

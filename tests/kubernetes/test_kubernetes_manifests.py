@@ -1,4 +1,4 @@
-"""Every overlay builds, is valid, and says the same of one thing in all places."""
+"""Every overlay builds, is valid, and is consistent."""
 
 import re
 import tomllib
@@ -41,13 +41,13 @@ VARIABLES = {variable(key) for key in KEYS} | {"UNSTALE_CONFIG"}
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
 
-def test_every_object_is_one_of_the_latest_versions_of_kubernetes() -> None:
+def test_every_object_is_valid_for_the_latest_kubernetes_versions() -> None:
     for name in OVERLAYS:
         check_all_valid(overlay(name))
 
 
 @every_overlay
-def test_every_pod_passes_the_restricted_profile_and_more(name: str) -> None:
+def test_every_pod_passes_the_restricted_profile_and_further_rules(name: str) -> None:
     found = workloads(overlay(name))
     assert {one.component for one in found} >= {"server", "client"}
     for one in found:
@@ -56,7 +56,7 @@ def test_every_pod_passes_the_restricted_profile_and_more(name: str) -> None:
 
 
 @every_overlay
-def test_the_namespace_holds_to_the_restricted_profile_and_everything_is_in_it(name: str) -> None:
+def test_the_namespace_enforces_the_restricted_profile_and_contains_all_objects(name: str) -> None:
     objects = overlay(name)
     (namespace,) = of_kind(objects, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -65,7 +65,7 @@ def test_the_namespace_holds_to_the_restricted_profile_and_everything_is_in_it(n
 
 
 @every_overlay
-def test_selectors_find_pods_and_every_pod_is_found_by_its_own(name: str) -> None:
+def test_selectors_match_pods_and_every_pod_matches_its_own(name: str) -> None:
     objects = overlay(name)
     pods = workloads(objects)
     for pod in pods:
@@ -85,7 +85,7 @@ def test_selectors_find_pods_and_every_pod_is_found_by_its_own(name: str) -> Non
 
 
 @every_overlay
-def test_every_port_that_is_named_is_one_of_the_pods_meant(name: str) -> None:
+def test_every_named_port_belongs_to_the_selected_pods(name: str) -> None:
     objects = overlay(name)
     pods = workloads(objects)
     for service in of_kind(objects, "Service"):
@@ -97,12 +97,12 @@ def test_every_port_that_is_named_is_one_of_the_pods_meant(name: str) -> None:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 assert box[probe]["httpGet"]["port"] in ports_of(pod)
                 assert box[probe]["httpGet"]["path"] in ("/healthz", "/readyz")
-        told = pod.template["metadata"].get("annotations", {})
-        assert told.get("prometheus.io/port", str(ports_of(pod)["http"])) == str(ports_of(pod)["http"])
+        annotations = pod.template["metadata"].get("annotations", {})
+        assert annotations.get("prometheus.io/port", str(ports_of(pod)["http"])) == str(ports_of(pod)["http"])
 
 
 @every_overlay
-def test_what_a_process_listens_at_and_connects_to_is_what_pods_and_services_say(name: str) -> None:
+def test_processes_listen_and_connect_at_the_ports_of_pods_and_services(name: str) -> None:
     objects = overlay(name)
     services = {
         f"{service['metadata']['name']}:{port['port']}"
@@ -111,18 +111,18 @@ def test_what_a_process_listens_at_and_connects_to_is_what_pods_and_services_say
     }
     for pod in workloads(objects):
         (box,) = pod.spec["containers"]
-        said = variables(box)
+        values = variables(box)
         listening = {"server": "SERVER", "injector": "INJECTOR", "client": "CLIENT"}[pod.component]
-        assert said[f"UNSTALE_{listening}__HTTP_ADDRESS"] == f"0.0.0.0:{ports_of(pod)['http']}"
+        assert values[f"UNSTALE_{listening}__HTTP_ADDRESS"] == f"0.0.0.0:{ports_of(pod)['http']}"
         if pod.component != "client":
-            assert said[f"UNSTALE_{listening}__ADDRESS"] == f"tcp://0.0.0.0:{ports_of(pod)['updates']}"
+            assert values[f"UNSTALE_{listening}__ADDRESS"] == f"tcp://0.0.0.0:{ports_of(pod)['updates']}"
         for key in ("UNSTALE_CLIENT__SERVER", "UNSTALE_INJECTOR__UPSTREAM"):
-            if key in said:
-                assert said[key].removeprefix("tcp://") in services
+            if key in values:
+                assert values[key].removeprefix("tcp://") in services
 
 
 @every_overlay
-def test_what_pods_refer_to_is_there_or_made_by_the_documented_command(name: str) -> None:
+def test_references_of_pods_exist_or_are_created_by_the_documented_command(name: str) -> None:
     objects = overlay(name)
     there = {(one["kind"], one["metadata"]["name"]) for one in objects}
     for pod in workloads(objects):
@@ -136,7 +136,7 @@ def test_what_pods_refer_to_is_there_or_made_by_the_documented_command(name: str
 
 
 @every_overlay
-def test_variables_are_keys_of_ours_and_the_files_that_they_name_are_mounted(name: str) -> None:
+def test_variables_are_configuration_keys_and_their_files_are_mounted(name: str) -> None:
     for pod in workloads(overlay(name)):
         for box in pod.containers:
             mounts = [mount["mountPath"] for mount in box["volumeMounts"]]
@@ -147,9 +147,7 @@ def test_variables_are_keys_of_ours_and_the_files_that_they_name_are_mounted(nam
 
 
 @every_overlay
-def test_the_configuration_can_be_loaded_and_counts_as_many_clients_as_there_are_pods_for(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_configuration_loads_with_as_many_clients_as_pods_serve(name: str, tmp_path: Path) -> None:
     objects = overlay(name)
     job = next(one for one in workloads(objects) if one.component == "client")
     (box,) = job.spec["containers"]
@@ -167,7 +165,7 @@ def test_the_configuration_can_be_loaded_and_counts_as_many_clients_as_there_are
 
 
 def config_of(objects: Sequence[Object], pod: Workload, folder: Path) -> Path:
-    """The file that the pod's UNSTALE_CONFIG names."""
+    """The file of the pod's UNSTALE_CONFIG."""
     (volume,) = [one for one in pod.spec["volumes"] if one["name"] == "config"]
     data = named(objects, "ConfigMap", volume["configMap"]["name"])["data"]
     file = folder / Path(variables(pod.spec["containers"][0])["UNSTALE_CONFIG"]).name
@@ -176,22 +174,22 @@ def config_of(objects: Sequence[Object], pod: Workload, folder: Path) -> Path:
 
 
 @every_overlay
-def test_there_is_one_image_and_it_is_this_version(name: str) -> None:
+def test_all_pods_use_one_image_of_this_version(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     images = {box["image"] for pod in workloads(overlay(name)) for box in pod.containers}
     assert images == {f"unstale:{project['version']}" + ("-cuda" if name == "gpu" else "")}
 
 
-def test_the_user_of_the_pods_is_that_of_the_image() -> None:
+def test_the_pods_run_as_the_user_of_the_image() -> None:
     user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert user is not None
     for pod in workloads(overlay("lossy")):
         context = pod.spec["securityContext"]
         assert [str(context[key]) for key in ("runAsUser", "runAsGroup")] == [*user.groups()]
-        assert context["fsGroup"] == context["runAsGroup"]  # so that volumes can be written to
+        assert context["fsGroup"] == context["runAsGroup"]  # so that volumes are writable
 
 
-def test_components_go_together(tmp_path: Path) -> None:
+def test_components_can_be_combined(tmp_path: Path) -> None:
     objects = composed(tmp_path / "all", *COMPONENTS)
     assert {one.component for one in workloads(objects)} == {"server", "client", "injector"}
     check_all_valid(objects)
@@ -199,24 +197,24 @@ def test_components_go_together(tmp_path: Path) -> None:
         assert pod.template["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
 
 
-def test_the_operator_follows_the_rules_that_everybody_does() -> None:
+def test_the_operator_loads_the_same_rules() -> None:
     (rules,) = of_kind(overlay("monitoring"), "PrometheusRule")
     assert rules["spec"] == yaml.safe_load((ROOT / "monitoring/prometheus/rules/unstale.rules.yml").read_text())
 
 
-def test_a_server_whose_configuration_was_refused_is_made_anew_from_one_that_is_right() -> None:
+def test_a_server_pod_with_a_refused_configuration_can_be_replaced() -> None:
     # With OrderedReady the controller waits for the pod that can never be ready: kubernetes issue 67250.
     (server,) = of_kind(overlay("local"), "StatefulSet")
     assert server["spec"]["podManagementPolicy"] == "Parallel"
 
 
 @every_overlay
-def test_a_server_stays_when_its_run_is_over_whatever_a_user_writes_in_the_file(name: str) -> None:
+def test_a_server_pod_stays_after_its_run_for_any_user_setting(name: str) -> None:
     (server,) = [one for one in workloads(overlay(name)) if one.component == "server"]
     assert variables(server.containers[-1])["UNSTALE_SERVER__STAY"] == "true"
 
 
-def test_prometheus_calls_the_jobs_by_their_components() -> None:
+def test_prometheus_names_jobs_by_component() -> None:
     objects = overlay("monitoring")
     endpoints = [
         *of_kind(objects, "ServiceMonitor")[0]["spec"]["endpoints"],
@@ -231,7 +229,7 @@ def test_prometheus_calls_the_jobs_by_their_components() -> None:
         }
 
 
-def test_a_gpu_is_asked_for_where_the_taint_is_tolerated() -> None:
+def test_a_gpu_is_requested_where_the_taint_is_tolerated() -> None:
     for pod in workloads(overlay("gpu")):
         (box,) = pod.spec["containers"]
         assert box["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -239,7 +237,7 @@ def test_a_gpu_is_asked_for_where_the_taint_is_tolerated() -> None:
         assert variables(box)["UNSTALE_DEVICE"] == "cuda"
 
 
-def test_the_scenario_of_the_lossy_overlay_is_one_and_reaches_all_three(tmp_path: Path) -> None:
+def test_the_lossy_overlay_mounts_one_scenario_in_all_three_components(tmp_path: Path) -> None:
     objects = overlay("lossy")
     (config_map,) = [one for one in of_kind(objects, "ConfigMap") if "scenario.yaml" in one["data"]]
     file = tmp_path / "scenario.yaml"
@@ -251,13 +249,13 @@ def test_the_scenario_of_the_lossy_overlay_is_one_and_reaches_all_three(tmp_path
         assert variables(box)["UNSTALE_SCENARIO__NAME"] == "/etc/unstale-scenario/scenario.yaml"
 
 
-def test_a_pod_of_clients_sees_its_own_key_alone() -> None:
+def test_a_client_pod_mounts_only_its_own_key() -> None:
     job = next(one for one in workloads(overlay("local")) if one.component == "client")
     mounts = [mount for box in job.containers for mount in box["volumeMounts"] if mount["name"] == "client-keys"]
     assert [mount["subPathExpr"] for mount in mounts] == ["clients-$(JOB_COMPLETION_INDEX).key_secret"]
 
 
-def test_another_configuration_makes_other_names_so_that_pods_are_made_anew(tmp_path: Path) -> None:
+def test_a_changed_configuration_changes_names_and_restarts_pods(tmp_path: Path) -> None:
     def name(rounds: int) -> str:
         objects = composed(tmp_path / str(rounds), config={"unstale-run": {"rounds": rounds}})
         return next(name for pod in workloads(objects) for _, name in references(pod.spec) if "run" in name)
@@ -265,7 +263,7 @@ def test_another_configuration_makes_other_names_so_that_pods_are_made_anew(tmp_
     assert name(1) != name(2)
 
 
-def test_the_pod_that_reads_results_has_the_servers_volume() -> None:
+def test_the_results_pod_mounts_the_servers_volume() -> None:
     pod = yaml.safe_load((K8S / "results.yaml").read_text())
     check_all_valid([pod])
     assert violations(pod["spec"]) == beyond(pod["spec"]) == []
@@ -276,10 +274,10 @@ def test_the_pod_that_reads_results_has_the_servers_volume() -> None:
     assert {box["image"] for box in pod["spec"]["containers"]} == {
         server["spec"]["template"]["spec"]["containers"][0]["image"]
     }
-    assert "namespace" not in pod["metadata"]  # a run of another name has another
+    assert "namespace" not in pod["metadata"]  # the namespace depends on the run's name
 
 
-def test_chaos_finds_the_pods_by_their_labels() -> None:
+def test_chaos_selects_pods_by_their_labels() -> None:
     pods = {one.component: one for one in workloads(overlay("local"))}
     where = Pods(clients=4, clients_each=2, namespace="unstale")
     for component in ("client", "server"):
@@ -295,8 +293,8 @@ changes: list[tuple[Callable[[Object], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "where"), changes)
-def test_the_validation_finds_a_wrong_type_and_an_unknown_field(change: Callable[[Object], Any], where: str) -> None:
-    # Otherwise the validity above would say nothing.
+def test_validation_detects_a_wrong_type_and_an_unknown_field(change: Callable[[Object], Any], where: str) -> None:
+    # Otherwise the validity above would prove nothing.
     (one,) = of_kind(overlay("local"), "StatefulSet")
     change(one)
     with pytest.raises(kubernetes_validate.ValidationError, match=where):

@@ -1,4 +1,4 @@
-"""Network namespaces that stand for pods: names lead to the right one, and nothing of them is left."""
+"""Network namespaces of pods: names resolve to the right one, and all are removed."""
 
 import socket
 import subprocess
@@ -23,13 +23,13 @@ def _allowed() -> None:
     need_namespaces()
 
 
-def there_is(network: Namespaces) -> set[str]:
+def remains(network: Namespaces) -> set[str]:
     """Its namespaces, and folders of files for them."""
     files = [path.name for folder in (NETNS, ETC) if folder.exists() for path in folder.iterdir()]
     return {name for name in files if name.startswith(f"{network.name}-")}
 
 
-def test_a_process_finds_a_service_by_its_name_and_nothing_else_by_any() -> None:
+def test_a_process_resolves_only_service_names() -> None:
     ask = "import socket, sys; print(socket.gethostbyname(sys.argv[1]))"
     with Namespaces([SERVICE]) as network:
         network.join("client-0")
@@ -44,7 +44,7 @@ def test_a_process_finds_a_service_by_its_name_and_nothing_else_by_any() -> None
         assert not answer("example.com")
 
 
-def test_what_listens_in_one_is_reached_from_another_and_from_the_node() -> None:
+def test_a_listener_is_reachable_from_other_namespaces_and_the_node() -> None:
     with Namespaces([SERVICE]) as network:
         for pod in ("server-0", "client-0"):
             network.join(pod)
@@ -58,15 +58,15 @@ def test_what_listens_in_one_is_reached_from_another_and_from_the_node() -> None
                 listening.accept()[0].close()
 
 
-def test_the_test_itself_keeps_its_own_interfaces_and_nothing_is_left_when_it_fails() -> None:
+def test_a_failed_test_leaves_no_interfaces_and_keeps_those_of_the_machine() -> None:
     before = socket.if_nameindex()
     network = Namespaces([SERVICE])
     with pytest.raises(ZeroDivisionError), network:  # noqa: PT012
         network.join("server-0")
-        assert there_is(network) == {f"{network.name}-node", f"{network.name}-server-0"}
+        assert remains(network) == {f"{network.name}-node", f"{network.name}-server-0"}
         assert socket.if_nameindex() == before
         with network.reached("server-0", 9464):
             assert "pods" in [name for _, name in socket.if_nameindex()]
             raise ZeroDivisionError
-    assert not there_is(network)
+    assert not remains(network)
     assert socket.if_nameindex() == before

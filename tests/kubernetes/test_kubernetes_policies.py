@@ -1,4 +1,4 @@
-"""Network policies: who reaches whom, at which ports, and that nobody else does."""
+"""Network policies: the allowed connections, their ports, and no others."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,8 +31,8 @@ def numbers(rule: Object) -> list[int]:
 
 
 @every_overlay
-def test_every_port_is_a_number_and_one_of_a_pod_that_is_meant(name: str) -> None:
-    # A number, since not every network knows the names of the ports of the pods at the other end.
+def test_every_policy_port_is_a_number_of_a_selected_pod(name: str) -> None:
+    # A number, since not every network plugin resolves port names of the other pods.
     objects = overlay(name)
     pods = workloads(objects)
     for policy in policies(objects):
@@ -47,7 +47,7 @@ def test_every_port_is_a_number_and_one_of_a_pod_that_is_meant(name: str) -> Non
 
 
 @every_overlay
-def test_a_process_reaches_what_it_connects_to_and_nothing_else(name: str) -> None:
+def test_a_process_reaches_only_its_peers(name: str) -> None:
     objects = overlay(name)
     pods = {one.component: one for one in workloads(objects)}
     through = "injector" if "injector" in pods else "server"
@@ -61,7 +61,7 @@ def test_a_process_reaches_what_it_connects_to_and_nothing_else(name: str) -> No
     assert found == wanted
 
 
-def test_prometheus_reaches_the_metrics_of_every_pod_from_its_namespace_and_nothing_else() -> None:
+def test_prometheus_reaches_only_the_metrics_of_every_pod() -> None:
     objects = overlay("lossy")
     for pod in workloads(objects):
         found = [
@@ -74,7 +74,7 @@ def test_prometheus_reaches_the_metrics_of_every_pod_from_its_namespace_and_noth
         assert found == [({"kubernetes.io/metadata.name": "monitoring"}, ports_of(pod)["http"])]
 
 
-def test_clients_outside_the_cluster_reach_the_port_for_updates_alone(tmp_path: Path) -> None:
+def test_clients_outside_the_cluster_reach_only_the_update_port(tmp_path: Path) -> None:
     objects = composed(tmp_path / "mine", "outside")
     (server,) = [one for one in workloads(objects) if one.component == "server"]
     service = named(objects, "Service", "unstale-server-outside")["spec"]
@@ -86,7 +86,7 @@ def test_clients_outside_the_cluster_reach_the_port_for_updates_alone(tmp_path: 
 
 
 def may(objects: Sequence[Object], source: Workload, target: Workload, port: int) -> bool:
-    """Whether policies of both sides let pods of one open connections to a port of the other's."""
+    """Whether policies of both sides allow connections of pods to a port of others."""
 
     def allows(one: Workload, direction: str, peers: str, other: Workload) -> bool:
         return any(
@@ -99,13 +99,13 @@ def may(objects: Sequence[Object], source: Workload, target: Workload, port: int
 
 
 def rules(objects: Sequence[Object], pod: Workload, direction: str, peers: str) -> Iterator[tuple[Object, Object]]:
-    """Each rule about connections of a pod, with each of its peers."""
+    """Each rule of a pod's connections, with each of its peers."""
     own = [
         policy
         for policy in policies(objects)
         if direction.capitalize() in policy["policyTypes"] and carries(pod.labels, policy["podSelector"]["matchLabels"])
     ]
-    assert any(not policy.get(direction) for policy in own), "nothing denies by default"
+    assert any(not policy.get(direction) for policy in own), "no policy denies by default"
     for policy in own:
         for rule in policy.get(direction, []):
             for peer in rule[peers]:

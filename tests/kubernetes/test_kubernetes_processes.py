@@ -1,6 +1,6 @@
-"""The commands, variables and probes of the manifests, as local processes; and a server's pod that is deleted.
+"""The commands, variables and probes of the manifests as local processes, with deletion of a server's pod.
 
-What is put in place of addresses and paths is said in `kubernetes.kubelet` and `kubernetes.networks`.
+`kubernetes.kubelet` and `kubernetes.networks` describe the replaced addresses and paths.
 """
 
 import signal
@@ -35,12 +35,12 @@ RUN: dict[str, Any] = {
     "trigger": {"name": "sync"},
     "selector": {"name": "round-robin", "size": 2},
 }
-"""Not a bit of its model depends on what is lost, or on who is faster. Of two clients a round each has half of the
-weight, so that the sum is the same whoever comes first. With one example each, a task that was lost and is given anew
-is the same, though its draws are others."""
+"""A run whose model does not depend on losses or speed. Each of two clients per round has half of the weight, so that
+the sum does not depend on their order. With one example each, a lost task that is assigned again has the same result,
+though its draws differ."""
 SERVER: dict[str, Any] = {
-    "server": {"heartbeat_s": 0.1, "lease_s": 600.0, "linger_s": 1.0},  # nobody is lost while a pod starts again
-    "run": {"checkpoint_every": 10**6},  # so that checkpoints are those of servers that are told to end
+    "server": {"heartbeat_s": 0.1, "lease_s": 600.0, "linger_s": 1.0},  # no lease expires while a pod restarts
+    "run": {"checkpoint_every": 10**6},  # so that only servers that are terminated write checkpoints
 }
 
 
@@ -54,17 +54,15 @@ def version(server: Pod) -> float:
 
 
 def has_made(server: Pod, versions: float) -> None:
-    """Until the server has made so many."""
+    """Wait until the server has made so many versions."""
     server.wait(lambda: version(server) >= versions, f"until it has made version {versions:g}")
 
 
-def test_a_run_whose_server_pod_is_deleted_and_killed_ends_with_the_model_of_one_that_nobody_disturbed(
-    tmp_path: Path,
-) -> None:
+def test_deleting_and_killing_the_server_pod_does_not_change_the_model(tmp_path: Path) -> None:
     play(tmp_path, Loopback, rounds=1000, killed_too=True)
 
 
-def test_so_does_one_through_the_injector_whose_server_pod_is_deleted(tmp_path: Path) -> None:
+def test_deleting_the_server_pod_behind_the_injector_does_not_change_the_model(tmp_path: Path) -> None:
     play(tmp_path, best(), "lossy", rounds=60)
 
 
@@ -91,32 +89,32 @@ def play(folder: Path, network: type[Network], *components: str, rounds: int, ki
             assert pod.probe("livenessProbe")
         has_made(server, 5)
         assert server.delete() == 0
-        told = finished(server)
-        assert told["reason"] == "shutdown"
-        assert newest_checkpoint(server) == told["versions"]
+        line = finished(server)
+        assert line["reason"] == "shutdown"
+        assert newest_checkpoint(server) == line["versions"]
         server = cluster.start(made_of["server"])
         if killed_too:
             server.is_started()
-            has_made(server, told["versions"] + 5)
+            has_made(server, line["versions"] + 5)
             server.kill()
             server = cluster.start(made_of["server"])
         assert [pod.end() for pod in clients] == [0, 0]
         server.wait(lambda: bool(finished(server)), "until the run has ended")
-        assert cluster.start(made_of["client"]).end() == 0  # comes late, and is told
+        assert cluster.start(made_of["client"]).end() == 0  # arrives late, and receives the end
         assert server.probe("readinessProbe")
         assert server.probe("livenessProbe")
         assert version(server) == rounds
         for pod in (*others, server):
             assert pod.delete() == 0
-        told = finished(server)
-        assert (told["reason"], told["versions"]) == ("finished", rounds)
+        line = finished(server)
+        assert (line["reason"], line["versions"]) == ("finished", rounds)
     undisturbed = Settings(**RUN, data=everywhere["data"], rounds=rounds, run={"durability": "off"})
-    assert told["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
-    assert told["updates"]["accepted"] == 2 * rounds
+    assert line["model_digest"] == simulation(undisturbed, on_progress=lambda _: None).run().model_digest
+    assert line["updates"]["accepted"] == 2 * rounds
 
 
 def finished(server: Pod) -> dict[str, Any]:
-    """What the server has printed at the end of the run; empty when it has not."""
+    """The server's line at the end of the run; empty without one."""
     found = [fact for fact in server.facts() if fact["event"] == "finished"]
     assert len(found) <= 1
     return found[0] if found else {}
@@ -129,7 +127,7 @@ def newest_checkpoint(server: Pod) -> int:
 
 
 @pytest.mark.parametrize("network", [Loopback, Namespaces])
-def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path: Path, network: type[Network]) -> None:
+def test_terminated_clients_do_not_complete_their_job(tmp_path: Path, network: type[Network]) -> None:
     if network is Namespaces:
         need_namespaces()
     with Cluster(overlay("local"), tmp_path / "cluster", network) as cluster:
@@ -140,7 +138,7 @@ def test_clients_that_are_told_to_end_do_not_look_finished_to_their_job(tmp_path
         assert pod.delete() == 128 + signal.SIGTERM
 
 
-def test_a_secret_is_refused_as_kubernetes_mounts_it_and_taken_as_the_init_container_leaves_it(tmp_path: Path) -> None:
+def test_a_mounted_secret_is_refused_and_the_init_containers_copy_is_accepted(tmp_path: Path) -> None:
     with Cluster(overlay("local"), tmp_path / "cluster") as cluster:
         cluster.make_keys("2", "2")
         pod = cluster.start(by_component(cluster.objects)["client"])

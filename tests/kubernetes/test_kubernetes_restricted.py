@@ -1,4 +1,4 @@
-"""The examiner of pods: what the restricted profile forbids is found, one thing at a time."""
+"""The examiner of pods: it detects each violation of the restricted profile."""
 
 import copy
 from collections.abc import Callable
@@ -32,7 +32,7 @@ GOOD: Object = {
 }
 
 
-def test_a_good_pod_is_let_through() -> None:
+def test_a_valid_pod_passes() -> None:
     assert violations(GOOD) == beyond(GOOD) == []
 
 
@@ -63,7 +63,7 @@ def pod_wide(**changes: Any) -> Callable[[Object], None]:
         (lambda pod: pod["containers"][0].update(ports=[{"hostPort": 80}]), "one: takes a port of the host"),
     ],
 )
-def test_what_the_profile_forbids_is_found(change: Callable[[Object], None], found: str) -> None:
+def test_violations_of_the_profile_are_detected(change: Callable[[Object], None], found: str) -> None:
     pod = copy.deepcopy(GOOD)
     change(pod)
     assert found in violations(pod)
@@ -87,7 +87,7 @@ def test_what_the_profile_forbids_is_found(change: Callable[[Object], None], fou
         ),
     ],
 )
-def test_so_is_what_we_ask_beyond(change: Callable[[Object], None], found: str) -> None:
+def test_violations_of_our_further_rules_are_detected(change: Callable[[Object], None], found: str) -> None:
     pod = copy.deepcopy(GOOD)
     change(pod)
     assert violations(pod) == []

@@ -1,4 +1,4 @@
-"""Whether objects are what the schemas of Kubernetes say."""
+"""Validation of objects by the schemas of Kubernetes."""
 
 import json
 import re
@@ -9,11 +9,11 @@ import kubernetes_validate
 
 from kubernetes.manifests import ROOT, Object
 
-MINORS = 3  # the latest ones, as the Kubernetes project itself supports
+MINORS = 3  # the latest ones, which the Kubernetes project supports
 
 
 def versions() -> list[str]:
-    """The latest minors, the newest first, and the oldest that the document promises."""
+    """The latest minors, the newest first, and the oldest in the document."""
     latest = kubernetes_validate.latest_version()
     major, minor, _ = (int(part) for part in latest.split("."))
     promised = re.search(r"Kubernetes\s+(1\.\d+) or later", (ROOT / "docs/deploy.md").read_text(encoding="utf-8"))
@@ -27,9 +27,9 @@ def check_valid(text: str, version: str) -> None:
 
 
 def check_all_valid(objects: Sequence[Object]) -> None:
-    """Fails on a field that is unknown, missing or of another type in one of the versions."""
+    """Fail on a field that is unknown, missing or of another type in one of the versions."""
     for one in objects:
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
-            continue  # of the Prometheus operator, which Kubernetes knows nothing of
+            continue  # of the Prometheus operator, without a schema of Kubernetes
         for version in versions():
             check_valid(json.dumps(one, sort_keys=True), version)  # most are the same in all overlays

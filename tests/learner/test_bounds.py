@@ -1,5 +1,4 @@
-"""The bounds on norms against medians worked out by hand. A bound is 20 times a median, and an envelope keeps 99 % of
-what it was."""
+"""The bounds on norms against medians computed by hand. A bound is 20 medians, and an envelope decays to 99 %."""
 
 from collections.abc import Iterable
 from math import inf
@@ -16,7 +15,7 @@ FIRST = 100.0
 
 
 def with_accepted(clients: int, norms: Iterable[float]) -> MedianBound:
-    """Each norm is of another client, from client 0 on."""
+    """A bound after one norm of each client, from client 0 on."""
     bound = MedianBound(clients)
     for client_id, norm in enumerate(norms):
         assert bound.allows(client_id, norm, FIRST)
@@ -36,14 +35,14 @@ def test_before_there_is_a_median_the_first_updates_have_a_bound_of_their_own(re
     assert not bound.allows(19, 1e16, FIRST)
 
 
-def test_as_long_as_few_have_reported_both_bounds_hold() -> None:
+def test_both_bounds_apply_until_enough_clients_have_reported() -> None:
     bound = with_accepted(20, [50.0] * 9)
     assert bound.bound(FIRST) == FIRST
     bound.record(9, 50.0, accepted=True)  # half of them
     assert bound.bound(FIRST) == 1000
 
 
-def test_an_attacker_that_is_the_first_and_asks_again_does_not_set_the_bound() -> None:
+def test_a_first_and_repeated_attacker_does_not_set_the_bound() -> None:
     bound = MedianBound(20)
     for _ in range(50):
         assert not bound.allows(0, 1e16, FIRST)
@@ -54,21 +53,21 @@ def test_an_attacker_that_is_the_first_and_asks_again_does_not_set_the_bound() -
     assert bound.bound(FIRST) == 40
 
 
-def test_of_two_clients_none_is_a_minority() -> None:
+def test_with_two_clients_neither_is_a_minority() -> None:
     bound = MedianBound(2)
     assert bound.allows(0, 1e16, FIRST)
     bound.record(0, 1.0, accepted=True)
     assert bound.allows(1, 1e16, FIRST)
 
 
-def test_a_client_has_one_vote_however_often_it_reports() -> None:
+def test_a_client_has_one_vote_for_any_number_of_reports() -> None:
     bound = with_accepted(5, [1.0, 1.0, 1.0, 1.0])
     for _ in range(100):
         bound.record(4, 19.0, accepted=True)
     assert bound.bound(FIRST) == 20
 
 
-def test_a_vote_is_the_largest_norm_and_an_older_one_counts_less_for_each_that_was_accepted_since() -> None:
+def test_a_vote_is_the_largest_norm_decayed_by_later_accepted_updates() -> None:
     bound = with_accepted(3, [8.0, 8.0, 8.0])
     for client_id in range(3):
         bound.record(client_id, 1.0, accepted=True)
@@ -79,7 +78,7 @@ def test_a_vote_is_the_largest_norm_and_an_older_one_counts_less_for_each_that_w
     assert bound.median == 1.0
 
 
-def test_what_most_clients_are_refused_for_becomes_the_bound() -> None:
+def test_a_norm_refused_for_most_clients_becomes_the_bound() -> None:
     bound = with_accepted(5, [1.0] * 5)
     for client_id in (0, 1):
         assert not bound.allows(client_id, 1000.0, FIRST)
@@ -89,7 +88,7 @@ def test_what_most_clients_are_refused_for_becomes_the_bound() -> None:
     assert bound.bound(FIRST) == 20_000
 
 
-def test_a_damaged_update_is_forgotten_with_the_next_good_one() -> None:
+def test_a_good_update_clears_a_damaged_one() -> None:
     bound = with_accepted(3, [1.0] * 3)
     for client_id in (0, 1):
         bound.record(client_id, 1e30, accepted=False)
@@ -134,8 +133,8 @@ reports = st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1e6), st.booleans()
 def test_a_state_continues_to_the_bit(
     before: list[tuple[int, float, bool]], after: list[tuple[int, float, bool]]
 ) -> None:
-    def report(to: NormBounds, told: list[tuple[int, float, bool]]) -> None:
-        for version, (client_id, norm, accepted) in enumerate(told):
+    def report(to: NormBounds, reports: list[tuple[int, float, bool]]) -> None:
+        for version, (client_id, norm, accepted) in enumerate(reports):
             to.judged(client_id, version, Norms(norm, norm / 3, None), accepted=accepted)
 
     lived, resumed = NormBounds("adaptive", clients=5), NormBounds("adaptive", clients=5)
@@ -164,7 +163,7 @@ def test_every_vector_has_a_bound_of_its_own(norm_max: bounds.NormMax, update: f
         assert not made.allow(0, longer, 0.1)
 
 
-def test_without_a_bound_nothing_is_too_long() -> None:
+def test_without_a_bound_every_norm_is_accepted() -> None:
     assert five_alike(None).allow(0, Norms(1e18, 1e18, 1e18), 0.1)
 
 
@@ -174,7 +173,7 @@ def test_the_first_updates_move_the_model_by_no_more_than_ten_times_its_norm() -
     assert NormBounds("adaptive", clients=5, model_norm=0.0).bounds(0.1).update == 10 / 0.1
 
 
-def test_the_cause_names_the_update_that_was_longest_for_its_time() -> None:
+def test_the_cause_names_the_update_longest_relative_to_its_time() -> None:
     made = five_alike(None)
     assert made.cause is None
     made.judged(3, 12, Norms(1e16), accepted=True)

@@ -1,4 +1,4 @@
-"""A thread that computes uses as many BLAS threads as the process was told, from its first operation on."""
+"""A computing thread uses the process's number of BLAS threads from its first operation on."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ thread.join()
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to count threads")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: BLAS starts no threads anyway")
 def test_a_dot_product_in_a_new_thread_starts_no_threads() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

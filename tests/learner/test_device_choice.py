@@ -1,4 +1,4 @@
-"""Which device a name means on which machine."""
+"""The device of a name on different machines."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from unstale.learner import device
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
-    """A machine with so many CUDA devices, and MPS or not."""
+    """Simulate a machine with so many CUDA devices, with or without MPS."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
@@ -27,7 +27,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False
         (0, True, "mps", "mps"),
     ],
 )
-def test_a_name_means_a_device(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str) -> None:
+def test_names_select_devices(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, name: str, expected: str) -> None:
     machine(monkeypatch, cuda=cuda, mps=mps)
     assert device.choose(name) == torch.device(expected)
 
@@ -42,7 +42,7 @@ def test_a_name_means_a_device(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: 
         (2, "mps", "device is 'mps', but this machine has none; use auto or cpu"),
     ],
 )
-def test_a_device_that_is_not_there_is_told_in_one_sentence(
+def test_a_missing_device_is_one_error_sentence(
     monkeypatch: pytest.MonkeyPatch, cuda: int, name: str, expected: str
 ) -> None:
     machine(monkeypatch, cuda=cuda)

@@ -1,4 +1,4 @@
-"""The learner: what a round does to the model, by hand and by law."""
+"""The learner: the effect of a round on the model, by hand and by law."""
 
 import hashlib
 import struct
@@ -41,12 +41,12 @@ def learner(policy: str = "fedavg", *, rate: float = 0.5, keep_versions: bool = 
 
 
 def with_second_vector(subject: Learner, rows: list[list[float]]) -> torch.Tensor:
-    """These rows [K, 2], each with itself behind it where the policy's clients send a second vector."""
+    """These rows [K, 2], each repeated behind itself if the policy's clients send a second vector."""
     return torch.tensor(rows).repeat(1, subject.row_numbers // 2)
 
 
 class Recorder(Policy):
-    """Keeps the batch that it is shown; steps (1, 1) with a learning rate that is a quarter."""
+    """Records its batch; steps (1, 1) with a quarter of the learning rate."""
 
     source = "this test"
 
@@ -83,7 +83,7 @@ def test_the_digest_is_of_the_new_models_little_endian_bytes() -> None:
     assert result.sent.digest == hashlib.sha256(struct.pack("<2f", 0.0, 1.0)).hexdigest()
 
 
-def test_the_policy_sees_what_is_known_of_each_row() -> None:
+def test_the_policy_receives_the_metadata_of_each_row() -> None:
     policy = recorder()
     subject = Learner(torch.zeros(2), policy, learning_rate=half)
     subject.apply_round(torch.zeros(0, 2), [])
@@ -103,7 +103,7 @@ def test_the_policy_sees_what_is_known_of_each_row() -> None:
     assert batch.base_models is None
 
 
-def test_fedasync_is_given_the_models_that_the_updates_were_computed_from() -> None:
+def test_fedasync_receives_the_base_models_of_the_updates() -> None:
     # alpha 1 and no staleness weight: the model becomes the last client's own, w_0 - 0.25 * (4, 8).
     subject = learner("fedasync", alpha=1.0, staleness="constant")
     subject.apply_round(torch.tensor([[40.0, 40.0]]), [update()])
@@ -111,7 +111,7 @@ def test_fedasync_is_given_the_models_that_the_updates_were_computed_from() -> N
     torch.testing.assert_close(subject.model_d, torch.tensor([1.0 - 0.25 * 4.0, 2.0 - 0.25 * 8.0]))
 
 
-def test_a_round_that_nobody_contributed_to_makes_a_version_of_the_same_model() -> None:
+def test_a_round_without_updates_creates_a_version_of_the_same_model() -> None:
     subject = learner()
     result = subject.apply_round(torch.empty(0, 2), [])
     assert result.version == 1
@@ -157,7 +157,7 @@ def test_the_first_model_is_not_the_callers_tensor() -> None:
     assert subject.model_d.tolist() == [0.0, 0.0]
 
 
-def test_a_forgotten_version_is_let_go() -> None:
+def test_a_forgotten_version_is_released() -> None:
     subject = learner(keep_versions=True)
     first = weakref.ref(subject.base(0).model_d)
     subject.apply_round(torch.empty(0, 2), [])
@@ -166,15 +166,15 @@ def test_a_forgotten_version_is_let_go() -> None:
     assert first() is None
 
 
-def test_where_no_versions_are_kept_only_the_current_one_takes_memory() -> None:
+def test_without_stored_versions_only_the_current_one_uses_memory() -> None:
     subject = learner()
     first = weakref.ref(subject.model_d)
     subject.apply_round(torch.empty(0, 2), [])
     assert first() is None
-    subject.forget(0)  # and to forget it is nothing
+    subject.forget(0)  # and has no effect here
 
 
-def test_a_staleness_that_does_not_fit_the_base_version_is_a_mistake_of_ours() -> None:
+def test_a_staleness_inconsistent_with_the_base_version_is_a_programming_error() -> None:
     with pytest.raises(AssertionError, match="at version 0"):
         learner().apply_round(torch.zeros(1, 2), [update(base_version=0, staleness=1)])
 
@@ -207,7 +207,7 @@ def test_a_learner_continues_from_its_state_to_the_bit(name: str) -> None:
     assert second_part.apply_round(*rounds[2]).sent.digest == whole_digests[2]
 
 
-def test_a_state_holds_the_versions_themselves_which_nobody_writes_to() -> None:
+def test_a_state_references_the_immutable_versions() -> None:
     subject = learner("fedasync")
     state = subject.state_dict()
     assert state["sent"]["model_d"] is subject.model_d

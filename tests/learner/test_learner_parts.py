@@ -1,4 +1,4 @@
-"""What the learner keeps beside the parameters: buffers, a second vector, the learning rate of the round."""
+"""State of the learner beside the parameters: buffers, a second vector, the learning rate of the round."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from unstale.policies import Policy, PolicyContext, PolicySettings, Step, Update
 
 
 class Scripted(Policy[PolicySettings]):
-    """Weighs the rows as it was told and steps nowhere; the rounds of these numbers do not count.
+    """Returns the given weights and a zero step; rounds in `waits` do not count.
 
-    Its second vector is the sum of those that it was sent.
+    Its second vector is the sum of the received ones.
     """
 
     source = "this test"
@@ -67,7 +67,7 @@ def learner(policy: Policy[Any], *buffers: float, rate: Any = lambda counted: 0.
 
 
 def buffers_after(weights: list[float], rows: list[list[float]], *before: float) -> list[float]:
-    """The buffers after one round. rows: the buffers that came, behind a pseudo-gradient."""
+    """The buffers after one round. rows: received buffers, each behind a pseudo-gradient."""
     subject = learner(Scripted(weights), *before)
     matrix_KD = torch.tensor([[1.0, 1.0, *row] for row in rows]).reshape(len(rows), 2 + len(before))
     subject.apply_round(matrix_KD, updates(len(rows)))
@@ -79,11 +79,11 @@ def test_buffers_are_averaged_by_the_weights_scaled_to_one() -> None:
     assert buffers_after([0.5, 1.5], [[8.0, 4.0], [16.0, 0.0]], 0.0, 0.0) == [14.0, 1.0]
 
 
-def test_what_the_buffers_were_before_does_not_show() -> None:
+def test_previous_buffers_do_not_affect_the_average() -> None:
     assert buffers_after([1.0, 1.0], [[8.0], [16.0]], 4.0) == [12.0]
 
 
-def test_buffers_that_are_the_same_everywhere_stay_so_to_the_bit() -> None:
+def test_equal_buffers_stay_equal_to_the_bit() -> None:
     same = torch.tensor([0.1, 1 / 3, 7e-9]).tolist()
     assert buffers_after([0.1, 0.2, 0.7], [same, same, same], *same) == same
 
@@ -92,11 +92,11 @@ def test_buffers_are_averaged_uniformly_when_no_update_weighs_anything() -> None
     assert buffers_after([0.0, 0.0], [[8.0], [16.0]], 0.0) == [12.0]
 
 
-def test_buffers_stay_as_they_are_when_nobody_sent_any() -> None:
+def test_buffers_are_unchanged_without_sent_buffers() -> None:
     assert buffers_after([], [], 3.0, 4.0) == [3.0, 4.0]
 
 
-def test_buffers_stay_as_they_are_while_the_policy_only_waits() -> None:
+def test_buffers_are_unchanged_while_the_policy_waits() -> None:
     subject = learner(Scripted([1.0], waits=(0,)), 3.0)
     subject.apply_round(torch.tensor([[1.0, 1.0, 8.0]]), updates(1))
     assert subject.sent.buffers_b.tolist() == [3.0]
@@ -104,7 +104,7 @@ def test_buffers_stay_as_they_are_while_the_policy_only_waits() -> None:
     assert subject.sent.buffers_b.tolist() == [8.0]
 
 
-def test_finite_buffers_that_differ_by_more_than_float32_holds_leave_them_as_they_are_and_are_reported() -> None:
+def test_buffers_that_overflow_float32_are_unchanged_and_reported() -> None:
     subject = learner(Scripted([1.0]), 3e38)
     result = subject.apply_round(torch.tensor([[1.0, 1.0, -3e38]]), updates(1))
     assert result.overflowed
@@ -140,7 +140,7 @@ def test_a_row_is_as_long_as_all_that_is_sent() -> None:
     assert learner(Scripted([], extra=True), 0.0).row_numbers == 2 + 1 + 2
 
 
-def test_a_version_is_kept_with_the_second_vector_that_was_sent_with_it() -> None:
+def test_a_version_is_stored_with_its_second_vector() -> None:
     # parameters 2, buffers 1, second vector 2
     subject = learner(Scripted([1.0, 1.0], extra=True), 0.0, keep_versions=True)
     subject.apply_round(torch.tensor([[1.0, 1.0, 5.0, 10.0, 20.0], [1.0, 1.0, 7.0, 1.0, 2.0]]), updates(2))
@@ -160,7 +160,7 @@ def test_scaffold_moves_its_control_variate_by_the_changes_over_all_clients() ->
     assert result.sent.extra_d.tolist() == [3.0, 3.0]
 
 
-def test_the_learning_rate_goes_by_the_rounds_that_count() -> None:
+def test_the_learning_rate_follows_the_counted_rounds() -> None:
     subject = learner(Scripted([1.0], waits=(1, 2)), rate=lambda counted: 1 / (counted + 1))
     assert subject.learning_rate == 1.0
     rounds = [subject.apply_round(torch.ones(1, 2), updates(1, version)) for version in range(4)]
@@ -178,7 +178,7 @@ def test_the_servers_step_follows_the_learning_rate_times_its_multiplier() -> No
 
 
 @pytest.mark.parametrize("keep_versions", [False, True])
-def test_buffers_second_vector_and_count_come_back_from_the_state(keep_versions: bool) -> None:
+def test_buffers_second_vector_and_count_are_restored_from_the_state(keep_versions: bool) -> None:
     def made() -> Learner:
         policy = Scripted([0.25, 0.75], waits=(0,), extra=True)
         return learner(policy, 0.0, rate=lambda counted: 1 / (counted + 1), keep_versions=keep_versions)

@@ -1,4 +1,4 @@
-"""Rows that wait for their round, and payloads on their way into them."""
+"""Staged rows, and payloads written into them."""
 
 import struct
 
@@ -18,7 +18,7 @@ def update(client_id: int) -> StagedUpdate:
 
 
 def stage(staging: Staging, value: float) -> int:
-    """Keep a row full of `value`, sent by the client of that number."""
+    """Stage a row full of `value` from the client of that number."""
     handle, (row_D, *_) = staging.row()
     row_D.fill_(value)
     staging.keep(handle, update(int(value)))
@@ -29,21 +29,21 @@ def floats(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def test_a_round_is_the_rows_kept_in_order_of_arrival() -> None:
+def test_a_round_is_the_staged_rows_in_order_of_arrival() -> None:
     staging = Staging(2, 3, blocks_max=2)
     taken = staging.take([stage(staging, value) for value in (5, 4, 6)])
     assert taken.rows.tolist() == [[5.0, 5.0], [4.0, 4.0], [6.0, 6.0]]
     assert [staged.client_id for staged in taken.updates] == [5, 4, 6]
 
 
-def test_what_a_round_takes_is_not_copied() -> None:
+def test_a_round_does_not_copy_its_rows() -> None:
     staging = Staging(2, 2, blocks_max=2)
     handle, (row_D, *_) = staging.row()
     staging.keep(handle, update(0))
     assert staging.take([handle]).rows.data_ptr() == row_D.data_ptr()
 
 
-def test_a_discarded_row_is_written_again_under_another_handle() -> None:
+def test_a_discarded_row_is_reused_under_another_handle() -> None:
     staging = Staging(2, 2, blocks_max=2)
     discarded, (first_d, *_) = staging.row()
     staging.discard(discarded)
@@ -52,7 +52,7 @@ def test_a_discarded_row_is_written_again_under_another_handle() -> None:
     assert second_d.data_ptr() == first_d.data_ptr()
 
 
-def test_what_arrives_after_a_round_was_taken_starts_the_next_block() -> None:
+def test_an_update_after_a_taken_round_starts_the_next_block() -> None:
     staging = Staging(1, 3, blocks_max=2)
     early = staging.take([stage(staging, 1), stage(staging, 2)])
     late = stage(staging, 9)
@@ -76,7 +76,7 @@ def test_a_released_block_is_used_again() -> None:
     assert row_D.data_ptr() == address
 
 
-def test_releasing_twice_does_not_lend_the_block_twice() -> None:
+def test_a_block_released_twice_is_reused_once() -> None:
     staging = Staging(1, 1, blocks_max=3)
     taken = staging.take([stage(staging, 1)])
     taken.release()
@@ -95,7 +95,7 @@ def test_a_round_of_no_rows_takes_nothing() -> None:
     assert staging.take([waiting]).rows.shape == (1, 4)
 
 
-def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> None:
+def test_full_blocks_refuse_rows_until_a_round_is_released() -> None:
     staging = Staging(1, 1, blocks_max=2)
     taken = staging.take([stage(staging, 1)])
     stage(staging, 2)
@@ -106,7 +106,7 @@ def test_there_is_no_row_beyond_the_last_block_until_a_round_is_released() -> No
 
 
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [2, 0], [1]])
-def test_single_rows_are_taken_in_any_order_and_the_others_stay(chosen: list[int]) -> None:
+def test_single_rows_are_taken_in_any_order(chosen: list[int]) -> None:
     staging = Staging(2, 1, blocks_max=4)
     handles = [stage(staging, value) for value in (5, 6, 7)]
     taken = staging.take([handles[place] for place in chosen])
@@ -118,7 +118,7 @@ def test_single_rows_are_taken_in_any_order_and_the_others_stay(chosen: list[int
     ]
 
 
-def test_a_discarded_row_does_not_hinder_a_round_of_single_rows() -> None:
+def test_a_discarded_row_does_not_block_a_round_of_single_rows() -> None:
     staging = Staging(1, 1, blocks_max=3)
     handles = [stage(staging, 1), stage(staging, 2)]
     discarded, _ = staging.row()
@@ -126,7 +126,7 @@ def test_a_discarded_row_does_not_hinder_a_round_of_single_rows() -> None:
     assert staging.take(handles).rows.tolist() == [[1.0], [2.0]]
 
 
-def test_single_rows_that_were_looked_at_ahead_stay_until_their_round_is_released() -> None:
+def test_single_rows_read_ahead_stay_until_their_round_is_released() -> None:
     staging = Staging(1, 1, blocks_max=4)
     handles, ahead = [], []
     for value in (1, 2):
@@ -138,7 +138,7 @@ def test_single_rows_that_were_looked_at_ahead_stay_until_their_round_is_release
     assert [row_D.item() for row_D in ahead] == [1.0, 2.0]
     assert taken.rows.tolist() == [[1.0], [2.0]]
     taken.release()
-    later = [stage(staging, 5), stage(staging, 6)]  # in the rows that were given back
+    later = [stage(staging, 5), stage(staging, 6)]  # in the released rows
     with pytest.raises(AssertionError, match="all 4 blocks are in use"):
         staging.row()
     assert staging.take(later).rows.tolist() == [[5.0], [6.0]]
@@ -153,15 +153,15 @@ def test_a_single_row_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize("others", [[7.0, 8.0], [7.0, 8.0, 9.0]])
-def test_of_a_delta_only_the_first_d_numbers_are_divided(others: list[float]) -> None:
-    # Buffers and a second vector lie behind them.
+def test_only_the_first_d_numbers_of_a_delta_are_divided(others: list[float]) -> None:
+    # Buffers and a second vector follow.
     row_D = torch.empty(2 + len(others))
     write(row_D.numpy(), [floats(1.0, 2.0, *others)], "delta", 0.5, 2)
     assert row_D.tolist() == [2.0, 4.0, *others]
 
 
 @pytest.mark.parametrize("cut", range(1, 5))
-def test_what_is_divided_ends_at_d_wherever_the_frames_are_cut(cut: int) -> None:
+def test_division_ends_at_d_for_any_split_into_frames(cut: int) -> None:
     row_D, whole = torch.empty(5), floats(1.0, 2.0, 3.0, 4.0, 5.0)
     write(row_D.numpy(), [whole[: 4 * cut], whole[4 * cut :]], "delta", 0.5, 3)
     assert row_D.tolist() == [2.0, 4.0, 6.0, 4.0, 5.0]
@@ -185,7 +185,7 @@ def test_one_row_is_written_at_a_time() -> None:
         staging.keep(1, update(0))
 
 
-def test_a_round_knows_of_an_update_what_it_said_and_what_the_coordinator_says() -> None:
+def test_a_round_has_the_metadata_of_the_update_and_of_the_coordinator() -> None:
     assert update(4).in_round(staleness=7) == RoundUpdate(
         client_id=4, task_id=5, base_version=2, staleness=7, num_examples=3, batch_examples=2, loss=0.5, local_rate=0.1
     )
@@ -209,20 +209,20 @@ def test_frames_are_parts_of_one_vector_in_order() -> None:
     assert row_D.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_frame_that_does_not_start_at_a_multiple_of_four_bytes_in_memory_is_read_right() -> None:
+def test_an_unaligned_frame_is_read_correctly() -> None:
     row_D = torch.empty(2)
     write(row_D.numpy(), [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0, 2)
     assert row_D.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("frames", [[floats(1.0)], [floats(1.0), floats(2.0, 3.0)]])
-def test_a_payload_of_another_size_is_a_mistake_of_whoever_receives(frames: list[bytes]) -> None:
+def test_a_payload_of_another_size_is_a_programming_error(frames: list[bytes]) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write(torch.empty(2).numpy(), frames, "gradient", 1.0, 2)
 
 
 @pytest.mark.parametrize(("value", "learning_rate"), [(1e38, 1e-3), (1.0, 1e-300)])
-def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning_rate: float) -> None:
+def test_the_screen_detects_an_overflowing_quotient(value: float, learning_rate: float) -> None:
     row_D = torch.empty(1)
     write(row_D.numpy(), [floats(value)], "delta", learning_rate, 1)
     norms = row_checks.norms(row_D.numpy(), row_checks.Layout(len(row_D)))
@@ -232,8 +232,8 @@ def test_a_quotient_that_overflows_is_found_by_the_screen(value: float, learning
 class StagingMachine(RuleBasedStateMachine):
     """Any order of arrivals, verdicts, rounds and releases, one round at a time, against two plain lists.
 
-    As many updates come as a coordinator may have unaggregated, and with all of them there one more to be
-    refused: the blocks of the docstring are enough for that.
+    Up to the coordinator's limit of unaggregated updates arrive, and one more that is refused: the documented
+    number of blocks suffices.
     """
 
     ROWS = 3

@@ -1,4 +1,4 @@
-"""Rows that waited when a server died, in the staging of the next one."""
+"""Rows that were pending at a server's death, in the staging of the next server."""
 
 from torch import Tensor
 
@@ -23,13 +23,13 @@ def taken(staging: Staging, *handles: int) -> list[float]:
     return rows[:, 0].tolist()
 
 
-def test_a_round_that_was_closed_with_few_rows_takes_them_and_not_those_behind() -> None:
+def test_a_closed_round_takes_only_its_own_rows() -> None:
     staging = staging_with(1.0, 2.0, 3.0, closed=6)
     assert taken(staging, 5, 6) == [1.0, 2.0]
     assert taken(staging, 7) == [3.0]
 
 
-def test_without_a_closed_round_the_next_takes_what_waits() -> None:
+def test_without_a_closed_round_the_next_takes_the_waiting_rows() -> None:
     staging = staging_with(1.0, 2.0, 3.0, closed=None)
     assert taken(staging, 5, 6, 7) == [1.0, 2.0, 3.0]
     assert staging.row()[0] == 8

@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients, by hand, and who is asked when.
+"""Fairness over the clients, by hand, and the times of client evaluations.
 
 Source: docs/methods/measures.md#fairness-over-clients
 """
@@ -19,7 +19,7 @@ def fairness_of(*accuracies: float) -> Fairness:
     return fairness
 
 
-def test_nobody_answered_is_no_fairness() -> None:
+def test_without_answers_there_is_no_fairness() -> None:
     assert OwnEvaluations(1).fairness is None
 
 
@@ -46,7 +46,7 @@ def test_the_published_mix_of_variance_with_n_and_deviation_with_n_minus_1() -> 
         assert found.std > sqrt(found.variance)
 
 
-def test_a_tenth_of_eleven_clients_is_two_with_a_deviation_of_their_own() -> None:
+def test_the_worst_tenth_of_eleven_clients_is_two_with_a_deviation_of_their_own() -> None:
     found = fairness_of(0.1, 0.3, *[0.5] * 7, 0.8, 1.0)
     assert found.worst_tenth == pytest.approx(0.2)
     assert found.best_tenth == pytest.approx(0.9)
@@ -54,7 +54,7 @@ def test_a_tenth_of_eleven_clients_is_two_with_a_deviation_of_their_own() -> Non
     assert found.best_tenth_std == pytest.approx(sqrt(2 * 0.1**2))
 
 
-def test_ten_clients_have_a_tenth_of_one_and_one_client_has_no_deviation() -> None:
+def test_the_worst_tenth_of_ten_clients_is_one_without_a_deviation() -> None:
     assert fairness_of(*[0.0] * 9, 1.0).best_tenth == 1.0
     alone = fairness_of(0.7)
     assert (alone.mean, alone.variance, alone.worst_tenth, alone.best_tenth) == (0.7, 0.0, 0.7, 0.7)
@@ -71,7 +71,7 @@ def test_only_the_last_answer_of_a_client_counts() -> None:
     assert (own.fairness.oldest_version, own.fairness.newest_version) == (2, 3)
 
 
-def test_what_nobody_asked_for_does_not_count() -> None:
+def test_an_evaluation_that_was_not_requested_does_not_count() -> None:
     unasked, own = OwnEvaluations(None), OwnEvaluations(10)
     unasked.answered(0, 50, 1.0)
     own.answered(0, 9, 1.0)
@@ -79,7 +79,7 @@ def test_what_nobody_asked_for_does_not_count() -> None:
     assert own.fairness is None
 
 
-def test_nobody_is_asked_unless_it_is_wanted() -> None:
+def test_no_client_is_asked_when_the_evaluation_is_disabled() -> None:
     assert not OwnEvaluations(None).is_wanted(0, 0)
 
 
@@ -92,10 +92,10 @@ def test_a_client_is_asked_until_it_has_answered_and_again_after_the_next_multip
     assert [version for version in range(17, 33) if own.is_wanted(3, version)] == list(range(20, 33))
     own.answered(3, 22, 0.5)
     assert [version for version in range(22, 33) if own.is_wanted(3, version)] == [30, 31, 32]
-    assert own.is_wanted(4, 22)  # each client for itself
+    assert own.is_wanted(4, 22)  # each client separately
 
 
-def test_a_client_that_is_slow_is_not_asked_twice_for_one_period() -> None:
+def test_a_slow_client_is_not_asked_twice_for_one_period() -> None:
     own = OwnEvaluations(10)
     own.answered(0, 19, 0.5)
     assert not own.is_wanted(0, 19)

@@ -1,4 +1,4 @@
-"""What an injector counts, as Prometheus reads it."""
+"""The counts of an injector, as Prometheus reads them."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
@@ -43,7 +43,7 @@ def values(family: Family) -> dict[tuple[str, ...], float]:
     return {(one.name, *one.labels.values()): one.value for one in family.samples}
 
 
-def test_every_metric_of_the_injector_is_there_with_its_kind_and_help() -> None:
+def test_every_metric_of_the_injector_is_exported_with_its_kind_and_help() -> None:
     found = scraped(numbers_of(Tally(), refused={}))
     for metric in catalogue.INJECTOR_CATALOGUE:
         family = found[metric.name.removesuffix("_total")]
@@ -51,7 +51,7 @@ def test_every_metric_of_the_injector_is_there_with_its_kind_and_help() -> None:
     assert len(found) == len(catalogue.INJECTOR_CATALOGUE)
 
 
-def test_what_was_counted_is_told_and_what_was_never_refused_is_none() -> None:
+def test_the_scrape_contains_the_counts_and_no_series_of_refusals_that_never_occurred() -> None:
     tally = Tally()
     tally.count_forwarded(up=True, delay_s=0.0)
     tally.count_forwarded(up=False, delay_s=0.25)
@@ -66,5 +66,5 @@ def test_what_was_counted_is_told_and_what_was_never_refused_is_none() -> None:
     assert values(found["unstale_injector_in_flight_bytes"]) == {("unstale_injector_in_flight_bytes",): 400}
 
 
-def test_an_injector_that_does_not_answer_tells_nothing() -> None:
+def test_an_injector_that_does_not_answer_has_no_series() -> None:
     assert scraped(None) == {}

@@ -1,4 +1,4 @@
-"""Observations become what Prometheus reads."""
+"""Observations as Prometheus reads them."""
 
 from prometheus_client import Metric as Family
 from prometheus_client import generate_latest
@@ -19,7 +19,7 @@ def values(instruments: Instruments, family: str) -> dict[tuple[str, ...], float
     return {(s.name, *s.labels.values()): s.value for s in families(instruments)[family].samples}
 
 
-def test_every_metric_of_the_catalogue_is_there_with_its_help_and_kind() -> None:
+def test_every_metric_of_the_catalogue_is_exported_with_its_help_and_kind() -> None:
     found = families(Instruments(catalogue.CATALOGUE))
     for metric in catalogue.CATALOGUE:
         family = found[metric.name.removesuffix("_total")]
@@ -27,7 +27,7 @@ def test_every_metric_of_the_catalogue_is_there_with_its_help_and_kind() -> None
     assert len(found) == len(catalogue.CATALOGUE)
 
 
-def test_a_counter_grows_a_gauge_becomes_and_a_histogram_counts() -> None:
+def test_a_counter_adds_a_gauge_sets_and_a_histogram_counts() -> None:
     instruments = Instruments(catalogue.CATALOGUE)
     instruments.record_all(
         [
@@ -47,11 +47,11 @@ def test_a_counter_grows_a_gauge_becomes_and_a_histogram_counts() -> None:
     staleness = values(instruments, "unstale_update_staleness_rounds")
     name = "unstale_update_staleness_rounds"
     assert (staleness[name + "_count",], staleness[name + "_sum",]) == (2, 3)
-    # bounds are inclusive, and each counts what is at most it
+    # bounds are inclusive, and each counts the values up to it
     assert [staleness[name + "_bucket", bound] for bound in ("0.0", "2.0", "3.0", "+Inf")] == [1, 1, 2, 2]
 
 
-def test_a_gauge_that_follows_is_asked_at_every_scrape() -> None:
+def test_a_callback_gauge_is_evaluated_at_every_scrape() -> None:
     instruments = Instruments(catalogue.CATALOGUE)
     now = [5.0]
     instruments.follow(catalogue.CLIENTS, ("working",), lambda: now[0])
@@ -60,7 +60,7 @@ def test_a_gauge_that_follows_is_asked_at_every_scrape() -> None:
     assert values(instruments, "unstale_clients") == {("unstale_clients", "working"): 6}
 
 
-def test_buckets_reach_as_far_as_runs_do() -> None:
+def test_buckets_cover_the_range_of_runs() -> None:
     """A round for each update of 10,000 clients; one for all of theirs; and one that takes hours."""
     for metric, value in (
         (catalogue.UPDATE_STALENESS, 9_999),

@@ -1,4 +1,4 @@
-"""What a scrape gives, held against prometheus_client's own instruments that were told the same."""
+"""Scrapes, compared with prometheus_client's own instruments of the same observations."""
 
 import sys
 import threading
@@ -29,7 +29,7 @@ def nothing_created() -> Iterator[None]:
     prometheus_client.enable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Own:
+class PrometheusInstruments:
     """The same interface over prometheus_client's instruments."""
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ def one_of_each() -> list[Observation]:
 @given(st.lists(st.lists(observations(), max_size=8), max_size=8), st.lists(followed(), max_size=3), st.data())
 @example([one_of_each()], [], None)
 @example([], [], None)
-def test_a_scrape_gives_to_the_letter_what_prometheus_clients_own_instruments_give(
+def test_a_scrape_equals_that_of_prometheus_clients_own_instruments(
     batches: Sequence[Sequence[Observation]],
     gauges: Sequence[tuple[Metric, tuple[str, ...], float]],
     data: st.DataObject | None,
 ) -> None:
-    instruments, own = Instruments(catalogue.CATALOGUE), Own()
+    instruments, own = Instruments(catalogue.CATALOGUE), PrometheusInstruments()
     followed_from = data.draw(st.integers(0, len(batches))) if data else 0
     for number, batch in enumerate([*batches, []]):
         if number == followed_from:
@@ -108,8 +108,8 @@ def test_a_scrape_gives_to_the_letter_what_prometheus_clients_own_instruments_gi
         assert written(instruments.registry) == written(own.registry)
 
 
-def test_one_family_can_be_asked_for_alone() -> None:
-    instruments, own = Instruments(catalogue.CATALOGUE), Own()
+def test_a_single_family_can_be_scraped() -> None:
+    instruments, own = Instruments(catalogue.CATALOGUE), PrometheusInstruments()
     for observation in one_of_each():
         instruments.record(observation)
         own.record(observation)
@@ -121,7 +121,7 @@ def test_one_family_can_be_asked_for_alone() -> None:
         assert text == prometheus_client.generate_latest(its_own)
 
 
-def test_a_counter_does_not_fall_and_labels_are_as_many_as_the_metric_has() -> None:
+def test_a_counter_does_not_decrease_and_the_number_of_labels_must_match() -> None:
     instruments = Instruments(catalogue.CATALOGUE)
     with pytest.raises(AssertionError, match="would fall by 1"):
         instruments.record(Observation(catalogue.QUARANTINES, -1))
@@ -140,7 +140,7 @@ def threads_change_often() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("threads_change_often")
-def test_every_scrape_sees_whole_batches_of_several_threads_and_none_is_lost() -> None:
+def test_every_scrape_contains_complete_batches_of_several_threads() -> None:
     # Each batch: an update of 3 bytes, and two values of a histogram that sum to 5, one of them at most 2.
     batch = [
         Observation(catalogue.UPDATES, 1, ("accepted", "")),

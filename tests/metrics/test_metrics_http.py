@@ -1,4 +1,4 @@
-"""What a process says over HTTP, and where."""
+"""The HTTP pages of a process, and their address."""
 
 import socket
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def service(state: State) -> Iterator[HttpService]:
     made.close()
 
 
-def test_checks_are_asked_anew_for_each_request(service: HttpService, state: State) -> None:
+def test_checks_run_for_each_request(service: HttpService, state: State) -> None:
     url = f"http://{service.address}"
     assert get(f"{url}/healthz") == Page(200, "ok\n")
     assert get(f"{url}/readyz") == Page(503, "not yet\n")
@@ -43,12 +43,12 @@ def test_checks_are_asked_anew_for_each_request(service: HttpService, state: Sta
     assert get(f"{url}/readyz") == Page(200, "ok\n")
 
 
-def test_metrics_are_those_of_the_registry(service: HttpService) -> None:
+def test_metrics_match_the_registry(service: HttpService) -> None:
     assert families(f"http://{service.address}")["answer"].samples[0].value == 42
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/healthz/x", "/../etc/passwd", "/%00"])
-def test_anything_else_is_not_there(path: str, service: HttpService) -> None:
+def test_any_other_path_is_not_found(path: str, service: HttpService) -> None:
     assert get(f"http://{service.address}{path}").status == 404
 
 
@@ -60,7 +60,7 @@ def test_the_port_is_free_again_after_closing() -> None:
     again.close()
 
 
-def test_a_port_in_use_is_told_in_a_sentence() -> None:
+def test_a_port_in_use_gets_a_one_sentence_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
@@ -70,6 +70,6 @@ def test_a_port_in_use_is_told_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000", ""])
-def test_what_is_no_address_is_told_in_a_sentence(address: str) -> None:
+def test_an_invalid_address_gets_a_one_sentence_error(address: str) -> None:
     with pytest.raises(UserError, match=r"^server\.http_address is .*, expected HOST:PORT"):
         HttpService(address, CollectorRegistry(), key=KEY, healthy=bool, ready=bool)

@@ -1,4 +1,4 @@
-"""What each fact of a run adds to the metrics, written out."""
+"""The effect of each fact of a run on the metrics, written out."""
 
 import pytest
 from prometheus_client.metrics import Histogram
@@ -9,7 +9,7 @@ from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.observe import Observation
 
 
-def test_an_accepted_update_is_counted_without_a_reason_and_its_bytes_with_it() -> None:
+def test_an_accepted_update_is_counted_without_a_reason_and_with_its_bytes() -> None:
     assert observe.verdict("accepted", None, 2600) == (
         Observation(catalogue.UPDATES, 1, ("accepted", "")),
         Observation(catalogue.UPDATE_BYTES, 2600, ("received",)),
@@ -27,7 +27,7 @@ def test_a_refused_message_and_a_sent_task_are_one_observation_each() -> None:
     assert observe.model_sent(2600) == Observation(catalogue.UPDATE_BYTES, 2600, ("sent",))
 
 
-def test_a_round_lasts_as_long_as_its_waiting_and_its_aggregation() -> None:
+def test_the_time_of_a_round_is_its_waiting_and_its_aggregation() -> None:
     made = list(
         observe.round_applied(
             7,
@@ -64,7 +64,7 @@ def test_a_round_of_no_updates_has_neither_staleness_nor_weights() -> None:
     assert catalogue.AGGREGATION_WEIGHT not in made
 
 
-def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
+def test_a_class_absent_from_the_test_set_has_no_accuracy() -> None:
     made = list(observe.evaluated(0.5, 1.25, [1.0, None, 0.0], evaluate_s=0.125))
     assert made == [
         Observation(catalogue.ROUND_PHASE_DURATION, 0.125, ("evaluate",)),
@@ -75,7 +75,7 @@ def test_a_class_that_the_test_set_has_none_of_has_no_accuracy() -> None:
     ]
 
 
-def test_a_clients_own_evaluation_is_four_statistics() -> None:
+def test_a_client_evaluation_gives_four_statistics() -> None:
     own = OwnEvaluations(1)
     own.answered(0, 1, 0.25)
     own.answered(1, 1, 0.75)
@@ -92,7 +92,7 @@ def test_a_clients_own_evaluation_is_four_statistics() -> None:
 EVERY = (*catalogue.CATALOGUE, *catalogue.CLIENT_CATALOGUE, *catalogue.INJECTOR_CATALOGUE)
 
 
-def test_an_answer_to_an_update_is_timed_only_where_this_process_has_sent_it() -> None:
+def test_an_ack_is_timed_only_for_updates_sent_by_this_process() -> None:
     assert list(observe.update_answered("rejected", "non-finite", None)) == [
         Observation(catalogue.CLIENT_UPDATES, 1, ("rejected", "non-finite"))
     ]
@@ -109,17 +109,17 @@ def test_names_follow_the_conventions() -> None:
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert metric.help.endswith("."), metric.name
         assert not any(unit in metric.name for unit in ("milli", "micro", "percent", "minutes")), metric.name
-    assert len({metric.name for metric in EVERY}) == len(set(EVERY))  # what two have alike is one metric
+    assert len({metric.name for metric in EVERY}) == len(set(EVERY))  # two metrics with the same meaning are one metric
 
 
-def test_histograms_and_nothing_else_have_buckets_and_they_rise() -> None:
+def test_only_histograms_have_buckets_and_they_increase() -> None:
     for metric in EVERY:
         assert bool(metric.buckets) == (metric.kind == "histogram"), metric.name
         assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
-    assert catalogue.UPDATE_STALENESS.buckets != Histogram.DEFAULT_BUCKETS  # those are for seconds
+    assert catalogue.UPDATE_STALENESS.buckets != Histogram.DEFAULT_BUCKETS  # these are for seconds
 
 
-def test_the_bounds_of_a_scrape_are_those_of_the_buckets_and_one_for_what_is_more() -> None:
+def test_a_scrape_has_the_bounds_of_the_buckets_and_infinity() -> None:
     for metric in EVERY:
         assert metric.bounds == (*(floatToGoString(bound) for bound in metric.buckets), "+Inf")
 

@@ -1,4 +1,4 @@
-"""How a run stands and how it ended, counted by hand."""
+"""The progress and the outcome of a run, counted by hand."""
 
 from math import isnan, nan
 
@@ -9,7 +9,7 @@ from unstale.metrics.progress import Outcome, Progress, Tally
 CLIENTS = {"working": 3, "lost": 1}
 
 
-def test_progress_counts_from_the_evaluation_before() -> None:
+def test_progress_counts_from_the_previous_evaluation() -> None:
     tally = Tally(rounds=10)
     tally.started(100.0)
     tally.evaluated(0, 0.1, 2.3, CLIENTS, 100.0)
@@ -33,14 +33,14 @@ def test_progress_counts_from_the_evaluation_before() -> None:
     assert (later.staleness_mean, later.updates_per_s, later.elapsed_s) == (8.0, 1 / 4, 6.0)
 
 
-def test_a_note_is_news_once_in_a_run() -> None:
+def test_a_note_is_reported_once_in_a_run() -> None:
     tally = Tally(rounds=2)
     assert tally.news(["two", "one", "two"]) == ["two", "one"]
     assert tally.news(["one", "three"]) == ["three"]
     assert Tally(rounds=2).news(["one"]) == ["one"]
 
 
-def test_the_outcome_is_of_the_whole_run() -> None:
+def test_the_outcome_covers_the_whole_run() -> None:
     tally = Tally(rounds=2)
     tally.started(10.0)
     tally.applied([0, 2], overflowed=False)
@@ -76,7 +76,7 @@ def test_a_run_that_never_started_took_no_time_and_measured_nothing() -> None:
 
 
 @pytest.mark.parametrize("at_s", [3.0, 4.0])
-def test_nothing_aggregated_is_no_staleness_and_no_time_is_no_rate(at_s: float) -> None:
+def test_without_rounds_there_is_no_staleness_and_without_time_no_rate(at_s: float) -> None:
     tally = Tally(rounds=1)
     tally.started(3.0)
     tally.accepted()

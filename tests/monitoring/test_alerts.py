@@ -1,6 +1,6 @@
-"""Each alert is made to fire by the fault that it is for, on a real run that a real Prometheus scrapes, and resolves.
+"""The fault of each alert makes it fire and resolve, on a real run that a real Prometheus scrapes.
 
-The rules are those that are shipped, with every duration divided by `TIMES`: ten minutes are 1.5 s.
+The rules are the shipped ones, with every duration divided by `TIMES`: ten minutes are 1.5 s.
 """
 
 import json
@@ -39,7 +39,7 @@ SCRAPE = "120ms"  # more than twice in the shortest range, two minutes
 TASK_S = 0.05  # of a client's device, so that rounds come evenly
 ENDLESS = 10**9
 
-# Which alerts a test is for: each is one test's.
+# The alerts of each test: each alert has one test.
 NETWORK = {
     "UnstaleStalenessDrifting",
     "UnstaleRejectionsHigh",
@@ -54,7 +54,7 @@ DEATH = {"UnstaleServerRestarted", "UnstaleServerDown"}
 
 
 class Watch:
-    """What a Prometheus with the rules tells, and which alerts have fired and then resolved."""
+    """A Prometheus with the rules, and the alerts that have fired and resolved."""
 
     def __init__(self, prometheus: Prometheus) -> None:
         self._prometheus = prometheus
@@ -62,27 +62,27 @@ class Watch:
         self.resolved: set[str] = set()
 
     def fires(self, *alerts: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Wait until all of them do. meanwhile: done again and again."""
+        """Wait until all of them fire. meanwhile: repeated action."""
         self.until(lambda: meanwhile() or self._prometheus.firing() >= set(alerts), f"{alerts} fire")
         self._fired.update(alerts)
 
     def resolves(self, *alerts: str) -> None:
         """Wait until none of them fires."""
-        assert self._fired >= set(alerts), "what never fired cannot resolve"
+        assert self._fired >= set(alerts), "an alert must fire before it resolves"
         self.until(lambda: not self._prometheus.firing() & set(alerts), f"{alerts} resolve")
         self.resolved.update(alerts)
 
     def learns(self) -> None:
-        """Wait until rounds are made and rules evaluated, and see that nobody is told anything."""
+        """Wait for rounds and evaluated rules, and check that no alert fires."""
         self.knows("run:unstale_rounds:increase5m > 0")
         self.is_silent()
 
     def is_silent(self, *but: str) -> None:
-        """Nobody is told anything else."""
+        """Check that no other alert fires."""
         assert self._prometheus.firing() <= set(but)
 
     def knows(self, expression: str) -> None:
-        """Wait until it gives something."""
+        """Wait until the expression has a value."""
         self.until(lambda: self._prometheus.query(expression), expression)
 
     def until(self, holds: Callable[[], object], what: str) -> None:
@@ -91,8 +91,8 @@ class Watch:
 
 @contextmanager
 def watching(folder: Path, alerts: set[str], **targets: str | list[str]) -> Iterator[Watch]:
-    """A Prometheus with the rules. alerts: that fire and resolve meanwhile. targets: HOST:PORT, one or more, by what it
-    is: server, injector."""
+    """A Prometheus with the rules. alerts: that fire and resolve in the context. targets: HOST:PORT, one or more, by
+    component: server, injector."""
     rules = folder / "unstale.rules.yml"
     rules.write_text(faster(RULES.read_text(), TIMES))
     jobs = {f"unstale-{name}": [found] if isinstance(found, str) else found for name, found in targets.items()}
@@ -102,14 +102,14 @@ def watching(folder: Path, alerts: set[str], **targets: str | list[str]) -> Iter
         assert watch.resolved >= alerts
 
 
-def test_every_alert_is_shown_to_fire_and_to_resolve_by_one_of_these_tests() -> None:
+def test_these_tests_show_every_alert_firing_and_resolving() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     there_are = [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
     assert sorted(chain(NETWORK, HOSTILE, DISK, ESTIMATES, DEATH)) == sorted(there_are)
 
 
-class Running:
-    """A process of ours in a thread, while the context lasts."""
+class InThread:
+    """A process object that runs in a thread during the context."""
 
     def __init__(self, process: ClientProcess | Injector) -> None:
         self._process = process
@@ -125,8 +125,8 @@ class Running:
         assert not self._thread.is_alive(), "it does not end"
 
 
-def clients(settings: Settings, address: str, first: int, count: int, identity: Identity | None = None) -> Running:
-    return Running(
+def clients(settings: Settings, address: str, first: int, count: int, identity: Identity | None = None) -> InThread:
+    return InThread(
         ClientProcess(
             server=address,
             client_ids=range(first, first + count),
@@ -139,13 +139,13 @@ def clients(settings: Settings, address: str, first: int, count: int, identity: 
     )
 
 
-def injector(settings: Settings, upstream: str, address: str, http: str) -> Running:
+def injector(settings: Settings, upstream: str, address: str, http: str) -> InThread:
     section = {"address": address, "http_address": http, "upstream": upstream}
-    return Running(Injector(settings.model_copy(update={"injector": Settings(injector=section).injector})))
+    return InThread(Injector(settings.model_copy(update={"injector": Settings(injector=section).injector})))
 
 
-def told(http: str, method: str, path: str, **body: Any) -> None:
-    """Ask the injector's control port for a change."""
+def control(http: str, method: str, path: str, **body: Any) -> None:
+    """Send a change to the injector's control port."""
     data = json.dumps(body).encode() if body else None
     with urlopen(Request(f"http://{http}{path}", data=data, method=method), timeout=PATIENCE_S):
         pass
@@ -153,9 +153,9 @@ def told(http: str, method: str, path: str, **body: Any) -> None:
 
 @contextmanager
 def toxic(http: str, **settings: Any) -> Iterator[None]:
-    told(http, "POST", "/toxics", name="fault", **settings)
+    control(http, "POST", "/toxics", name="fault", **settings)
     yield
-    told(http, "DELETE", "/toxics/fault")
+    control(http, "DELETE", "/toxics/fault")
 
 
 def test_faults_of_the_network(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
             "heartbeat_s": 0.2,
             "lease_s": 4.0,  # more than the latency below
             "retry_s": 0.1,
-            "norm_max": 1e3,  # which an exponent with a flipped bit leaves
+            "norm_max": 1e3,  # an exponent with a flipped bit exceeds it
             "quarantine_after": None,
         },
     )
@@ -185,12 +185,12 @@ def test_faults_of_the_network(tmp_path: Path) -> None:
             watch.resolves("UnstaleRejectionsHigh", "UnstaleNoRounds", "UnstaleClientsGone")
 
             before = f"run:unstale_update_staleness_rounds:p99_10m offset {2 * 3600 * 1000 // TIMES}ms"
-            watch.knows(before)  # what was usual
+            watch.knows(before)  # the usual value
             watch.is_silent()
             with toxic(http, type="latency", delay=1.0, direction="up", clients=["0-2"]):  # well within 10 min
                 watch.fires("UnstaleStalenessDrifting")
             watch.resolves("UnstaleStalenessDrifting")
-        watch.fires("UnstaleTargetDown")  # the injector has gone
+        watch.fires("UnstaleTargetDown")  # the injector has ended
         with injector(settings, server.address, address, http):
             watch.resolves("UnstaleTargetDown")
 
@@ -202,9 +202,9 @@ def test_hostile_clients(tmp_path: Path) -> None:
         evaluate_every=5,
         training={"name": "gradient", "learning_rate": rate, "batch_size": 32},
         server={
-            "norm_max": None,  # what the hostile client sends counts
+            "norm_max": None,  # updates of the hostile client count
             "quarantine_after": 3,
-            "lease_s": 3600.0,  # they say nothing for long
+            "lease_s": 3600.0,  # they are silent for long
         },
     )
     squaring = settings.model_copy(update={"compensator": Settings(compensator={"name": "first-order"}).compensator})
@@ -236,7 +236,7 @@ def test_hostile_clients(tmp_path: Path) -> None:
         assert early.answer(task, np.ones_like(model_d)).outcome == "accepted"
         early.task()  # there is a version between
         beyond_d = np.zeros_like(model_d)
-        beyond_d[0] = 1.8e19  # passes, and its square times the way of the model does not
+        beyond_d[0] = 1.8e19  # passes, but its square times the model's distance overflows
         assert late.answer(stale, beyond_d).outcome == "accepted"
         late.task()
         for made_up in range(3):
@@ -247,7 +247,7 @@ def test_hostile_clients(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free_bytes, used_bytes = 400e9, 0.0  # used: from one look to the next
+    free_bytes, used_bytes = 400e9, 0.0  # used: changes between two scrapes
     slow, mended = threading.Event(), threading.Event()
     fdatasync = os.fdatasync
 
@@ -284,7 +284,7 @@ def test_a_disk_that_is_full_and_slow(tmp_path: Path, monkeypatch: pytest.Monkey
         watch.resolves("UnstaleJournalSlow", "UnstaleDiskFilling", "UnstaleDiskLow", "UnstaleUpdatesNotStored")
 
 
-def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tmp_path: Path) -> None:
+def test_two_runs_without_client_keys_and_with_bad_estimates(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     keygen.create(folder, "server", None)
     keygen.create(folder, "all", ClientIds.parse("all", "--clients"))
@@ -292,7 +292,7 @@ def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tm
     own = small(clients=1, rounds=ENDLESS, server={"keys": str(folder)})
     harmful = small(
         rounds=ENDLESS,
-        # Of all its examples, so that updates hardly differ from one to the next, and stale ones are good.
+        # Full batches, so that consecutive updates hardly differ, and stale ones are accurate.
         training={"learning_rate": 0.1, "steps": 1, "batch_size": 512},
         compensator={
             "name": "gradient-inversion",
@@ -308,7 +308,7 @@ def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tm
 
         def knock() -> None:
             with KeyedClient(closed.address, 0, None) as client:
-                client.socket.poll(50)  # in which it is refused, if not each time
+                client.socket.poll(50)  # in which it is refused, mostly
 
         with clients(harmful, server.address, 1, 1):  # each is stale because of the other
             watch.learns()
@@ -318,7 +318,7 @@ def test_two_runs_one_without_keys_for_its_clients_and_one_with_bad_estimates(tm
             watch.resolves("UnstaleCompensationWorse", "UnstaleConnectionsRefused", "UnstaleRunNotStarted")
 
 
-def test_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
+def test_a_server_that_dies_and_restarts(tmp_path: Path) -> None:
     http = f"127.0.0.1:{free_port()}"
     settings = small(
         clients=1,
@@ -332,7 +332,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
         with Process("server", "--json", "--config", str(file)) as server:
             watch.learns()
             server.process.kill()
-        with RunningServer(settings):  # in the process of the test, which has started at another time
+        with RunningServer(settings):  # in the test's process, with another start time
             watch.fires("UnstaleServerRestarted")
         watch.fires("UnstaleServerDown")
         with RunningServer(settings):

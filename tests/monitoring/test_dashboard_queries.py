@@ -1,4 +1,4 @@
-"""Every query of every dashboard, asked of a real Prometheus that watches a real run in which everything happens."""
+"""Every query of every dashboard, on a real Prometheus that scrapes a real run with all kinds of events."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,18 +30,18 @@ from unstale_proto.messages import Error
 
 pytestmark = [pytest.mark.network, needs_prometheus]
 
-HOSTED, OTHER = 5, 5  # clients of our own kind in one process, and the id of one that does what is wrong
+HOSTED, OTHER = 5, 5  # regular clients in one process, and the id of a misbehaving one
 CLIENTS = HOSTED + 1
 TOXICS = (
     {"type": "latency", "delay": {"distribution": "exponential", "mean_s": 0.02}, "clients": ["0-2"]},
     {"type": "duplicate", "toxicity": 0.5, "messages": ["update"]},
 )
 RULE = {"alert": "UnstaleOfThisTest", "expr": "vector(1)"}
-SCRAPE_S, SHOWN_S = 0.2, 10.0  # of support.prometheus; what a dashboard shows
+SCRAPE_S, SHOWN_S = 0.2, 10.0  # of support.prometheus; time range of a dashboard
 
 
 def settings_of(folder: Path) -> Settings:
-    """Stale updates, of which some are inverted and some are too many; all that is measured, measured."""
+    """Settings with stale updates, some inverted and some beyond the budget, and all measurements enabled."""
     return small(
         clients=CLIENTS,
         min_clients=HOSTED,
@@ -80,7 +80,7 @@ def identity(folder: Path, name: str, towards: str) -> Identity:
 
 @contextmanager
 def in_a_thread(process: Any) -> Iterator[None]:
-    """Something with `run` and `stop`."""
+    """Run an object with `run` and `stop` in a thread."""
     thread = threading.Thread(target=process.run, daemon=True)
     thread.start()
     try:
@@ -108,7 +108,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
     return ClientProcess(
         server=address,
         client_ids=range(HOSTED),
-        prepare=lambda told: training_context_of(told, own),
+        prepare=lambda settings: training_context_of(settings, own),
         heartbeat_s=0.2,
         linger_s=0.1,
         identity=identity(folder, "hosted", "injector"),
@@ -117,7 +117,7 @@ def clients_of(address: str, folder: Path) -> ClientProcess:
 
 
 def misbehave(folder: Path, server: RunningServer, injector: Injector) -> None:
-    """An update that is not finite, a message that is none, and strangers without a key."""
+    """Send a non-finite update, an invalid message, and connections without a key."""
     with KeyedClient(server.address, OTHER, identity(folder, "other", "server")) as client:
         client.join()
         task, _ = client.task()
@@ -136,7 +136,7 @@ def misbehave(folder: Path, server: RunningServer, injector: Injector) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a Prometheus has seen so far."""
+    """The data of a Prometheus."""
 
     prometheus: Prometheus
     start_s: float
@@ -146,18 +146,18 @@ class Watched:
 
     @property
     def span(self) -> querying.Span:
-        """The last seconds: a window that grew would take longer each time."""
+        """The last seconds, because a growing window would take longer each time."""
         now_s = self.prometheus.query("time()")[0].value
         start_s = max(self.start_s, now_s - SHOWN_S)
         return querying.Span(start_s=start_s, end_s=now_s, step_s=SCRAPE_S, scrape_s=SCRAPE_S)
 
     def shows(self, dashboard: dashboards.Dashboard, title: str, run: str | None = None) -> list[querying.Series]:
-        """What a panel shows, by its title."""
+        """The data of a panel, by its title."""
         (panel,) = [panel for panel in dashboard.panels if panel.title == title]
         return querying.asked(self.get, panel, querying.chosen(self.get, dashboard, self.span, run), self.span)
 
     def without_data(self) -> dict[str, list[str]]:
-        """Queries that give nothing but gaps, by panel."""
+        """Queries without data, by panel."""
         span, found = self.span, {}
         for dashboard in dashboards.DASHBOARDS:
             variables = querying.chosen(self.get, dashboard, span)
@@ -175,7 +175,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Server, injector and clients with keys, a compensator, faults and refusals; and a Prometheus that scrapes all."""
+    """Server, injector and clients with keys, a compensator, faults and refusals, scraped by a Prometheus."""
     folder = tmp_path_factory.mktemp("watched")
     made_keys(folder)
     (folder / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "test", "rules": [RULE]}]}))
@@ -197,7 +197,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield Watched(prometheus, start_s)
 
 
-def test_every_query_of_every_panel_gives_data(watched: Watched) -> None:
+def test_every_query_of_every_panel_returns_data(watched: Watched) -> None:
     found: dict[str, list[str]] = {}
 
     def all_answered() -> bool:
@@ -211,7 +211,7 @@ def test_every_query_of_every_panel_gives_data(watched: Watched) -> None:
         raise AssertionError(found) from error
 
 
-def test_every_variable_and_every_note_of_a_restart_has_values(watched: Watched) -> None:
+def test_every_variable_and_restart_annotation_has_values(watched: Watched) -> None:
     for dashboard in dashboards.DASHBOARDS:
         found = querying.chosen(watched.get, dashboard, watched.span)
         for variable in dashboard.variables:
@@ -220,7 +220,7 @@ def test_every_variable_and_every_note_of_a_restart_has_values(watched: Watched)
         assert started and all(one.value > 1e12 for one in started), "milliseconds since 1970"
 
 
-def test_of_two_runs_at_once_those_dashboards_show_one_that_are_about_one(tmp_path: Path) -> None:
+def test_a_dashboard_of_one_run_shows_one_of_two_runs(tmp_path: Path) -> None:
     overview, staleness, *_ = dashboards.DASHBOARDS
     with RunningServer(small(clients=2)) as small_one, RunningServer(small(clients=3)) as large_one:
         clients = {str(small_one.server.http_address): 2, str(large_one.server.http_address): 3}

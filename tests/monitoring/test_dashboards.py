@@ -1,4 +1,4 @@
-"""The dashboards as files: complete, and about nothing that there is not."""
+"""The dashboard files: complete, and only about existing metrics."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from unstale.toxics import registry as toxics
 from unstale_client.session import State as SessionState
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
-UIDS = [  # in links and bookmarks of people: they stay
+UIDS = [  # in links and bookmarks of users: stable
     "unstale-overview",
     "unstale-staleness",
     "unstale-aggregation",
@@ -33,7 +33,7 @@ UIDS = [  # in links and bookmarks of people: they stay
     "unstale-injector",
     "unstale-resources",
 ]
-KINDS = {"timeseries", "stat", "bargauge", "heatmap", "histogram", "table"}  # none that Grafana has given up
+KINDS = {"timeseries", "stat", "bargauge", "heatmap", "histogram", "table"}  # none that Grafana has removed
 METRICS = {metric.name: metric for metric in (*CATALOGUE, *CLIENT_CATALOGUE, *INJECTOR_CATALOGUE)}
 OF_PROCESSES = {
     "process_cpu_seconds_total",
@@ -68,7 +68,7 @@ def read(uid: str) -> dict[str, Any]:
 
 
 def panels_of(uid: str) -> Iterator[dict[str, Any]]:
-    """All but headings; those of folded rows too."""
+    """All panels except headings, including those of folded rows."""
     for panel in read(uid)["panels"]:
         if panel["type"] != "row":
             yield panel
@@ -76,7 +76,7 @@ def panels_of(uid: str) -> Iterator[dict[str, Any]]:
 
 
 def expressions_of(uid: str) -> Iterator[str]:
-    """PromQL of panels, variables and notes of restarts."""
+    """PromQL of panels, variables and restart annotations."""
     board = read(uid)
     yield from (target["expr"] for panel in panels_of(uid) for target in panel["targets"])
     yield from (one["definition"] for one in board["templating"]["list"] if one["type"] == "query")
@@ -84,7 +84,7 @@ def expressions_of(uid: str) -> Iterator[str]:
 
 
 def selectors_of(uid: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Metric, and what its labels have to match."""
+    """Metric and label matchers."""
     for expression in expressions_of(uid):
         for name, matchers in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", expression):
             yield name, dict(re.findall(r'(\w+)(?:=~|!=|=)"([^"]*)"', matchers))
@@ -98,20 +98,20 @@ def family(name: str) -> str:
     return name
 
 
-def test_the_files_are_what_the_code_makes() -> None:
+def test_the_files_equal_the_generated_ones() -> None:
     for path, text in command.files().items():
         assert path.read_text(encoding="utf-8") == text, f"run python -m monitoring: {path.name} is not up to date"
     assert {path.stem for path in (FOLDER / "grafana/dashboards").iterdir()} == set(UIDS)
 
 
-def test_the_names_by_which_dashboards_are_linked_stay() -> None:
+def test_the_dashboard_ids_are_stable() -> None:
     assert [board.uid for board in dashboards.DASHBOARDS] == UIDS
     titles = [board.title for board in dashboards.DASHBOARDS]
     assert len(set(titles)) == len(titles)
 
 
 @each_dashboard
-def test_a_panel_says_what_it_shows_in_which_unit_and_what_follows_from_it(uid: str) -> None:
+def test_a_panel_documents_its_content_unit_and_consequence(uid: str) -> None:
     found = list(panels_of(uid))
     assert len({panel["id"] for panel in found}) == len(found)
     for panel in found:
@@ -129,7 +129,7 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_what_follows_from_it(uid: 
 
 
 @each_dashboard
-def test_panels_lie_on_the_grid_and_on_no_other(uid: str) -> None:
+def test_panels_fit_the_grid_without_overlap(uid: str) -> None:
     for level in (read(uid)["panels"], *(row["panels"] for row in read(uid)["panels"] if "panels" in row)):
         for panel in level:
             place = panel["gridPos"]
@@ -141,7 +141,7 @@ def test_panels_lie_on_the_grid_and_on_no_other(uid: str) -> None:
 
 
 @each_dashboard
-def test_what_is_asked_for_is_in_the_catalogue(uid: str) -> None:
+def test_queried_metrics_are_in_the_catalogue(uid: str) -> None:
     for name, matchers in selectors_of(uid):
         if name in OF_PROCESSES | OF_PROMETHEUS:
             continue
@@ -151,7 +151,7 @@ def test_what_is_asked_for_is_in_the_catalogue(uid: str) -> None:
 
 
 @each_dashboard
-def test_labels_are_compared_with_values_that_they_have(uid: str) -> None:
+def test_labels_are_compared_with_their_possible_values(uid: str) -> None:
     for name, matchers in selectors_of(uid):
         for label, wanted in matchers.items():
             if not wanted.startswith("$") and name != "ALERTS":
@@ -159,7 +159,7 @@ def test_labels_are_compared_with_values_that_they_have(uid: str) -> None:
 
 
 @each_dashboard
-def test_a_colour_belongs_to_a_series_that_there_can_be(uid: str) -> None:
+def test_a_colour_belongs_to_a_possible_series(uid: str) -> None:
     for panel in panels_of(uid):
         legends = [target["legendFormat"] for target in panel["targets"]]
         labels = {label for legend in legends for label in re.findall(r"\{\{(\w+)\}\}", legend)}
@@ -170,7 +170,7 @@ def test_a_colour_belongs_to_a_series_that_there_can_be(uid: str) -> None:
 
 
 @each_dashboard
-def test_variables_are_there_before_they_are_used(uid: str) -> None:
+def test_variables_are_defined_before_use(uid: str) -> None:
     known = {"__rate_interval", "__range", "datasource"}
     for variable in read(uid)["templating"]["list"]:
         assert set(re.findall(r"\$(\w+)", variable.get("definition", ""))) <= known
@@ -180,8 +180,8 @@ def test_variables_are_there_before_they_are_used(uid: str) -> None:
 
 
 @each_dashboard
-def test_a_panel_has_no_line_for_each_client(uid: str) -> None:
-    """Of which there may be thousands of processes."""
+def test_a_panel_has_no_series_per_client(uid: str) -> None:
+    """There may be thousands of client processes."""
     for panel in panels_of(uid):
         for target in panel["targets"]:
             per_process = "{{instance}}" in target["legendFormat"]
@@ -190,7 +190,7 @@ def test_a_panel_has_no_line_for_each_client(uid: str) -> None:
 
 
 @each_dashboard
-def test_links_lead_to_dashboards_that_there_are(uid: str) -> None:
+def test_links_point_to_existing_dashboards(uid: str) -> None:
     board = read(uid)
     (links,) = board["links"]
     assert links["tags"] == board["tags"] and links["includeVars"] and links["keepTime"]
@@ -227,10 +227,10 @@ def test_the_time_left_of_a_run_with_rounds_of_an_hour_is_its_rounds_times_an_ho
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-# ----------------------------------------------------------------------------------------------------------- beside it
+# ----------------------------------------------------------------------------------------------------- beside the files
 
 
-def test_variables_are_filled_in_as_grafana_does() -> None:
+def test_variables_are_interpolated_as_in_grafana() -> None:
     run = OVERVIEW.variables[1]
     span = querying.Span(start_s=1000, end_s=1060, step_s=1, scrape_s=15)
     asked: list[Mapping[str, str]] = []
@@ -245,12 +245,12 @@ def test_variables_are_filled_in_as_grafana_does() -> None:
         {"path": "label/run/values", "match[]": 'unstale_run_info{job=~"(x)"}', "start": "1000", "end": "1060"}
     ]
     chosen = querying.chosen(get, STALENESS, span)
-    assert chosen["job"] == "(a|b\\\\.1)"  # of several, as a regular expression in a PromQL string
-    assert chosen["run"] == "a"  # of one, the first
+    assert chosen["job"] == "(a|b\\\\.1)"  # several, as a regular expression in a PromQL string
+    assert chosen["run"] == "a"  # one value: the first
     assert querying.chosen(get, STALENESS, span, run="b.1")["run"] == "b\\\\.1"
     with pytest.raises(UserError, match="unknown run 'c'"):
         querying.chosen(get, STALENESS, span, run="c")
-    assert chosen["client"] == ".+"  # of thousands
+    assert chosen["client"] == ".+"  # thousands of values
     assert (chosen["__rate_interval"], chosen["__range"]) == ("60000ms", "60000ms")  # 4 scrapes of 15 s
 
 
@@ -280,14 +280,14 @@ def test_a_threshold_colours_from_its_bound_on() -> None:
     assert [steps.colour(value) for value in (0, 1, 9.9, 10)] == ["green", "yellow", "yellow", "red"]
 
 
-def test_a_preview_without_a_prometheus_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_preview_without_prometheus_is_one_error_sentence(tmp_path: Path) -> None:
     arguments = ["preview", "--prometheus", "http://127.0.0.1:9", "--out", str(tmp_path)]
     found = CliRunner().invoke(command.app, arguments)
     assert isinstance(found.exception, UserError)
     assert str(found.exception).startswith("--prometheus is 'http://127.0.0.1:9', expected the address of a Prometheus")
 
 
-def test_grafana_is_told_where_everything_is() -> None:
+def test_the_grafana_provisioning_names_every_path() -> None:
     (board,) = provisioned("dashboards/unstale.yml")["providers"]
     assert board["options"]["path"].endswith("/unstale")
     (source,) = provisioned("datasources/prometheus.yml")["datasources"]
@@ -301,12 +301,12 @@ def provisioned(name: str) -> dict[str, Any]:
     return made
 
 
-def test_kubernetes_gets_every_dashboard_and_the_rules() -> None:
+def test_kubernetes_mounts_every_dashboard_and_the_rules() -> None:
     maps = built(FOLDER)
     of_grafana = [one for one in maps if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
     assert {name for one in of_grafana for name in one["data"]} == {f"{uid}.json" for uid in UIDS}
     for one in of_grafana:
-        assert len(json.dumps(one)) < 256 * 1024, "kubectl apply keeps a copy in an annotation"
+        assert len(json.dumps(one)) < 256 * 1024, "kubectl apply stores a copy in an annotation"
     (rules,) = [one for one in maps if one not in of_grafana]
     assert rules["metadata"]["name"] == "unstale-rules"
     assert rules["data"]["unstale.rules.yml"] == (FOLDER / "prometheus/rules/unstale.rules.yml").read_text()

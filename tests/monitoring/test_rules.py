@@ -1,4 +1,4 @@
-"""Rules and alerts: Prometheus takes them, each is unit-tested, has a page, and asks for metrics that there are."""
+"""Rules and alerts: Prometheus accepts them, and each has a unit test, a page and existing metrics."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @needs_prometheus
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     found = promtool("check", "rules", RULES)
     assert found.returncode == 0, found.stderr
     assert f"{len(rules())} rules found" in found.stdout
@@ -46,15 +46,15 @@ def test_unit_tests_of_promtool_pass(file: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_the_operator_gets_the_same_rules_under_the_label_that_it_looks_for() -> None:
+def test_the_operator_gets_the_same_rules_under_its_label() -> None:
     (made,) = built(MONITORING)
     assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert made["spec"] == yaml.safe_load(RULES.read_text())
     assert "release" in made["metadata"]["labels"]
-    assert "namespace" not in made["metadata"], "that is for whoever applies it"
+    assert "namespace" not in made["metadata"], "the user sets the namespace when applying it"
 
 
-def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
+def test_unit_tests_show_each_alert_firing_and_not_firing() -> None:
     cases = [
         case
         for file in UNIT_TESTS
@@ -66,7 +66,7 @@ def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
+def test_an_alert_has_a_severity_and_a_runbook(name: str) -> None:
     alert = ALERTS[name]
     assert re.fullmatch(r"Unstale[A-Z]\w+", name)
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
@@ -89,22 +89,22 @@ def test_every_page_is_of_an_alert() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
-def test_a_rule_asks_for_what_there_is(rule: dict[str, Any]) -> None:
-    asks_for_what_there_is(rule["expr"])
+def test_a_rule_queries_existing_metrics(rule: dict[str, Any]) -> None:
+    check_metrics_exist(rule["expr"])
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_a_page_asks_for_what_there_is(name: str) -> None:
+def test_a_page_queries_existing_metrics(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text()
     queries = re.findall(r"```promql\n(.*?)```", page, flags=re.DOTALL)
     assert queries
     for query in queries:
-        asks_for_what_there_is(query)
+        check_metrics_exist(query)
 
 
 @needs_prometheus
-def test_every_query_of_a_page_is_one(tmp_path: Path) -> None:
-    """As rules, since promtool reads those without a server."""
+def test_every_query_of_a_page_is_valid(tmp_path: Path) -> None:
+    """Queries as rules, which promtool checks without a server."""
     queries = [
         line
         for page in PAGES.glob("*.md")
@@ -118,7 +118,7 @@ def test_every_query_of_a_page_is_one(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_rules_are_made_faster_by_dividing_times_and_nothing_else() -> None:
+def test_accelerated_rules_differ_only_in_times() -> None:
     before = """
 groups:
   - name: one
@@ -138,8 +138,8 @@ groups:
     assert alert["annotations"] == {"summary": "no round for 10m"}
 
 
-def asks_for_what_there_is(expression: str) -> None:
-    """Every metric is in the catalogue or recorded, and has the labels that are asked for."""
+def check_metrics_exist(expression: str) -> None:
+    """Check that every metric is in the catalogue or recorded, and has the queried labels."""
     for name in re.findall(r"\b(?:run|instance):[\w:]+", expression):
         assert name in RECORDED
     for name, asked in re.findall(r"(?<![\w:])(unstale_\w+)(?:\{([^}]*)\})?", expression):
@@ -149,7 +149,7 @@ def asks_for_what_there_is(expression: str) -> None:
 
 
 def metric_of(series: str) -> Metric:
-    """By the name of one of its series."""
+    """The metric of a series name."""
     metric = METRICS.get(series) or METRICS[re.sub(r"_(bucket|sum|count)$", "", series)]
     assert bool(metric.buckets) == (metric.name != series), f"{series} is no series of a {metric.kind}"
     return metric

@@ -1,4 +1,4 @@
-"""What the pages of alerts tell people to do can be done: settings, commands, questions to the records of a run."""
+"""The instructions of the alert pages work: settings, commands, queries on the records of a run."""
 
 import re
 import sqlite3
@@ -21,13 +21,13 @@ over_all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.st
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between backticks in the text."""
+    """Text between backticks."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"`([^`]+)`", text)
 
 
 def keys_of(settings: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Of a group and its groups, dotted."""
+    """Dotted keys of a group and its groups."""
     for name, field in settings.model_fields.items():
         yield before + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -39,7 +39,7 @@ GROUPS = {key.partition(".")[0] for key in KEYS if "." in key}
 
 
 @over_all_pages
-def test_a_setting_that_a_page_names_is_one(page: Path) -> None:
+def test_settings_named_by_a_page_exist(page: Path) -> None:
     for words in quoted(page):
         key = words.partition(":")[0]
         if "." in key and key.partition(".")[0] in GROUPS and not key.endswith(".key"):
@@ -47,7 +47,7 @@ def test_a_setting_that_a_page_names_is_one(page: Path) -> None:
 
 
 @over_all_pages
-def test_a_command_that_a_page_names_is_one_with_these_options(page: Path) -> None:
+def test_commands_and_options_named_by_a_page_exist(page: Path) -> None:
     for line in quoted(page):
         command, words = get_command(main.app), line.split()
         if words[0] == "unstale":
@@ -58,7 +58,7 @@ def test_a_command_that_a_page_names_is_one_with_these_options(page: Path) -> No
             assert {word for word in words if word.startswith("-")} <= options
 
 
-def test_the_questions_to_the_records_of_a_run_are_answered() -> None:
+def test_the_queries_on_the_records_of_a_run_succeed() -> None:
     records = sqlite3.connect(":memory:")
     records.executescript(SCHEMA)
     questions = [one for page in PAGES for one in re.findall(r"'(SELECT [^']+)'", page.read_text())]
@@ -68,6 +68,6 @@ def test_the_questions_to_the_records_of_a_run_are_answered() -> None:
     records.close()
 
 
-def test_where_the_injector_is_asked_is_where_it_listens() -> None:
+def test_the_documented_injector_address_is_the_one_it_serves() -> None:
     asked = {found for page in PAGES for found in re.findall(r"curl -s ([\d.:]+)/toxics", page.read_text())}
     assert asked == {Settings().injector.http_address}

@@ -1,4 +1,4 @@
-"""The scrape configurations: Prometheus takes them, and they name what `unstale` serves."""
+"""The scrape configurations: Prometheus accepts them, and they name the addresses of `unstale`."""
 
 import json
 import subprocess
@@ -22,8 +22,8 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def of_pods(folder: Path, *pods: dict[str, str]) -> Path:
-    """The configuration for Kubernetes with a list in place of the cluster, of which some builds of Prometheus know
-    nothing. pods: labels as its discovery gives them."""
+    """The configuration for Kubernetes with a list in place of the cluster, since some builds of Prometheus lack its
+    discovery. pods: labels as from the discovery."""
     read = yaml.safe_load(KUBERNETES.read_text())
     read["rule_files"] = [str(MONITORING / "rules/*.rules.yml")]
     (job,) = read["scrape_configs"]
@@ -49,11 +49,11 @@ def pod(component: str, *, port: str = "http", phase: str = "Running") -> dict[s
 
 
 @needs_prometheus
-def test_prometheus_takes_the_configuration_with_its_rules() -> None:
+def test_prometheus_accepts_the_configuration_with_its_rules() -> None:
     assert "1 rule files found" in promtool("check", "config", STATIC)
 
 
-def test_static_targets_are_where_server_injector_and_clients_listen() -> None:
+def test_static_targets_are_the_ports_of_server_injector_and_clients() -> None:
     jobs: dict[str, Any] = {
         job["job_name"]: job["static_configs"] for job in yaml.safe_load(STATIC.read_text())["scrape_configs"]
     }
@@ -66,7 +66,7 @@ def test_static_targets_are_where_server_injector_and_clients_listen() -> None:
 
 
 @needs_prometheus
-def test_pods_become_targets_of_the_jobs_that_the_rules_ask_for_and_others_do_not(tmp_path: Path) -> None:
+def test_only_our_pods_become_targets_of_the_jobs_in_the_rules(tmp_path: Path) -> None:
     components = ["server", "client", "injector"]
     wanted = [pod(component) for component in components]
     others = [pod("server", port="updates"), pod("client", phase="Succeeded"), pod("client", phase="Failed")]

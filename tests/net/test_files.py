@@ -1,4 +1,4 @@
-"""The limit of open files follows the number of connections, or says why it cannot."""
+"""The limit of open files follows the number of connections, or the log says why it cannot."""
 
 import resource
 from typing import Any

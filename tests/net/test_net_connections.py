@@ -85,7 +85,7 @@ def test_a_stranger_may_send_a_hello_and_no_more() -> None:
     connected = Connected()
     stranger = connected.come()
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX, turn=0) is None
-    assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None  # two hellos, not read yet
+    assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None  # two hellos, unread
     assert connected.table.suspects == [stranger]
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=0) is None
     assert connected.table.sampled(stranger, STRANGER_BYTES_MAX + 1, turn=1) == MESSAGE_TOO_LONG
@@ -105,7 +105,7 @@ def test_a_client_may_send_as_many_messages_ahead_as_are_read_ahead() -> None:
     assert connected.table.sampled(client, 501 + 9 * ALLOWED, turn=0) == MESSAGE_TOO_LONG
 
 
-def test_what_was_read_counts_from_the_last_message_that_was_handed_on() -> None:
+def test_bytes_read_count_from_the_last_forwarded_message() -> None:
     connected = Connected()
     client = connected.client()
     for number in range(1, 20):
@@ -135,12 +135,12 @@ def test_over_the_bound_of_all_together_the_largest_is_cut() -> None:
     assert (len(connected.table), connected.table.held_bytes) == (1, 401)
 
 
-def test_who_says_no_hello_in_time_is_cut_and_a_client_that_left_has_that_time_again() -> None:
+def test_a_connection_without_a_hello_in_time_is_cut_and_a_client_that_left_gets_that_time_again() -> None:
     connected = Connected(hello_s=10.0)
     silent, client = connected.come(at_s=0.0), connected.client()
     assert connected.table.sweep(10.0, read_s=10.0) == []
     assert connected.table.clients == 1
-    assert connected.table.sweep(12.0, read_s=10.0) == []  # what it said may not have been read yet
+    assert connected.table.sweep(12.0, read_s=10.0) == []  # its messages may be unread yet
     assert connected.table.sweep(12.0, read_s=10.1) == [silent]
     connected.clients.clear()
     connected.table.cut(silent, "no-hello")

@@ -1,4 +1,4 @@
-"""The small HTTP server: who hangs up early, or says nothing, leaves no trace; and whom it tells nothing."""
+"""The small HTTP server: peers that disconnect early or send nothing, and requests that it refuses."""
 
 import socket
 import struct
@@ -32,7 +32,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\n\r\n"])
-def test_who_hangs_up_early_is_not_talked_about(
+def test_a_peer_that_disconnects_early_is_not_logged(
     said: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
@@ -54,7 +54,7 @@ def test_who_hangs_up_early_is_not_talked_about(
 
 
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::1", "2130706433"])
-def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(name: str, address: tuple[str, int]) -> None:
+def test_a_request_under_a_foreign_host_name_is_refused(name: str, address: tuple[str, int]) -> None:
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/", headers={"Host": name})
         answer = connection.getresponse()
@@ -63,7 +63,7 @@ def test_a_page_of_somebody_who_points_his_name_here_is_told_nothing(name: str, 
 
 
 @pytest.mark.parametrize("name", ["localhost:9464", "LOCALHOST", "127.0.0.1", "10.1.2.3:80", "[::1]:9464", ""])
-def test_whoever_asks_by_an_address_or_by_localhost_is_answered(name: str, address: tuple[str, int]) -> None:
+def test_a_request_by_address_or_localhost_is_answered(name: str, address: tuple[str, int]) -> None:
     with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/", headers={"Host": name})
         assert connection.getresponse().status == 200
@@ -85,7 +85,7 @@ def test_a_complete_request_takes_the_place_of_the_oldest_one_that_drips(address
         assert dripping[-1].recv(15) == b"HTTP/1.0 200 OK"
 
 
-def test_who_asked_already_keeps_its_place_while_others_drip() -> None:
+def test_a_peer_with_a_complete_request_keeps_its_place_while_others_drip() -> None:
     connections = http._Connections()
     near, far, other = (socket_pair() for _ in range(3))
     connections.add(near[0], "10.0.0.1")

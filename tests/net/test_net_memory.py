@@ -12,7 +12,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells 
 
 
 @on_linux
-def test_what_is_used_grows_with_what_is_taken() -> None:
+def test_memory_use_grows_with_allocations() -> None:
     before = resident_bytes()
     taken = bytearray(os.urandom(1)) * 64_000_000
     assert resident_bytes() > before + 60_000_000
@@ -44,7 +44,7 @@ def test_free_memory_does_not_count() -> None:
     bound = MemoryBound(100, used=lambda: figures.pop(0), shrink=lambda: shrunk.append(len(figures)))
     assert not bound.is_exceeded(0.0, has_freed=True)
     assert not bound.is_exceeded(0.1, has_freed=True)
-    assert not bound.is_exceeded(0.2, has_freed=True)  # 120, and 90 after what is free was returned
+    assert not bound.is_exceeded(0.2, has_freed=True)  # 120, and 90 after free memory was returned
     assert bound.is_exceeded(0.3, has_freed=True)  # 120, and 110
     assert shrunk == [3, 1]
 

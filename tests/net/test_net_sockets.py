@@ -1,4 +1,4 @@
-"""Every option of the sockets is really set, and addresses that cannot be used are told in one sentence."""
+"""Every option of the sockets is really set, and unusable addresses are reported in one sentence."""
 
 import socket as plain
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_options_of_both_kinds_are_set(make: object, ping_ms: int, context: Cont
     assert {option: socket.getsockopt(option) for option in expected} == expected
 
 
-def test_a_router_says_when_nobody_is_there_and_lets_nobody_take_over(context: Context) -> None:
+def test_a_router_reports_an_absent_peer_and_refuses_takeovers(context: Context) -> None:
     router = sockets.router(context, heartbeat_s=1, linger_s=0)
     assert router.type == zmq.ROUTER
     assert router.getsockopt(zmq.BACKLOG) == sockets.BACKLOG
@@ -61,8 +61,8 @@ def test_a_router_says_when_nobody_is_there_and_lets_nobody_take_over(context: C
     assert refused.value.errno == zmq.EHOSTUNREACH
 
 
-def test_a_routing_id_that_is_taken_is_not_handed_over(context: Context) -> None:
-    # ROUTER_HANDOVER off: the first connection under an id keeps it, and the second one is nobody.
+def test_a_routing_id_in_use_is_not_reassigned(context: Context) -> None:
+    # ROUTER_HANDOVER off: the first connection under an id keeps it, and the second one is unbound.
     router = sockets.router(context, heartbeat_s=60, linger_s=0)
     address = sockets.bind(router, "tcp://127.0.0.1:*")
     honest, thief = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
@@ -102,17 +102,17 @@ def test_every_heartbeat_that_the_settings_allow_is_one_that_zeromq_takes(heartb
 
 
 @pytest.mark.parametrize("version", [(4, 3, 1), (4, 2, 9), (3, 9, 9)])
-def test_an_old_libzmq_is_refused_in_a_sentence(version: tuple[int, int, int]) -> None:
+def test_an_old_libzmq_is_refused(version: tuple[int, int, int]) -> None:
     with pytest.raises(UserError, match=r"^libzmq \d\.\d\.\d is too old, expected 4\.3\.2 or later; upgrade"):
         sockets.require_libzmq(version)
 
 
 @pytest.mark.parametrize("version", [(4, 3, 2), (4, 4, 0), (5, 0, 0), None])
-def test_a_libzmq_that_is_new_enough_is_taken(version: tuple[int, int, int] | None) -> None:
+def test_a_libzmq_that_is_new_enough_is_accepted(version: tuple[int, int, int] | None) -> None:
     sockets.require_libzmq(version)
 
 
-def test_bind_tells_the_port_that_was_taken(context: Context) -> None:
+def test_bind_returns_the_port(context: Context) -> None:
     for any_port in ("tcp://127.0.0.1:*", "tcp://127.0.0.1:0"):
         address = sockets.bind(sockets.router(context, heartbeat_s=1, linger_s=0), any_port)
         host, _, port = address.rpartition(":")
@@ -120,7 +120,7 @@ def test_bind_tells_the_port_that_was_taken(context: Context) -> None:
         assert int(port) > 0
 
 
-def test_a_port_in_use_is_told_in_a_sentence(context: Context) -> None:
+def test_the_error_names_a_port_in_use(context: Context) -> None:
     with plain.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"^server.address {address} is in use; stop the program that uses it"):
@@ -133,7 +133,7 @@ def test_an_address_of_another_machine_cannot_be_bound(context: Context) -> None
         sockets.bind(sockets.router(context, heartbeat_s=1, linger_s=0), "tcp://192.0.2.1:5555")
 
 
-def test_what_is_no_address_is_told_in_a_sentence(context: Context) -> None:
+def test_the_error_names_an_invalid_address(context: Context) -> None:
     with pytest.raises(UserError, match=r"^client.server 'tcp:/nowhere' is not an address"):
         sockets.connect(sockets.dealer(context, heartbeat_s=1, linger_s=0), "tcp:/nowhere")
 
@@ -184,7 +184,7 @@ def test_of_more_than_a_connection_may_send_the_frame_that_goes_beyond_it_is_the
         assert received is not None
         kept.append(len(received.frames))
     assert kept == [1, 1, 1, 2, 3, 8]
-    assert asked == [received.route.bytes] * 5  # about a single frame, which is kept in any case, nobody is
+    assert asked == [received.route.bytes] * 5  # about a single frame, which is kept in any case, no caller is
 
 
 def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:

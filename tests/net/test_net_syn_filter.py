@@ -93,7 +93,7 @@ def test_the_first_64_bits_of_an_address_of_ipv6_decide(source: str, flags: int,
     assert verdict(shares, packet_of_ipv6(source, flags), 40) is passes
 
 
-def test_a_share_of_the_attempts_is_let_in(listening: socket.socket) -> None:
+def test_a_share_of_the_attempts_is_admitted(listening: socket.socket) -> None:
     syn_filter.apply(listening.fileno(), {"127.0.0.2": 0.25})
     with ExitStack() as stack:
         attempts = [stack.enter_context(socket.socket()) for _ in range(AT_ONCE)]

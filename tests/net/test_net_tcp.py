@@ -1,4 +1,4 @@
-"""Facts of connections that somebody else owns, and their end; through real sockets."""
+"""Facts of connections of another owner, and their end; through real sockets."""
 
 import os
 import socket
@@ -53,7 +53,7 @@ def test_the_end_of_a_connection_is_read_on_both_sides(pair: Pair) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is read on")
-def test_what_was_not_read_when_a_connection_ended_is_dropped(pair: Pair) -> None:
+def test_unread_bytes_of_an_ended_connection_are_dropped(pair: Pair) -> None:
     ours, theirs = pair
     theirs.sendall(bytes(10_000))
     until(lambda: len(ours.recv(10_000, socket.MSG_PEEK)) == 10_000)

@@ -29,7 +29,7 @@ def test_an_empty_mailbox_is_silent(queue: WakeableQueue[object]) -> None:
     assert queue.drain() == []
 
 
-def test_what_is_posted_comes_out_once_and_in_order(queue: WakeableQueue[object]) -> None:
+def test_posts_come_out_once_and_in_order(queue: WakeableQueue[object]) -> None:
     for item in ("first", "second", "first"):
         queue.post(item)
     assert is_readable(queue)
@@ -84,7 +84,7 @@ def test_more_posts_than_the_pipe_holds_wake_ups_for_lose_nothing(queue: Wakeabl
     assert is_readable(queue)
 
 
-def test_a_post_to_a_closed_mailbox_is_for_nobody() -> None:
+def test_a_post_to_a_closed_mailbox_is_dropped() -> None:
     # A second Ctrl-C, or a health check under way, may come just after the end.
     queue: WakeableQueue[str] = WakeableQueue()
     queue.close()

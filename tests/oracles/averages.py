@@ -24,7 +24,7 @@ class FedAvg(Oracle):
 
 
 class FedAvgAtMost(Oracle):
-    """2.2. Which of the clients is drawn from the round's stream."""
+    """2.2. The clients are drawn from the round's stream."""
 
     def __init__(self, *, size: int = 50, wait_for_selected: bool = False, **run: Any) -> None:
         super().__init__(**run)
@@ -44,7 +44,7 @@ class FedAvgAtMost(Oracle):
         return self.along(w, A, [1 / len(chosen) if i in chosen else 0.0 for i in range(len(A))], eta)
 
     def _wait(self, w: Vector, A: list[Update], eta: float, rng: Any) -> Vector:
-        if not self.picked:  # also in an empty round: the pick belongs to the round, not to its arrivals
+        if not self.picked:  # also in an empty round: the sample belongs to the round, not to its arrivals
             self.picked = rng.choice(self.N, size=self.S, replace=False).tolist()
         taken = [0.0] * len(A)
         for i, u in enumerate(A):
@@ -177,7 +177,7 @@ class Refl(Oracle):
 
 
 class FedAsync(Oracle):
-    """2.17. Whatever eta is: the clients' models are mixed as they are."""
+    """2.17. Independent of eta: the clients' models are mixed unscaled."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class FedAsync(Oracle):
         self.a_h, self.b, self.hinge_plus_one = a_h, b, hinge_plus_one
 
     def f(self, s: int) -> float:
-        """How much of alpha an update keeps."""
+        """The factor of alpha for an update."""
         if self.staleness == "constant":
             return 1.0
         if self.staleness == "polynomial":
@@ -205,7 +205,7 @@ class FedAsync(Oracle):
         return 1 / (self.a_h * (s - self.b) + (1 if self.hinge_plus_one else 0))
 
     def next_model(self, w: Vector, A: list[Update], eta: float) -> Vector:
-        mixed, left = w, []  # left: what is left of each client's model
+        mixed, left = w, []  # left: the remaining share of each client's model
         for u in A:
             w_b = w if u.w_b is None else u.w_b
             w_end = w_b - (eta if u.eta_l is None else u.eta_l) * u.g
@@ -270,5 +270,5 @@ class Weighted(Oracle):
 
 
 def first_order(u: Vector, w: Vector, w_b: Vector, lam_u: float) -> Vector:
-    """2.21: what DC-ASGD makes of a stale u, parameter units."""
+    """2.21: DC-ASGD's correction of a stale u, in parameter units."""
     return u + lam_u * u * u * (w - w_b)

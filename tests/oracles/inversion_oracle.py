@@ -1,7 +1,7 @@
 """The slow, obvious second version of gradient inversion and adaptive first order: plain loops, autograd, no batch.
 
-It shares no line with unstale.compensators. First order with a constant lambda is in `averages`. Everything is computed
-in the type of what comes in; float64 where the signs of small gradients matter.
+It shares no line with unstale.compensators. First order with a constant lambda is in `averages`. Values are computed
+in the type of the inputs; float64 where the signs of small gradients matter.
 x: inputs [n, ...]; l: label logits [n, C]; w: parameters by name, in the network's order.
 """
 
@@ -36,7 +36,7 @@ def soft(outputs_nC: Tensor, l_nC: Tensor) -> Tensor:
 
 
 def bce_raw(outputs_nC: Tensor, l_nC: Tensor) -> Tensor:
-    """What the released code does: raw l as targets of BCE with logits, the logits being log-probabilities."""
+    """As the released code: raw l as targets of BCE with logits, where the logits are log-probabilities."""
     z = outputs_nC - torch.log(torch.exp(outputs_nC).sum(dim=1, keepdim=True))
     inside = torch.log(1 / (1 + torch.exp(-z)))
     outside = torch.log(1 - 1 / (1 + torch.exp(-z)))
@@ -129,7 +129,7 @@ class Adam:
 
 @dataclass
 class Trail:
-    """What an inversion went through: x and l after each iteration, and D before each."""
+    """The trace of an inversion: x and l after each iteration, and D before each."""
 
     x: list[Tensor] = field(default_factory=list)
     l: list[Tensor] = field(default_factory=list)  # noqa: E741

@@ -1,6 +1,6 @@
-"""Oracles of the policies that remember updates (docs/methods/policies-with-memory.md).
+"""Oracles of the policies with memory (docs/methods/policies-with-memory.md).
 
-A client that is there twice in one round: its rows are taken in order of arrival and the last one is remembered [M].
+A client with two rows in one round: its rows count in order of arrival and the last one is stored [M].
 """
 
 import math
@@ -10,16 +10,16 @@ from oracles.oracle import Oracle, Update, Vector, mean
 
 
 def on_last_rows(A: list[Update], share: float) -> list[float]:
-    """The share for the last row of each client, 0 for what it replaces."""
+    """The share for the last row of each client, 0 for its earlier rows."""
     last = {u.client: i for i, u in enumerate(A)}
     return [share if last[u.client] == i else 0.0 for i, u in enumerate(A)]
 
 
 class Gsgm(Oracle):
-    """2.10. A sender that is in Q is ignored; where all of a round's senders are, Q starts anew without the rest [M].
+    """2.10. A sender in Q is ignored; if all senders of a round are in Q, Q restarts without the rest [M].
 
-    released: as the released code has it. Its last iteration of a round rolls M over first, and adds its own q to the
-    new A, which is then the beginning of the next round's sum.
+    released: as in the released code. Its last iteration of a round rolls M over first, and adds its own q to the
+    new A, which then starts the next round's sum.
     """
 
     def __init__(self, *, alpha: float = 0.1, released: bool = False, **run: Any) -> None:
@@ -61,9 +61,9 @@ class Gsgm(Oracle):
 class Mifa(Oracle):
     """2.12.
 
-    `force` wants all clients in the first round. Where the loop does not give that, rounds pass until each was seen
-    once, what they send is remembered, and the round in which the last one is first seen steps [M].
-    `wait`: what arrives before each was available once is dropped; then G fills; the round after it is full steps.
+    `force` requires all clients in the first round. Otherwise rounds pass until each client has been
+    seen, their updates are stored, and the round with the first update of the last client steps [M].
+    `wait`: updates before each client was available once are dropped; then G fills; the round after that steps.
     """
 
     def __init__(self, *, init: str = "force", **run: Any) -> None:
@@ -135,7 +135,7 @@ class FedAr(Oracle):
         self.seen: set[int] = set()
 
     def g(self, t: int) -> float:
-        """After how many rounds of silence a client counts no more."""
+        """The number of silent rounds after which a client no longer counts."""
         if self.cutoff == "none":
             return math.inf
         if self.cutoff == "convex":

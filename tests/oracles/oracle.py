@@ -1,4 +1,4 @@
-"""What every oracle shares: an update as a record, the numerical conventions, and the round counter.
+"""The base of all oracles: an update as a record, the numerical conventions, and the round counter.
 
 Names are those of docs/methods/README.md: w, g, s, n, m, eta, N, K = len(A). A: the updates of a round in order of
 arrival. A vector is a float64 array [d].
@@ -33,11 +33,11 @@ class Update:
 
 
 class Oracle:
-    """One policy: `step` is one round, and everything else it remembers lies in plain attributes.
+    """One policy: `step` is one round, and all other memory is in plain attributes.
 
-    counts: whether the last round counts for a schedule of rates. margin: how far the last round was from going the
-    other way at a threshold or a choice, in the unit compared; float32 may decide differently where it is tiny.
-    weights: what each update of the last round counted in its step, where the method says so; 0 where it did not step.
+    counts: whether the last round counts for a schedule of rates. margin: distance of the last round from the
+    opposite decision at a threshold or a choice, in the unit compared; float32 may decide differently where it is tiny.
+    weights: of each update of the last round in its step, if the method defines them; 0 without a step.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Oracle:
         return w - eta * weighted(p, [u.g for u in A])
 
     def sent(self) -> Vector | None:
-        """What clients are sent beside the model."""
+        """The values sent to clients besides the model."""
         return None
 
     def near(self, difference: float) -> None:
-        """Note a comparison by what lies between its two sides."""
+        """Record a comparison by the difference of its two sides."""
         self.margin = min(self.margin, abs(difference))
 
     def zeros(self) -> Vector:
@@ -90,19 +90,19 @@ def norm(a: Vector) -> float:
 
 
 def cos(a: Vector, b: Vector) -> float:
-    """1.5: 0 where a or b is next to nothing."""
+    """1.5: 0 where a or b is almost zero."""
     product = norm(a) * norm(b)
     return dot(a, b) / product if product > 1e-12 else 0.0
 
 
 def clip(a: Vector, c: float) -> Vector:
-    """1.5: a, made at most c long."""
+    """1.5: a, scaled to at most the length c."""
     length = norm(a)
     return a if length == 0 else a * min(1.0, c / length)
 
 
 def normalise(p: Sequence[float]) -> list[float]:
-    """1.5: shares of 1; uniform where there is nothing to share."""
+    """1.5: shares of 1; uniform if the sum is not usable."""
     total = sum(p)
     if total == 0 or not math.isfinite(total):
         return [1 / len(p)] * len(p)

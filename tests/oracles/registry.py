@@ -1,4 +1,4 @@
-"""The oracles by the policies' names, what the profile `reference` changes, and the cases that tests walk through."""
+"""The oracles by policy name, the changes of the profile `reference`, and the test cases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -19,7 +19,7 @@ class CoordinateMedian(Oracle):
         for j in range(self.d):
             values = sorted(float(u.g[j]) for u in A)
             middle[j] = (values[(len(A) - 1) // 2] + values[len(A) // 2]) / 2
-        self.weights = [1 / len(A)] * len(A)  # whose value it is differs from coordinate to coordinate
+        self.weights = [1 / len(A)] * len(A)  # the client of the value differs by coordinate
         return w - eta * middle
 
 
@@ -63,23 +63,23 @@ class Krum(Oracle):
             scores.append((sum(apart[:neighbours]), u.client, i))
         scores.sort()
         m = min(K, max(1, K - self.f)) if self.m is None else min(K, self.m)
-        if m < K and scores[m][0] != scores[m - 1][0]:  # equal to the last bit: two that are each other's nearest
+        if m < K and scores[m][0] != scores[m - 1][0]:  # equal to the last bit: two mutual nearest neighbours
             self.near(scores[m][0] - scores[m - 1][0])
         chosen = [i for _, _, i in scores[:m]]
         return self.along(w, A, [1 / m if i in chosen else 0.0 for i in range(K)], eta)
 
 
 class MultiKrum(Krum):
-    """Krum that takes the mean of K - f rows, at least one."""
+    """Krum with the mean of K - f rows, at least one."""
 
     def __init__(self, *, byzantine: int = 1, selected: int | None = None, **run: Any) -> None:
         super().__init__(byzantine=byzantine, selected=selected, **run)
 
 
 class GeometricMedian(Oracle):
-    """Pillutla et al. 2022: Weiszfeld's iteration from the mean, until nothing moves any more.
+    """Pillutla et al. 2022: Weiszfeld's iteration from the mean, until convergence.
 
-    iterations and tolerance say where a policy may stop before that; the oracle does not. smoothing: in units of the
+    iterations and tolerance: where a policy may stop earlier; the oracle does not. smoothing: in units of the
     spread, the least distance within which some row has more than half of all, itself included [M].
     """
 
@@ -105,7 +105,7 @@ class GeometricMedian(Oracle):
             moved, z = norm(following - z), following
             if moved <= 1e-13:
                 break
-            if iteration == 500:  # it creeps towards a row: no policy comes close in its number of iterations
+            if iteration == 500:  # it converges slowly towards a row: no policy comes close in its number of iterations
                 self.near(0.0)
         return self.along(w, A, p, eta)
 
@@ -116,7 +116,7 @@ def clip_rows(A: list[Update], c: float) -> list[Update]:
 
 
 class ServerOptimiser:
-    """What turns a policy's direction g into a step: momentum, Adam or Yogi, without bias correction.
+    """The step from a policy's direction g: momentum, Adam or Yogi, without bias correction.
 
         momentum:  m <- beta1 m + g;                 w <- w - eta m
         adam:      m <- beta1 m + (1 - beta1) g;     v <- beta2 v + (1 - beta2) g^2

@@ -1,11 +1,11 @@
 """Random rounds for an oracle: K-async with real staleness, availability, and senders that do not wait.
 
-    k-async       at most `round_size` distinct senders a round, each from the version it got when it last sent
+    k-async       at most `round_size` distinct senders a round, each from the version after its last update
     availability  any subset of the clients, often none; all from the current model
-    repeated      as many arrivals, in which a client may be there twice, each from a version of its own
+    repeated      as many arrivals, in which a client may occur twice, each from a version of its own
 
 Vectors are drawn anew where the oracle was within `MARGIN` of the other side of a threshold: float32 may then rightly
-decide differently, and the two would part for ever.
+decide differently, and the two would diverge.
 """
 
 import copy
@@ -24,12 +24,12 @@ MARGIN = 1e-4
 Arrival = tuple[int, int]
 """A client and its staleness."""
 Grid = Callable[[Vector], Vector]
-"""Which numbers a client can send."""
+"""The grid of numbers that a client can send."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What a policy gets in one round, and what the oracle made of it. w_next is before any rounding."""
+    """The input of a policy in one round, and the result of the oracle. w_next is before any rounding."""
 
     version: int
     w: Vector
@@ -38,12 +38,12 @@ class Round:
     w_next: Vector
     counts: bool
     sent: Vector | None
-    """What clients are sent beside the model after the round."""
+    """The values sent to clients besides the model after the round."""
     weights: tuple[float, ...]
 
 
 def float32(values: Vector) -> Vector:
-    """The nearest that float32 holds."""
+    """The nearest float32 values."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -55,7 +55,7 @@ def sixty_fourths(values: Vector) -> Vector:
 def play(
     oracle: Oracle, loop: str, *, seed: int, rounds: int, grid: Grid = float32, model_grid: Grid | None = float32
 ) -> list[Round]:
-    """Drive a fresh oracle. model_grid: what a model is rounded to after each round; None: to nothing."""
+    """Run a new oracle. model_grid: rounding of the model after each round; None for no rounding."""
     rng = stream(seed, Stream.BATCHES, sorted(_LOOPS).index(loop))
     clients = _Clients(rng, oracle.N, oracle.d, grid)
     models = [grid(rng.standard_normal(oracle.d))]
@@ -88,9 +88,9 @@ def play(
 
 
 class _Clients:
-    """What clients send: the gradient of (w - target)^2 / 4 and noise, of varying length; and losses that fall.
+    """The updates of clients: the gradient of (w - target)^2 / 4 and noise, of varying length; and decreasing losses.
 
-    A target is shared by half. So the model comes to where clients disagree, and angles of all sizes occur.
+    Half of the clients share a target, so the model reaches points where clients disagree at all angles.
     """
 
     def __init__(self, rng: Generator, N: int, d: int, grid: Grid) -> None:
@@ -119,7 +119,7 @@ class _Clients:
 
 
 def _k_async(rng: Generator, N: int, round_size: int) -> Iterator[list[Arrival]]:
-    """1.3. Some clients are seldom among the senders, so that staleness has a tail."""
+    """1.3. Some clients rarely send, so that staleness has a tail."""
     speed = 1 / np.arange(1, N + 1)
     base = [0] * N
     version = 0
@@ -133,7 +133,7 @@ def _k_async(rng: Generator, N: int, round_size: int) -> Iterator[list[Arrival]]
 
 
 def _availability(rng: Generator, N: int, round_size: int) -> Iterator[list[Arrival]]:
-    """1.3. A share of rounds without anybody, a share with everybody; round_size limits nothing here."""
+    """1.3. A share of rounds without clients, a share with all clients; round_size has no effect here."""
     while True:
         p = float(rng.choice([0.0, 0.1, 0.3, 0.6, 1.0], p=[0.1, 0.3, 0.3, 0.2, 0.1]))
         yield [(int(client), 0) for client in rng.permutation(N) if rng.random() < p]

@@ -1,4 +1,4 @@
-"""Oracles of the two policies that weigh by similarity, WKAFL and FedHist."""
+"""Oracles of the two policies that weight by similarity, WKAFL and FedHist."""
 
 import math
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class Wkafl(Oracle):
 
 @dataclass(frozen=True)
 class Record:
-    """What FedHist keeps of an update: sender, rounds from download to use, base version, raw g."""
+    """The record of an update in FedHist: sender, rounds from download to use, base version, raw g."""
 
     client: int
     tau1: int
@@ -99,7 +99,7 @@ class Record:
 
 
 class FedHist(Oracle):
-    """2.15. An empty round takes no step and leaves no gradient behind; its list of records is empty [M]."""
+    """2.15. An empty round makes no step and stores no gradient; its list of records is empty [M]."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class FedHist(Oracle):
         return self.Gagg / norm(self.Gagg) * sum(lengths) / len(A)
 
     def opposite(self, g: Vector) -> Vector:
-        """The applied gradient least like g; the latest of equals; zeros where there is none."""
+        """The applied gradient least similar to g; the latest of equals; zeros if there is none."""
         if not self.GH:
             return self.zeros()
         angles = [cos(g, G) for G in self.GH]
@@ -162,7 +162,7 @@ class FedHist(Oracle):
         return self.GH[latest]
 
     def judge(self, rho: int) -> None:
-        """The utilities of round rho's clients, by what later came from the same model."""
+        """The utilities of round rho's clients, from later updates of the same model."""
         S = [record.g for records in self.LH.values() for record in records if record.base == rho]
         if not S:
             return

@@ -40,8 +40,8 @@ def step(oracle):
     return oracle.step(W, [A, B, C], ETA)
 
 
-def is_printed(actual, *printed):
-    """Within 1e-8 of the numbers that appendix B prints."""
+def matches_print(actual, *printed):
+    """Within 1e-8 of the numbers printed in appendix B."""
     np.testing.assert_allclose(actual, printed, atol=1e-8, rtol=0)
 
 
@@ -62,34 +62,34 @@ def is_printed(actual, *printed):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_next_model_is_the_printed_one(oracle, printed):
-    is_printed(step(oracle), *printed)
+def test_the_next_model_matches_the_print(oracle, printed):
+    matches_print(step(oracle), *printed)
 
 
-def test_the_weights_are_the_printed_ones():
-    is_printed(normalise([1 / (u.s + 1) for u in (A, B, C)]), 0.57142857, 0.28571429, 0.14285714)
-    is_printed(normalise([(np.e / 2) ** -u.s for u in (A, B, C)]), 0.46859139, 0.34477028, 0.18663833)
-    is_printed(Refl(**RUN).shares([A, B, C]), 0.56306883, 0.22085790, 0.21607327)
+def test_the_weights_match_the_print():
+    matches_print(normalise([1 / (u.s + 1) for u in (A, B, C)]), 0.57142857, 0.28571429, 0.14285714)
+    matches_print(normalise([(np.e / 2) ** -u.s for u in (A, B, C)]), 0.46859139, 0.34477028, 0.18663833)
+    matches_print(Refl(**RUN).shares([A, B, C]), 0.56306883, 0.22085790, 0.21607327)
 
 
 def test_gsgm():
     oracle = Gsgm(alpha=0.9, **RUN)
     oracle.M = vector(0.5, 0, 0, 0)
-    is_printed(step(oracle), 0.00166667, -0.21000000, 0.25000000, -0.01666667)
+    matches_print(step(oracle), 0.00166667, -0.21000000, 0.25000000, -0.01666667)
 
 
 def test_mifa():
     oracle = Mifa(init="zeros", **RUN)
     for client, g in OLD.items():
         oracle.G[client] = g
-    is_printed(step(oracle), 0.06400000, -0.21000000, 0.26600000, -0.01400000)
+    matches_print(step(oracle), 0.06400000, -0.21000000, 0.26600000, -0.01400000)
 
 
 def test_fedvarp():
     oracle = FedVarp(**RUN)
     for client, g in OLD.items():
         oracle.y[client] = g
-    is_printed(step(oracle), 0.04400000, -0.21266667, 0.24600000, -0.02066667)
+    matches_print(step(oracle), 0.04400000, -0.21266667, 0.24600000, -0.02066667)
 
 
 def test_fedar():
@@ -98,9 +98,9 @@ def test_fedar():
         oracle.G[client] = g
     oracle.tau, oracle.seen, oracle.version = [3, 8, 0, 49, 0], {0, 1}, 99
     assert oracle.g(100) == 20
-    is_printed(step(oracle), 0.05370537, -0.21379463, 0.25620537, -0.01879463)
+    matches_print(step(oracle), 0.05370537, -0.21379463, 0.25620537, -0.01879463)
     assert oracle.tau == [0, 9, 0, 50, 0]
-    is_printed([oracle.psi(i, 100) for i in range(5)], 1, 1.25892541, 1, 0, 1)
+    matches_print([oracle.psi(i, 100) for i in range(5)], 1, 1.25892541, 1, 0, 1)
 
 
 def test_scaffold():
@@ -109,16 +109,16 @@ def test_scaffold():
     changes = (vector(0.2, 0, 0, 0), vector(0, 0.3, 0, 0), vector(0, 0, 0.1, 0))
     updates = [Update(client=i, s=0, g=vector(1, 0, 0, 0), extra=dc) for i, dc in enumerate(changes)]
     oracle.step(W, updates, ETA)
-    is_printed(oracle.c, 0.14, 0.06, 0.02, 0)
+    matches_print(oracle.c, 0.14, 0.06, 0.02, 0)
 
 
 def test_first_order_and_weighted():
     u = vector(0.1, -0.2, 0, -0.05)
     compensated = first_order(u, W, np.zeros(4), 4.0)
     (one,) = [Update(client=0, s=40, g=g) for g in (compensated,)]
-    is_printed(Direct(**RUN).step(W, [one], 1.0), -0.00400000, 0.03200000, 0.30000000, 0.05000000)
+    matches_print(Direct(**RUN).step(W, [one], 1.0), -0.00400000, 0.03200000, 0.30000000, 0.05000000)
     late = Update(client=0, s=40, g=u)
-    is_printed(Weighted(**RUN).step(W, [late], 1.0), 0.07500000, -0.15000000, 0.30000000, 0.01250000)
+    matches_print(Weighted(**RUN).step(W, [late], 1.0), 0.07500000, -0.15000000, 0.30000000, 0.01250000)
 
 
 def wkafl(**settings):
@@ -129,10 +129,10 @@ def wkafl(**settings):
 
 def test_wkafl():
     oracle = wkafl()
-    is_printed(step(oracle), 0.00454578, -0.22409157, 0.3, 0)
-    is_printed(oracle.e, 0.72293041, 0.25520540, 0.20426300, 0.06808767)
-    is_printed(oracle.sim, 0.92206111, 0.80604863, 0.19985068)
-    is_printed(oracle.p, 0.76135538, 0.23864462, 0)
+    matches_print(step(oracle), 0.00454578, -0.22409157, 0.3, 0)
+    matches_print(oracle.e, 0.72293041, 0.25520540, 0.20426300, 0.06808767)
+    matches_print(oracle.sim, 0.92206111, 0.80604863, 0.19985068)
+    matches_print(oracle.p, 0.76135538, 0.23864462, 0)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_wkafl():
     ],
 )
 def test_wkafl_in_stage_two_and_without_its_parts(settings, printed):
-    is_printed(step(wkafl(**settings)), *printed)
+    matches_print(step(wkafl(**settings)), *printed)
 
 
 def test_fedhist():
@@ -154,12 +154,12 @@ def test_fedhist():
     oracle.U = {0: 0.4, 1: 0.0, 2: 0.0, 3: 0.0, 4: -0.2}
     for u in (A, B, C):
         assert oracle.opposite(u.g).tolist() == [0, 1, 0, 0]
-    oracle.version = 4  # no round is judged yet
-    is_printed(step(oracle), -0.00454471, -0.24699781, 0.26051966, -0.01316011)
-    is_printed(oracle.phat, 0.73575888, 0.58134113, 0.27305022)
-    is_printed(oracle.p, 0.46269772, 0.36558881, 0.17171347)
-    is_printed(oracle.Gagg, 0.68205100, 0.30661431, 0.25757021, 0.08585674)
-    is_printed(np.mean([np.linalg.norm(u.g) for u in (A, B, C)]), 1.21943747)
+    oracle.version = 4  # no round has utilities yet
+    matches_print(step(oracle), -0.00454471, -0.24699781, 0.26051966, -0.01316011)
+    matches_print(oracle.phat, 0.73575888, 0.58134113, 0.27305022)
+    matches_print(oracle.p, 0.46269772, 0.36558881, 0.17171347)
+    matches_print(oracle.Gagg, 0.68205100, 0.30661431, 0.25757021, 0.08585674)
+    matches_print(np.mean([np.linalg.norm(u.g) for u in (A, B, C)]), 1.21943747)
 
 
 def test_fedhist_utilities():
@@ -175,9 +175,9 @@ def test_fedhist_utilities():
     }
     before = dict(oracle.U)
     oracle.judge(7)
-    is_printed([oracle.U[i] for i in (1, 3, 4)], 0.06856352, 0.09401175, -0.15702280)
+    matches_print([oracle.U[i] for i in (1, 3, 4)], 0.06856352, 0.09401175, -0.15702280)
     utilities = [(oracle.U[i] - 0.8 * before[i]) / 0.2 for i in (1, 3, 4)]
-    is_printed(utilities, 0.34281760, 0.47005873, 0.01488602)
+    matches_print(utilities, 0.34281760, 0.47005873, 0.01488602)
     assert (oracle.U[0], oracle.U[2]) == (0.4, 0.0)
 
 
@@ -230,7 +230,7 @@ def test_refl_with_one_distinct_staleness_is_fedavg():
 
 
 @pytest.mark.parametrize("oracle", [FedAr, FedVarp, Mifa])
-def test_a_memory_with_everyone_available_is_fedavg(oracle):
+def test_a_memory_with_full_participation_is_fedavg(oracle):
     """(g) and (h), and MIFA's forced first round."""
     remembering = oracle(**BIG)
     for _ in range(3):
@@ -239,7 +239,7 @@ def test_a_memory_with_everyone_available_is_fedavg(oracle):
         assert remembering.counts
 
 
-def test_fedar_without_rho_and_cutoff_is_mifa_over_those_seen():
+def test_fedar_without_rho_and_cutoff_is_mifa_over_seen_clients():
     """2.16: with every client seen it is MIFA."""
     fedar, mifa = FedAr(rho=0.0, cutoff="none", **BIG), Mifa(init="zeros", **BIG)
     for rows in (9, 2, 0, 5):
@@ -287,7 +287,7 @@ def test_scaffold_clients_cancel_their_drift():
         same(c_next, c_i)
 
 
-def test_scaffold_client_of_zero_controls_sends_its_mean_gradient():
+def test_a_scaffold_client_with_zero_controls_sends_its_mean_gradient():
     u, dc, c_next = scaffold_client(W, np.zeros(4), np.zeros(4), lambda y: y, 2, 0.5)
     same(u, 0.75 * W)
     same(dc, 0.75 * W)
@@ -313,7 +313,7 @@ def test_the_robust_averages_by_hand():
     triangle = rows_of((1, 0), (-0.5, 3**0.5 / 2), (-0.5, -(3**0.5) / 2))
     same(GeometricMedian(**run).step(w, triangle, -1.0), [0, 0])
     heap = GeometricMedian(**run).step(w, rows_of((0, 0), (0, 0), (0, 0), (9, 9)), -1.0)
-    is_printed(heap, 0, 0)  # on the heap, but for the smoothing of 1e-8
+    matches_print(heap, 0, 0)  # on the heap, but for the smoothing of 1e-8
 
 
 def test_clipping_by_hand():
@@ -335,6 +335,6 @@ def test_server_optimisers_by_hand():
     same(yogi.step(w, g, 1.0), [-1.5 / (5**0.5 + 1)])
 
 
-def test_a_cosine_with_next_to_nothing_is_zero():
+def test_a_cosine_with_an_almost_zero_vector_is_zero():
     assert cos(vector(1, 0), vector(1e-13, 0)) == 0
     assert cos(vector(1, 0), vector(2, 0)) == 1

@@ -1,4 +1,4 @@
-"""The golden sequences of the conformance kit are what the oracles say."""
+"""The golden sequences of the conformance kit match the oracles."""
 
 import json
 from itertools import product
@@ -40,7 +40,7 @@ def test_every_policy_has_a_file():
 
 
 @over_all_files
-def test_a_file_holds_every_case_under_both_loops(path):
+def test_a_file_contains_every_case_under_both_loops(path):
     written = json.loads(path.read_text(encoding="utf-8"))
     assert {key: written[key] for key in RUN} == RUN
     listed = [case for case in cases(RUN["clients"]) if case.policy == path.stem]
@@ -50,24 +50,24 @@ def test_a_file_holds_every_case_under_both_loops(path):
 
 
 @over_all_files
-def test_the_oracle_makes_the_models_of_the_file(path):
+def test_the_oracle_computes_the_models_of_the_file(path):
     written = json.loads(path.read_text(encoding="utf-8"))
     for case in written["cases"]:
-        told = oracle(path.stem, profile=case["profile"], **RUN, **case["settings"])
+        subject = oracle(path.stem, profile=case["profile"], **RUN, **case["settings"])
         models = [vector(case["model"])]
         assert len(case["steps"]) == RUN["rounds"]
         for step in case["steps"]:
-            models.append(told.step(models[-1], updates_of(step, models), step["rate"]))
-            assert told.margin > MARGIN
-            assert told.counts == step["counts"]
-            np.testing.assert_allclose(told.weights, step["weights"], atol=1e-11, rtol=0)
+            models.append(subject.step(models[-1], updates_of(step, models), step["rate"]))
+            assert subject.margin > MARGIN
+            assert subject.counts == step["counts"]
+            np.testing.assert_allclose(subject.weights, step["weights"], atol=1e-11, rtol=0)
             np.testing.assert_allclose(models[-1], step["model"], atol=1e-11, rtol=0)
             if "sent" in step:
-                np.testing.assert_allclose(told.sent(), step["sent"], atol=1e-11, rtol=0)
+                np.testing.assert_allclose(subject.sent(), step["sent"], atol=1e-11, rtol=0)
 
 
 @over_all_files
-def test_float32_holds_every_input(path):
+def test_every_input_is_exact_in_float32(path):
     written = json.loads(path.read_text(encoding="utf-8"))
     for case in written["cases"]:
         for step in case["steps"]:

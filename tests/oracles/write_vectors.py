@@ -2,7 +2,7 @@
 
 One file a policy, `conformance/vectors/<policy>.json` in the package:
 
-    policy, clients (N), dimension (d), seed, round_size, rounds    what `policies.create` is told
+    policy, clients (N), dimension (d), seed, round_size, rounds    arguments of `policies.create`
     cases: [{
         loop: "k-async" | "availability", profile, settings
         model: [d]                  w_0
@@ -11,8 +11,8 @@ One file a policy, `conformance/vectors/<policy>.json` in the package:
             clients, staleness, examples, batch_sizes, losses, local_rates: [K], in order of arrival
             gradients: [K][d]       g
             extras: [K][d]          SCAFFOLD's second vectors; absent for all others
-            counts                  false in a round in which the policy only waits
-            weights: [K]            what each update counts in the step
+            counts                  false in a round in which the policy waits
+            weights: [K]            weight of each update in the step
             sent: [d]               SCAFFOLD's c after the round; absent for all others
             model: [d]              w after the round, float64
         }]
@@ -47,8 +47,8 @@ def files() -> dict[str, str]:
 
 
 def _case(case: Case, loop: str) -> dict[str, Any]:
-    told = oracle(case.policy, profile=case.profile, **RUN, **case.settings)
-    rounds = play(told, loop, seed=RUN["seed"], rounds=RUN["rounds"], grid=sixty_fourths, model_grid=None)
+    subject = oracle(case.policy, profile=case.profile, **RUN, **case.settings)
+    rounds = play(subject, loop, seed=RUN["seed"], rounds=RUN["rounds"], grid=sixty_fourths, model_grid=None)
     return {
         "loop": loop,
         "profile": case.profile,
@@ -76,7 +76,7 @@ def _step(played: Round) -> dict[str, Any]:
 
 
 def _numbers(vector: Iterable[float]) -> list[float]:
-    """Twelve places are far below the tolerance, and above what differs between machines."""
+    """Twelve digits: far below the tolerance, and above differences between machines."""
     return [round(float(value), 12) + 0.0 for value in vector]
 
 
@@ -92,7 +92,7 @@ def _text(policy: str, described: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write all files, and drop those of policies that are no more."""
+    """Write all files, and delete those of removed policies."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for old in FOLDER.glob("*.json"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""How the policy tests make a batch."""
+"""Builders of batches for the tests of policies."""
 
 from collections.abc import Callable, Sequence
 

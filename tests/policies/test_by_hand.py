@@ -16,14 +16,14 @@ def policy(name: str, **settings: object) -> Policy:
     return create(name, dimension=1, clients=10, **settings)
 
 
-def test_fedavg_averages_whatever_the_staleness(make_batch) -> None:
+def test_fedavg_ignores_staleness(make_batch) -> None:
     step = policy("fedavg").step(make_batch([[4.0], [1.0]], staleness=[0, 100], examples=[3, 1]))
     assert step.direction_d.tolist() == [4.0 / 2 + 1.0 / 2]
     assert step.weights_K.tolist() == [0.5, 0.5]
     assert step.rate_factor == 1.0
 
 
-def test_fedavg_by_samples_weighs_by_what_a_client_holds(make_batch) -> None:
+def test_fedavg_by_samples_weights_by_the_examples_of_a_client(make_batch) -> None:
     batch = make_batch([[4.0], [1.0]], staleness=[0, 0], examples=[3, 1])
     assert policy("fedavg", weighting="samples").step(batch).direction_d.tolist() == [4.0 * 3 / 4 + 1.0 * 1 / 4]
 
@@ -37,20 +37,20 @@ def test_the_server_of_fedprox_and_moon_averages_as_fedavg_does(name: str, make_
     assert policy(name).training == name
 
 
-def test_fedavg_is_divides_by_how_likely_a_client_is_there_and_by_all_clients(make_batch) -> None:
+def test_fedavg_is_divides_by_availability_and_by_the_number_of_clients(make_batch) -> None:
     probabilities = (0.5, 0.25, *[1.0] * 8)
     step = policy("fedavg-is", probabilities=probabilities).step(make_batch([[4.0], [1.0]], staleness=[0, 0]))
     assert step.direction_d.item() == pytest.approx((4.0 / 0.5 + 1.0 / 0.25) / 10)
     assert step.weights_K.tolist() == [1 / (10 * 0.5), 1 / (10 * 0.25)]
 
 
-def test_fedavg_is_with_everyone_there_for_certain_is_the_average(make_batch) -> None:
+def test_fedavg_is_with_certain_availability_is_the_average(make_batch) -> None:
     batch = make_batch([[float(client)] for client in range(1, 11)], staleness=[0] * 10)
     step = policy("fedavg-is", probabilities=1.0).step(batch)
     assert step.direction_d.item() == pytest.approx(sum(range(1, 11)) / 10)
 
 
-def test_scaffold_averages_and_moves_its_variate_by_all_clients_share(make_batch) -> None:
+def test_scaffold_averages_and_moves_its_variate_by_the_share_of_all_clients(make_batch) -> None:
     subject = policy("scaffold")
     sent = subject.extra_d
     batch = make_batch([[4.0], [8.0]], staleness=[0, 0], extra_Kd=torch.tensor([[1.0], [2.0]]))
@@ -61,7 +61,7 @@ def test_scaffold_averages_and_moves_its_variate_by_all_clients_share(make_batch
     assert subject.extra_d.item() == pytest.approx(2 * (1.0 + 2.0) / 10)
 
 
-def test_an_empty_round_leaves_scaffolds_variate_alone(make_batch) -> None:
+def test_an_empty_round_leaves_scaffolds_variate_unchanged(make_batch) -> None:
     subject = policy("scaffold")
     batch = make_batch([[4.0]], staleness=[0], extra_Kd=torch.tensor([[1.0]]))
     subject.step(batch)
@@ -70,7 +70,7 @@ def test_an_empty_round_leaves_scaffolds_variate_alone(make_batch) -> None:
     assert subject.extra_d is before
 
 
-def test_scaffolds_variate_stays_where_it_is_when_float32_does_not_hold_the_next_one(make_batch) -> None:
+def test_scaffolds_variate_is_unchanged_when_the_next_one_overflows_float32(make_batch) -> None:
     subject = create("scaffold", dimension=1, clients=1)
     batch = make_batch([[1.0], [1.0]], staleness=[0, 0], extra_Kd=torch.tensor([[3e38], [3e38]]))
     assert subject.step(batch).direction_d.tolist() == [1.0]
@@ -91,7 +91,7 @@ def test_direct_in_model_form_steps_to_the_average_of_the_clients_models(make_ba
     assert subject.step(batch).direction_d.tolist() == [10.0]
 
 
-def test_direct_in_model_form_divides_an_update_by_the_rate_that_its_client_used(make_batch) -> None:
+def test_direct_in_model_form_divides_an_update_by_the_rate_of_its_client(make_batch) -> None:
     # w_end = 6 - 0.25 * 8 = 4, so u = 10 - 4 = 6 and g = 6 / 0.25.
     batch = make_batch(
         [[8.0]],
@@ -126,12 +126,12 @@ def test_sasgd_divides_each_update_by_its_age_and_the_sum_by_their_number(make_b
     assert policy("sasgd").step(batch).direction_d.tolist() == [(4.0 / 1 + 8.0 / 4) / 2]
 
 
-def test_sasgd_without_the_number_takes_a_step_k_times_larger(make_batch) -> None:
+def test_sasgd_without_the_divisor_takes_a_step_k_times_larger(make_batch) -> None:
     batch = make_batch([[4.0], [8.0]], staleness=[0, 3])
     assert policy("sasgd", divide_by_k=False).step(batch).direction_d.tolist() == [4.0 / 1 + 8.0 / 4]
 
 
-def test_fedbuff_damps_by_the_square_root_of_the_age(make_batch) -> None:
+def test_fedbuff_divides_by_the_square_root_of_the_age(make_batch) -> None:
     batch = make_batch([[4.0], [8.0]], staleness=[0, 3])
     assert policy("fedbuff").step(batch).direction_d.tolist() == [(4.0 + 8.0 / math.sqrt(1 + 3)) / 2]
 
@@ -147,13 +147,13 @@ def test_twafl_weighs_by_examples_and_by_e_halves_per_round(make_batch) -> None:
     assert step.direction_d.item() == pytest.approx(3 / (3 + 2 / math.e), rel=1e-6)
 
 
-def test_twafl_raw_keeps_the_loss_of_weight(make_batch) -> None:
+def test_twafl_raw_does_not_normalise_the_weights(make_batch) -> None:
     batch = make_batch([[1.0], [0.0]], staleness=[1, 0], examples=[3, 1])
     step = policy("twafl", normalise=False).step(batch)
     assert step.direction_d.item() == pytest.approx(3 / 4 * 2 / math.e, rel=1e-6)
 
 
-def test_twafl_still_weighs_updates_whose_powers_would_underflow(make_batch) -> None:
+def test_twafl_still_weights_updates_whose_powers_would_underflow(make_batch) -> None:
     # (e/2)^-5000 is 0 in float64; counted from the freshest the two are 1 and 2/e.
     step = policy("twafl", weighting="equal").step(make_batch([[1.0], [0.0]], staleness=[5000, 5001]))
     assert step.direction_d.item() == pytest.approx(1 / (1 + 2 / math.e), rel=1e-6)
@@ -170,7 +170,7 @@ def test_fedasync_mixes_one_client_model_by_alpha(make_batch) -> None:
     assert step.weights_K.tolist() == [0.5]
 
 
-def test_fedasync_mixes_in_order_of_arrival_and_the_last_one_loses_nothing(make_batch) -> None:
+def test_fedasync_mixes_in_order_of_arrival_with_the_last_update_in_full(make_batch) -> None:
     # The first client's half is halved again by the second: 0.5 * (1 - 0.5) = 0.25.
     batch = make_batch([[4.0], [8.0]], staleness=[0, 0])
     step = policy("fedasync", alpha=0.5).step(batch)

@@ -9,7 +9,7 @@ from unstale.policies.stages import wrapped
 
 
 class Watching(Policy[PolicySettings]):
-    """Keeps the batches that it gets."""
+    """Stores the batches that it receives."""
 
     source = "for tests"
     training = "scaffold"
@@ -55,7 +55,7 @@ def test_a_round_within_the_bound_is_passed_on_without_a_copy(make_batch) -> Non
     assert inner.batch is batch
 
 
-def test_the_memory_of_the_copy_is_kept(make_batch) -> None:
+def test_the_memory_of_the_copy_is_reused(make_batch) -> None:
     inner = watching()
     policy = wrapped(inner, clip_norm=1.0)
     policy.step(make_batch([[3.0, 4.0], [5.0, 0.0]], staleness=[0, 0]))
@@ -74,7 +74,7 @@ def test_the_second_vectors_are_not_clipped(make_batch) -> None:
     assert inner.batch.extra_Kd is extra_Kd
 
 
-def test_an_update_whose_square_float32_does_not_hold_is_clipped_too(make_batch) -> None:
+def test_an_update_whose_square_overflows_float32_is_clipped(make_batch) -> None:
     inner = watching()
     wrapped(inner, clip_norm=5.0).step(make_batch([[3e30, -4e30], [1e-30, 0.0]], staleness=[0, 0]))
     torch.testing.assert_close(inner.batch.matrix_Kd, torch.tensor([[3.0, -4.0], [1e-30, 0.0]]))
@@ -94,7 +94,7 @@ def test_an_empty_round_is_passed_on(make_batch) -> None:
     assert policy.step(empty).direction_d.tolist() == [0.0, 0.0]
 
 
-def test_a_stage_asks_of_the_run_what_its_policy_asks() -> None:
+def test_a_stage_has_the_requirements_of_its_policy() -> None:
     inner = watching()
     policy = wrapped(inner, clip_norm=1.0)
     asked = ("training", "sends_extra", "once_a_cycle", "memory", "needs_base_models", "loops", "context")
@@ -102,7 +102,7 @@ def test_a_stage_asks_of_the_run_what_its_policy_asks() -> None:
     assert torch.equal(policy.extra_d, torch.ones(2))
 
 
-def test_the_state_of_a_stage_holds_the_state_of_its_policy() -> None:
+def test_the_state_of_a_stage_contains_the_state_of_its_policy() -> None:
     inner = watching()
     policy = wrapped(inner, clip_norm=1.0)
     assert policy.state_dict() == {"inner": {"seen": 3}}
@@ -110,7 +110,7 @@ def test_the_state_of_a_stage_holds_the_state_of_its_policy() -> None:
     assert inner.loaded == {"seen": 4}
 
 
-def test_without_stages_it_is_the_policy_itself() -> None:
+def test_without_stages_the_policy_is_returned_unwrapped() -> None:
     inner = watching()
     assert wrapped(inner) is inner
 

@@ -19,8 +19,8 @@ def walk(subject: Policy, *rounds: list[tuple[int, float]]) -> list[float]:
     return [step.direction_d.item() for step in steps]
 
 
-def test_the_next_model_is_that_of_the_golden_vector() -> None:
-    """tau after the round is 0, 9, 0, -, 0 for clients 0 to 4, of whom 3 was never seen; g(100) = 2 sqrt(100) = 20."""
+def test_the_next_model_matches_the_golden_vector() -> None:
+    """tau after the round is 0, 9, 0, -, 0 for clients 0 to 4, client 3 was never seen; g(100) = 2 sqrt(100) = 20."""
     subject = create("fedar", dimension=4, clients=5)
 
     def step(version: int, rows: list[list[float]], clients: list[int]) -> torch.Tensor:
@@ -44,7 +44,7 @@ def test_the_next_model_is_that_of_the_golden_vector() -> None:
     torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
 
 
-def test_an_absent_client_weighs_more_every_round_up_to_the_most() -> None:
+def test_an_absent_client_gains_weight_every_round_up_to_the_maximum() -> None:
     # rho = 1: psi = 1, 2, 3, 3, ...; two clients were seen.
     assert walk(
         policy(rho=1.0, psi_max=3.0),
@@ -56,7 +56,7 @@ def test_an_absent_client_weighs_more_every_round_up_to_the_most() -> None:
     ) == [3.0, 5.0, 7.0, 8.0, 3.0]
 
 
-def test_a_client_that_is_away_too_long_counts_no_more_until_it_comes_back() -> None:
+def test_a_client_absent_beyond_the_cutoff_has_no_weight_until_it_returns() -> None:
     # convex, g(t) = 1.5 + t/4: 1.75, 2, 2.25, 2.5, ... so tau = 2 is cut off at t = 2 and not at t = 3.
     subject = policy(cutoff="convex", t0=1.5, b=4.0, rho=0.0)
     assert walk(
@@ -66,12 +66,12 @@ def test_a_client_that_is_away_too_long_counts_no_more_until_it_comes_back() -> 
         [(1, 8.0)],  # tau_0 = 2 < 2.25
         [(1, 8.0)],  # tau_0 = 3 >= 2.5: only client 1 is left
         [(1, 8.0)],
-        [(0, 2.0)],  # back, and its old update is gone: (2 + 8) / 2
+        [(0, 2.0)],  # client 0 has returned without its old update: (2 + 8) / 2
     ) == [6.0, 6.0, 6.0, 8.0, 8.0, 5.0]
     assert len(subject.state_dict()["cohorts"]) == 2
 
 
-def test_when_nobody_counts_nothing_moves() -> None:
+def test_a_round_without_weighted_clients_leaves_the_model_unchanged() -> None:
     # convex, t0 = 0.5: g(2) = 0.7 <= 1.
     assert walk(policy(cutoff="convex", t0=0.5), [], [(0, 4.0)], [], [(1, 2.0)]) == [0.0, 4.0, 0.0, 2.0]
 
@@ -87,21 +87,19 @@ def test_when_nobody_counts_nothing_moves() -> None:
         ({"cutoff": "none"}, 15),
     ],
 )
-def test_a_client_that_stays_away_counts_for_as_many_rounds_as_the_cutoff_says(
-    settings: dict[str, object], rounds: int
-) -> None:
+def test_an_absent_client_keeps_its_weight_for_cutoff_rounds(settings: dict[str, object], rounds: int) -> None:
     directions = walk(policy(**settings), [(0, 1.0)], *([[]] * 14))
     assert [direction > 0 for direction in directions] == [tau < rounds for tau in range(15)]
 
 
-def test_without_cutoff_and_growth_it_is_the_average_over_whoever_was_seen() -> None:
+def test_without_cutoff_and_growth_the_step_averages_all_seen_clients() -> None:
     subject = policy(rho=0.0, cutoff="none")
     assert walk(subject, [(0, 4.0)], [(1, 2.0)], [], [(0, 6.0), (2, 1.0)], [(1, 5.0)]) == [4.0, 3.0, 3.0, 3.0, 4.0]
     assert len(subject.state_dict()["cohorts"]) == 2, "the round's, and one of all before it"
 
 
-def test_cohorts_at_the_end_of_their_growth_are_joined() -> None:
-    # rho = 1, psi_max = 2: from tau = 1 on everything weighs 2, so there are at most two cohorts.
+def test_cohorts_at_the_maximum_weight_are_merged() -> None:
+    # rho = 1, psi_max = 2: from tau = 1 on every weight is 2, so there are at most two cohorts.
     subject = policy(rho=1.0, psi_max=2.0, cutoff="none")
     rounds = [[(0, 4.0)], [(1, 10.0)], [(2, 8.0)], [(1, -5.25), (0, 2.75)], [(3, 19.0)]]
     by_hand = [
@@ -115,18 +113,18 @@ def test_cohorts_at_the_end_of_their_growth_are_joined() -> None:
     assert len(subject.state_dict()["cohorts"]) <= 2
 
 
-def test_everyone_in_every_round_is_the_average() -> None:
+def test_full_participation_gives_the_average() -> None:
     """Property (g) of the appendix."""
     assert walk(policy(), *([[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)])) == [2.5, 6.5, 3.5]
 
 
-def test_of_a_client_that_is_there_twice_the_last_update_counts() -> None:
+def test_only_the_last_of_two_updates_of_a_client_counts() -> None:
     step = policy().step(senders((0, 100.0), (1, 2.0), (0, 6.0)))
     assert step.direction_d.item() == (2.0 + 6.0) / 2
     assert step.weights_K.tolist() == [0.0, 0.5, 0.5]
 
 
-def test_large_rows_leave_nothing_behind_in_a_cohort() -> None:
+def test_large_rows_leave_no_rounding_error_in_a_cohort() -> None:
     # Client 0's row is 1e8 times as large as that of client 1, which is in its cohort and stays.
     subject = policy(rho=0.0)
     walk(subject, [(0, 1e8), (1, 1 / 3)], [(0, 0.0)])
@@ -134,7 +132,7 @@ def test_large_rows_leave_nothing_behind_in_a_cohort() -> None:
     torch.testing.assert_close(step.direction_d, torch.tensor([1 / 6]), atol=0, rtol=1e-6)
 
 
-def test_a_run_keeps_no_more_cohorts_than_rounds_within_the_cutoff() -> None:
+def test_a_run_keeps_at_most_one_cohort_per_round_of_the_cutoff() -> None:
     subject = create("fedar", dimension=1, clients=50)
     for version in range(60):
         subject.step(senders((version % 50, 1.0), version=version))
@@ -151,8 +149,6 @@ def test_a_run_keeps_no_more_cohorts_than_rounds_within_the_cutoff() -> None:
         ({"psi_max": 0.5}, "'psi_max' of policy 'fedar' is 0.5"),
     ],
 )
-def test_settings_under_which_a_client_given_up_would_come_back_are_refused(
-    settings: dict[str, object], message: str
-) -> None:
+def test_settings_that_would_readmit_an_expired_client_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         policy(**settings)

@@ -1,4 +1,4 @@
-"""FedAvg(S): the lot, and the rounds that pass until everyone who was picked has come."""
+"""FedAvg(S): the sampling, and the rounds that wait for every sampled client."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def policy(**settings: object) -> Policy:
 
 
 def round_of(version: int, clients: list[int]) -> UpdateBatch:
-    """Client i sends 2^i, so that a sum says who is in it."""
+    """Client i sends 2^i, so that a sum identifies its clients."""
     rows = len(clients)
     return UpdateBatch(
         version=version,
@@ -46,7 +46,7 @@ def test_of_more_than_s_updates_s_are_drawn() -> None:
     assert step.direction_d.item() == sum(2.0 ** clients[row] for row in rows) / 2
 
 
-def test_every_update_has_the_same_chance() -> None:
+def test_every_update_is_equally_likely() -> None:
     subject = policy(size=2)
     versions = 600
     counts = sum(
@@ -56,7 +56,7 @@ def test_every_update_has_the_same_chance() -> None:
     assert all(abs(count - expected) < 4 * deviation for count in counts.tolist())
 
 
-def test_waiting_the_model_moves_when_the_last_of_the_picked_has_come() -> None:
+def test_with_waiting_the_model_moves_at_the_last_sampled_update() -> None:
     chosen = picked(0, among=CLIENTS, size=3)
     others = [client for client in range(CLIENTS) if client not in chosen]
     subject = policy(size=3, wait_for_selected=True)
@@ -71,16 +71,16 @@ def test_waiting_the_model_moves_when_the_last_of_the_picked_has_come() -> None:
     assert step.weights_K.tolist() == [0.0, 1 / 3]
 
 
-def test_waiting_the_round_after_a_step_picks_anew() -> None:
+def test_with_waiting_the_round_after_a_step_samples_again() -> None:
     subject = policy(size=2, wait_for_selected=True)
-    everyone = list(range(CLIENTS))
+    all_clients = list(range(CLIENTS))
     for version in range(4):
-        step = subject.step(round_of(version, everyone))
+        step = subject.step(round_of(version, all_clients))
         assert step.counts
         assert step.direction_d.item() == sum(2.0**c for c in picked(version, among=CLIENTS, size=2)) / 2
 
 
-def test_waiting_the_first_update_of_a_client_is_the_one_that_counts() -> None:
+def test_with_waiting_the_first_update_of_a_client_counts() -> None:
     chosen = picked(0, among=CLIENTS, size=2)
     subject = policy(size=2, wait_for_selected=True)
     twice = round_of(0, [chosen[0], chosen[0]])
@@ -94,12 +94,12 @@ def test_the_profile_reference_waits() -> None:
     assert policy(size=2, profile="reference").settings.wait_for_selected
 
 
-def test_more_than_all_clients_are_refused() -> None:
+def test_a_size_above_the_number_of_clients_is_refused() -> None:
     with pytest.raises(UserError, match=r"^setting 'size' of policy 'fedavg-s' is 7, expected at most .*, 6$"):
         policy(size=7)
 
 
-def test_the_default_size_is_no_more_than_there_are_clients() -> None:
-    everyone = list(range(CLIENTS))
-    assert policy().step(round_of(0, everyone)).weights_K.tolist() == [1 / CLIENTS] * CLIENTS
-    assert policy(wait_for_selected=True).step(round_of(0, everyone)).counts
+def test_the_default_size_is_at_most_the_number_of_clients() -> None:
+    all_clients = list(range(CLIENTS))
+    assert policy().step(round_of(0, all_clients)).weights_K.tolist() == [1 / CLIENTS] * CLIENTS
+    assert policy(wait_for_selected=True).step(round_of(0, all_clients)).counts

@@ -1,4 +1,4 @@
-"""FedHist: the golden vectors, its parts by hand, and the limits of what it keeps."""
+"""FedHist: the golden vectors, its parts by hand, and the bounds of its memory."""
 
 import math
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def golden_policy(**settings: Any) -> Policy:
     return subject
 
 
-def test_the_next_model_is_that_of_the_golden_vector() -> None:
+def test_the_next_model_matches_the_golden_vector() -> None:
     subject = golden_policy()
     step = subject.step(arrivals(2, GOLDEN_ROWS, [2, 0, 4], [0, 1, 3]))
     weights_K = torch.tensor([0.46269772, 0.36558881, 0.17171347], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_without_normalisation_the_direction_is_the_golden_sum() -> None:
     torch.testing.assert_close(step.direction_d, expected_d, atol=1e-6, rtol=0)
 
 
-def test_the_utilities_are_those_of_the_golden_vector() -> None:
+def test_the_utilities_match_the_golden_vector() -> None:
     """Round 2 is judged in round 4, h = 2. S: client 1's own row, and client 0's of round 3 from version 2."""
     subject = create("fedhist", dimension=4, clients=5, h=2)
     target = [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
@@ -83,7 +83,7 @@ def test_the_utilities_are_those_of_the_golden_vector() -> None:
     assert subject.state_dict()["utility_N"] == pytest.approx(expected, abs=1e-7)
 
 
-def test_an_update_meets_the_past_direction_least_like_it() -> None:
+def test_an_update_is_compared_with_the_least_similar_past_direction() -> None:
     # The history is (2, 0), then (2, 0) and (0, 3): (0, 1) is least like (2, 0), and (1, 0) least like (0, 3).
     assert directions(
         plane(h=5, alpha=0.5, ina=False),
@@ -94,7 +94,7 @@ def test_an_update_meets_the_past_direction_least_like_it() -> None:
     ) == [[2.0, 0.0], [0.0, 3.0], [1.0, 1.0], [3.0, 0.5]]
 
 
-def test_of_directions_that_are_equally_unlike_the_most_recent_counts() -> None:
+def test_of_equally_dissimilar_directions_the_most_recent_counts() -> None:
     # The history is (1, 0), (3, 0), (2, 0): the cosine of any row with them is the same.
     alone = {"h": 3, "ina": False, "alpha": 1.0}
     subject = plane(**alone)
@@ -107,16 +107,16 @@ def test_of_directions_that_are_equally_unlike_the_most_recent_counts() -> None:
         }
     )
     assert subject.step(arrivals(3, [[-5.0, 1.0]], [0], [0])).direction_d.tolist() == [-3.0, 1.0]
-    # Now it is (-3, 1) in the place of (1, 0), then (3, 0), (2, 0).
+    # Now (-3, 1) replaces (1, 0), then (3, 0), (2, 0).
     assert subject.step(arrivals(4, [[-1.0, 1.0]], [0], [0])).direction_d.tolist() == [1.0, 1.0]
 
 
-def test_long_equal_directions_are_equally_unlike_wherever_they_lie() -> None:
+def test_long_equal_directions_are_equally_dissimilar_at_any_position() -> None:
     """The products of equal rows may differ in the last bit by their place in the matrix product."""
     generator = torch.Generator().manual_seed(2)
     dimension, held = 5000, 7
     history_nd = torch.randn(1, dimension, generator=generator).repeat(held, 1)
-    history_nd = history_nd * 2.0 ** torch.arange(held)[:, None]  # exactly parallel, and yet to be told apart
+    history_nd = history_nd * 2.0 ** torch.arange(held)[:, None]  # exactly parallel, and yet distinguished
     for newest in range(held):
         subject = create("fedhist", dimension=dimension, clients=9, h=held, ina=False, alpha=1.0)
         subject.load_state_dict(
@@ -140,21 +140,21 @@ def test_weights_add_utility_to_staleness_and_are_never_negative() -> None:
     assert step.weights_K.tolist() == pytest.approx([value / sum(raw) for value in raw], rel=1e-12)
 
 
-def test_where_no_weight_is_left_all_are_the_same() -> None:
+def test_weights_that_are_all_zero_become_uniform() -> None:
     subject = plane()
     subject.load_state_dict({**subject.state_dict(), "utility_N": [-99.0] * 9})
     step = subject.step(arrivals(0, [[1.0, 0.0]] * 2, [0, 1], [0, 5]))
     assert step.weights_K.tolist() == [0.5, 0.5]
 
 
-def test_the_direction_is_as_long_as_the_updates_are_on_average() -> None:
+def test_the_direction_has_the_mean_length_of_the_updates() -> None:
     # (3, 0) and (0, 5) average to (1.5, 2.5); the mean length is 4.
     (raw,) = directions(plane(haa="off"), ([[3.0, 0.0], [0.0, 5.0]], [0, 1], [0, 0]))
     scale = 4 / math.hypot(1.5, 2.5)
     assert raw == pytest.approx([1.5 * scale, 2.5 * scale], rel=1e-6)
 
 
-def test_fused_lengths_are_those_of_the_updates_after_the_past_was_added() -> None:
+def test_fused_lengths_are_measured_after_adding_the_past_direction() -> None:
     # History (2, 0). The row (0, 1) becomes (1, 1), of length sqrt 2, in place of 1.
     first, second = ([[2.0, 0.0]], [0], [0]), ([[0.0, 1.0]], [1], [0])
     for norms, length in (("raw", 1.0), ("fused", math.sqrt(2))):
@@ -162,14 +162,14 @@ def test_fused_lengths_are_those_of_the_updates_after_the_past_was_added() -> No
         assert direction == pytest.approx([length / math.sqrt(2)] * 2, rel=1e-6)
 
 
-def test_updates_that_cancel_are_not_blown_up_to_full_length() -> None:
+def test_updates_that_cancel_are_not_rescaled_to_full_length() -> None:
     rows = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     rows = torch.cat([rows, -(rows[0] + rows[1])[None]])
     step = create("fedhist", dimension=1000, clients=3, h=1).step(arrivals(0, rows.tolist(), [0, 1, 2], [0, 0, 0]))
     assert float(step.direction_d.norm()) < 1e-4, "their average is nothing but rounding"
 
 
-def test_an_empty_round_moves_nothing_but_is_a_round_of_the_utilities() -> None:
+def test_an_empty_round_keeps_the_model_and_counts_for_the_utilities() -> None:
     subject = plane(h=2, ina=False)
     subject.step(arrivals(0, [[1.0, 0.0]], [0], [0]))
     assert subject.step(arrivals(1, [], [], [])).direction_d.tolist() == [0.0, 0.0]
@@ -180,7 +180,7 @@ def test_an_empty_round_moves_nothing_but_is_a_round_of_the_utilities() -> None:
     assert subject.state_dict()["utility_N"][0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_round_from_whose_model_nothing_came_is_not_judged() -> None:
+def test_a_round_without_updates_from_its_model_gets_no_utility() -> None:
     subject = plane(h=1)
     subject.step(arrivals(1, [[1.0, 0.0]], [0], [1]))
     subject.step(arrivals(2, [[1.0, 0.0]], [1], [2]))
@@ -190,11 +190,11 @@ def test_a_round_from_whose_model_nothing_came_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("clients", "round_size", "h"), [(100, 10, 5), (1000, 10, 50), (9, 4, 1), (10, 2, 3), (3, 10, 1), (100, 12, 4)]
 )
-def test_it_looks_back_n_over_2k_rounds_halves_up(clients: int, round_size: int, h: int) -> None:
+def test_the_history_window_is_n_over_2k_rounds_rounded_half_up(clients: int, round_size: int, h: int) -> None:
     assert plane(clients, round_size=round_size).state_dict()["h"] == h
 
 
-def test_where_the_round_size_is_not_known_the_first_updates_tell_it() -> None:
+def test_an_unknown_round_size_is_taken_from_the_first_updates() -> None:
     subject = plane(clients=12)
     subject.step(arrivals(0, [], [], []))
     assert subject.state_dict()["h"] == 0
@@ -202,7 +202,7 @@ def test_where_the_round_size_is_not_known_the_first_updates_tell_it() -> None:
     assert subject.state_dict()["h"] == 3
 
 
-def test_rounds_are_kept_for_h_rounds_in_memory_that_is_used_again() -> None:
+def test_rounds_are_stored_for_h_rounds_in_reused_memory() -> None:
     asked: list[tuple[int, int]] = []
 
     def allocate(rows: int, columns: int) -> torch.Tensor:
@@ -231,7 +231,7 @@ def test_rounds_are_kept_for_h_rounds_in_memory_that_is_used_again() -> None:
         ({"utility_weight": 0.0}, 2, 0),
     ],
 )
-def test_what_an_option_leaves_out_is_not_kept(settings: dict[str, Any], history: int, rows: int) -> None:
+def test_data_that_an_option_disables_is_not_stored(settings: dict[str, Any], history: int, rows: int) -> None:
     subject = plane(h=2, **settings)
     for version in range(5):
         subject.step(arrivals(version, [[1.0, 0.5]], [0], [0]))
@@ -239,7 +239,7 @@ def test_what_an_option_leaves_out_is_not_kept(settings: dict[str, Any], history
     assert (len(state["history_nd"]), len(state["rows_Md"])) == (history, rows)
 
 
-def test_what_is_remembered_is_neither_the_result_nor_the_matrix() -> None:
+def test_the_stored_direction_aliases_neither_the_result_nor_the_matrix() -> None:
     subject, batch = plane(h=2), arrivals(0, [[3.0, 4.0]], [0], [0])
     subject.step(batch).direction_d.fill_(math.nan)
     batch.matrix_Kd.fill_(math.nan)
@@ -248,7 +248,7 @@ def test_what_is_remembered_is_neither_the_result_nor_the_matrix() -> None:
     assert state["rows_Md"].tolist() == [[3.0, 4.0]]
 
 
-def test_a_direction_that_float32_does_not_hold_is_not_remembered() -> None:
+def test_a_direction_that_overflows_float32_is_not_stored() -> None:
     subject = plane(h=2, ina=False, alpha=1.0)
     subject.load_state_dict(
         {
@@ -262,7 +262,7 @@ def test_a_direction_that_float32_does_not_hold_is_not_remembered() -> None:
     assert subject.state_dict()["pushed"] == 1
 
 
-def test_utilities_of_long_updates_are_those_of_float64() -> None:
+def test_utilities_of_long_updates_match_float64() -> None:
     """Twenty rounds of 20,000 parameters, each utility from the equations."""
     generator = torch.Generator().manual_seed(4)
     dimension, clients, size, h = 20_000, 12, 3, 2

@@ -14,7 +14,7 @@ def directions(subject: Policy, *rounds: UpdateBatch) -> list[float]:
     return [subject.step(batch).direction_d.item() for batch in rounds]
 
 
-def test_the_next_model_is_that_of_the_golden_vector() -> None:
+def test_the_next_model_matches_the_golden_vector() -> None:
     subject = create("fedvarp", dimension=4, clients=5)
     old_rows = torch.zeros(5, 4)
     old_rows[0], old_rows[1] = torch.tensor([0.1, 0.1, 0.0, 0.0]), torch.tensor([0.2, 0.2, 0.2, 0.2])
@@ -24,7 +24,7 @@ def test_the_next_model_is_that_of_the_golden_vector() -> None:
     torch.testing.assert_close(model_d, expected_d, atol=1e-6, rtol=0)
 
 
-def test_the_average_is_corrected_by_what_is_remembered_of_the_others() -> None:
+def test_the_average_is_corrected_by_the_stored_updates_of_the_others() -> None:
     assert directions(
         policy(),
         senders((0, 8.0), (1, 4.0)),  # ybar = 0, so (8 + 4) / 2; then y = (8, 4, 0, 0), ybar = 3
@@ -34,13 +34,13 @@ def test_the_average_is_corrected_by_what_is_remembered_of_the_others() -> None:
     ) == [6.0, 3.0, 7.0, 4.0]
 
 
-def test_with_everyone_in_every_round_it_is_the_average() -> None:
+def test_full_participation_gives_the_average() -> None:
     """Property (h) of the appendix: ybar + mean(g - y) = mean(g)."""
-    everyone = [[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)]
-    assert directions(policy(), *(senders(*each) for each in everyone)) == [2.5, 6.5, 3.5]
+    all_clients = [[(i, float(i + value)) for i in range(4)] for value in (1, 5, 2)]
+    assert directions(policy(), *(senders(*each) for each in all_clients)) == [2.5, 6.5, 3.5]
 
 
-def test_both_updates_of_a_client_that_is_there_twice_count_and_the_last_is_remembered() -> None:
+def test_both_updates_of_a_client_count_and_the_last_is_stored() -> None:
     subject = policy()
     subject.step(senders((0, 4.0), (1, 0.0)))  # y = (4, 0, 0, 0), ybar = 1
     # 1 + ((7 - 4) + (10 - 0) + (1 - 4)) / 3 = 1 + 10/3

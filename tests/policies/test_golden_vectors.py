@@ -37,7 +37,7 @@ def next_model(name: str, settings: dict[str, object]) -> torch.Tensor:
         ("fedasync", {}, (0.05800000, -0.20875879, 0.25500000, -0.01500000)),
     ],
 )
-def test_the_next_model_is_the_published_one(
+def test_the_next_model_matches_the_publication(
     name: str, settings: dict[str, object], expected: tuple[float, ...]
 ) -> None:
     torch.testing.assert_close(next_model(name, settings), torch.tensor(expected), atol=1e-6, rtol=0)
@@ -51,9 +51,7 @@ def test_the_next_model_is_the_published_one(
         ("refl", {}, (0.56306883, 0.22085790, 0.21607327)),
     ],
 )
-def test_the_weights_are_the_published_ones(
-    name: str, settings: dict[str, object], expected: tuple[float, ...]
-) -> None:
+def test_the_weights_match_the_publication(name: str, settings: dict[str, object], expected: tuple[float, ...]) -> None:
     weights_K = create(name, dimension=4, clients=5, **settings).step(GOLDEN).weights_K
     torch.testing.assert_close(weights_K, torch.tensor(expected, dtype=torch.float64), atol=1e-8, rtol=0)
 
@@ -66,7 +64,7 @@ def test_gsgm_steps_along_the_average_and_the_momentum() -> None:
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
 
-def test_scaffolds_variate_is_the_published_one() -> None:
+def test_scaffolds_variate_matches_the_publication() -> None:
     policy = create("scaffold", dimension=4, clients=5)
     policy.load_state_dict({"control_d": torch.tensor([0.1, 0.0, 0.0, 0.0])})
     changes = torch.tensor([[0.2, 0.0, 0.0, 0.0], [0.0, 0.3, 0.0, 0.0], [0.0, 0.0, 0.1, 0.0]])
@@ -74,7 +72,7 @@ def test_scaffolds_variate_is_the_published_one() -> None:
     torch.testing.assert_close(policy.extra_d, torch.tensor([0.14, 0.06, 0.02, 0.0]), atol=1e-6, rtol=0)
 
 
-def test_weighted_applies_a_quarter_of_an_update_that_is_two_half_lives_late(make_batch) -> None:
+def test_weighted_applies_a_quarter_of_an_update_two_half_lives_late(make_batch) -> None:
     update_d = [0.1, -0.2, 0.0, -0.05]
     batch = make_batch([[u / GOLDEN_RATE for u in update_d]], staleness=[40], rate=GOLDEN_RATE)
     actual = GOLDEN_MODEL - GOLDEN_RATE * create("weighted", dimension=4, clients=5).step(batch).direction_d
@@ -82,7 +80,7 @@ def test_weighted_applies_a_quarter_of_an_update_that_is_two_half_lives_late(mak
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
 
-def test_fedasync_with_the_current_model_as_every_base_is_the_same_as_without_bases() -> None:
+def test_fedasync_with_the_current_model_as_every_base_equals_no_bases() -> None:
     policy = create("fedasync", dimension=4, clients=5)
     same = replace(GOLDEN, model_d=GOLDEN_MODEL, base_models=(GOLDEN_MODEL, GOLDEN_MODEL, GOLDEN_MODEL))
     equal = replace(

@@ -14,7 +14,7 @@ def policy(**settings: object) -> Policy:
 
 
 def round_of(**gradients: float) -> UpdateBatch:
-    """`round_of(c0=8.0, c3=4.0)`: what clients 0 and 3 sent, in this order of arrival."""
+    """`round_of(c0=8.0, c3=4.0)`: the updates of clients 0 and 3, in this order of arrival."""
     return senders(*((int(name[1:]), gradient) for name, gradient in gradients.items()))
 
 
@@ -34,7 +34,7 @@ def test_the_momentum_is_the_average_over_the_last_cycle() -> None:
     ) == [6.0, 1.0, 3.75, 6.75, 2.75, 2.125]
 
 
-def test_as_released_the_momentum_never_reaches_the_model() -> None:
+def test_in_the_released_code_the_momentum_never_reaches_the_model() -> None:
     subject = policy(released=True)
     assert directions(
         subject,
@@ -48,7 +48,7 @@ def test_as_released_the_momentum_never_reaches_the_model() -> None:
     assert state["missing"] == [0, 2]
 
 
-def test_the_profile_reference_does_as_released() -> None:
+def test_the_profile_reference_matches_the_released_code() -> None:
     assert policy(profile="reference").settings.released
     assert not policy(profile="reference", released=False).settings.released
 
@@ -63,7 +63,7 @@ def test_a_client_counts_once_in_a_cycle() -> None:
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_a_round_of_clients_that_all_had_their_turn_ends_the_cycle(released: bool) -> None:
+def test_a_round_of_only_repeated_clients_ends_the_cycle(released: bool) -> None:
     # A = 8/4 = 2; then M = 2, and the round is the first of the next cycle: q = 8 + 2/2 = 9, A = 9/4.
     subject = policy(released=released)
     subject.step(round_of(c0=8.0))
@@ -75,7 +75,7 @@ def test_a_round_of_clients_that_all_had_their_turn_ends_the_cycle(released: boo
     assert state["missing"] == [1, 2, 3]
 
 
-def test_an_empty_round_moves_nothing_and_ends_no_cycle() -> None:
+def test_an_empty_round_keeps_the_model_and_the_cycle() -> None:
     subject = policy()
     subject.step(round_of(c0=8.0))
     before = subject.state_dict()
@@ -84,13 +84,13 @@ def test_an_empty_round_moves_nothing_and_ends_no_cycle() -> None:
     assert subject.state_dict() == before
 
 
-def test_with_everyone_in_every_round_the_momentum_is_the_last_step() -> None:
-    everyone = round_of(c0=4.0, c1=4.0, c2=4.0, c3=4.0)
-    assert directions(policy(), everyone, everyone, everyone) == [4.0, 4.0 + 4.0 / 2, 4.0 + 6.0 / 2]
+def test_with_full_participation_the_momentum_is_the_last_step() -> None:
+    all_clients = round_of(c0=4.0, c1=4.0, c2=4.0, c3=4.0)
+    assert directions(policy(), all_clients, all_clients, all_clients) == [4.0, 4.0 + 4.0 / 2, 4.0 + 6.0 / 2]
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_a_step_that_float32_does_not_hold_does_not_stay_in_the_momentum(released: bool) -> None:
+def test_a_step_that_overflows_float32_does_not_stay_in_the_momentum(released: bool) -> None:
     subject = policy(released=released)
     subject.load_state_dict({**subject.state_dict(), "momentum_d": torch.tensor([3e38])})
     subject.step(senders((0, math.inf if released else 3e38)))

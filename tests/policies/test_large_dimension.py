@@ -1,6 +1,6 @@
-"""Policies that look at a few columns at a time, against their oracles where there are many chunks of columns.
+"""Policies that compute in chunks of columns, against their oracles over many chunks.
 
-The oracles' inner products are made by NumPy in float64 here: by hand they would take minutes.
+The oracles' inner products are computed by NumPy in float64 here: by hand they would take minutes.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def numpys_inner_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uneven() -> Grid:
-    """Some columns long, others short, so that every chunk of columns knows something else of an update."""
+    """Some columns long, others short, so that the chunks of an update differ."""
     rng = stream(3, Stream.BATCHES)
 
     def grid(values: Vector) -> Vector:
@@ -83,6 +83,6 @@ def test_a_policy_agrees_with_its_oracle_over_many_chunks_of_columns(name: str, 
 
 
 def test_these_rounds_have_several_chunks_of_columns() -> None:
-    """A check of the test itself."""
+    """Check the test itself."""
     assert len(list(column_chunks(torch.empty(1, DIMENSION)))) > 1
     assert len(list(column_chunks(torch.empty(ROUND_SIZE, DIMENSION)))) > 4

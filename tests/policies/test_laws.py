@@ -1,4 +1,4 @@
-"""What holds for every registered policy, and properties of single ones."""
+"""Laws of every registered policy, and properties of single policies."""
 
 import copy
 from dataclasses import fields, replace
@@ -16,21 +16,21 @@ from unstale.seeds import Stream, stream
 DIMENSION = 5
 CLIENTS = 9
 
-# What a law does not hold for, and why.
+# Policies exempt from a law, and the reason.
 REQUIRED_SETTINGS = {"fedavg-is": {"probabilities": 0.5}}
-"""There is no default to make them with."""
+"""Settings that have no default."""
 ORDER_MATTERS = {
-    "fedasync"  # each client's model is mixed into what the ones before it made
+    "fedasync"  # each client's model is mixed into the result of those before it
 }
 WEIGHS_UNLIKE_AN_AVERAGE = {
-    "fedavg-is"  # a client that is there half of the time weighs twice when it is
+    "fedavg-is"  # a client that is available half of the time has twice the weight
 }
 STEPS_UNLIKE_THE_AVERAGE = {
-    "fedasync",  # a fresh client's model only gets the share alpha
-    "fedavg-is",  # the sum is divided by all clients, there or not
-    "mifa",  # no step before everyone was there once, by default
+    "fedasync",  # the model of a fresh client has the share alpha
+    "fedavg-is",  # the sum is divided by the number of all clients
+    "mifa",  # by default no step before every client has sent an update
 }
-MOVES_WHEN_NOBODY_CAME = {"fedar", "fedvarp", "mifa"}  # by what they remember
+MOVES_ON_AN_EMPTY_BATCH = {"fedar", "fedvarp", "mifa"}  # from their memory
 
 over_all_policies = pytest.mark.parametrize("name", names())
 
@@ -68,7 +68,7 @@ def batches(draw: st.DrawFn, rows_min: int = 0) -> UpdateBatch:
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[UpdateBatch]:
-    """Some rounds one after another."""
+    """Several consecutive rounds."""
     rounds = draw(st.lists(batches(), min_size=2, max_size=5))
     return [replace(batch, version=5000 + number) for number, batch in enumerate(rounds)]
 
@@ -77,7 +77,7 @@ def make(name: str):
     return create(name, dimension=DIMENSION, clients=CLIENTS, **REQUIRED_SETTINGS.get(name, {}))
 
 
-def nobody(version: int = 0) -> UpdateBatch:
+def empty_batch(version: int = 0) -> UpdateBatch:
     none, no_rows = torch.empty(0, dtype=torch.int64), torch.empty(0, DIMENSION)
     return UpdateBatch(
         version=version,
@@ -96,7 +96,7 @@ def bits(step: Step) -> tuple[object, ...]:
 @over_all_policies
 @settings(max_examples=15, deadline=None)
 @given(batch=batches())
-def test_a_step_has_the_shape_that_the_interface_promises(name: str, batch: UpdateBatch) -> None:
+def test_a_step_has_the_shape_of_the_interface(name: str, batch: UpdateBatch) -> None:
     step = make(name).step(batch)
     assert step.direction_d.shape == (DIMENSION,)
     assert step.direction_d.dtype == torch.float32
@@ -138,7 +138,7 @@ def test_the_same_input_gives_the_same_bits(name: str, rounds: list[UpdateBatch]
 @over_all_policies
 @settings(max_examples=15, deadline=None)
 @given(rounds=runs())
-def test_a_policy_continues_from_its_state_to_the_bit(name: str, rounds: list[UpdateBatch]) -> None:
+def test_a_policy_resumes_bit_for_bit_from_its_state(name: str, rounds: list[UpdateBatch]) -> None:
     whole, again = make(name), make(name)
     for batch in rounds[:-1]:
         whole.step(batch)
@@ -151,9 +151,7 @@ def test_a_policy_continues_from_its_state_to_the_bit(name: str, rounds: list[Up
 @over_all_policies
 @settings(max_examples=15, deadline=None)
 @given(rounds=runs())
-def test_rounds_of_any_size_give_finite_steps_and_only_the_policy_decides_whether_they_count(
-    name: str, rounds: list[UpdateBatch]
-) -> None:
+def test_rounds_of_any_size_give_finite_steps(name: str, rounds: list[UpdateBatch]) -> None:
     policy = make(name)
     for batch in rounds:
         available = replace(batch, staleness_K=torch.zeros_like(batch.staleness_K), base_models=None)
@@ -164,33 +162,33 @@ def test_rounds_of_any_size_give_finite_steps_and_only_the_policy_decides_whethe
 
 
 @over_all_policies
-def test_an_empty_batch_moves_nothing(name: str) -> None:
-    step = make(name).step(nobody())
+def test_an_empty_batch_leaves_the_model_unchanged(name: str) -> None:
+    step = make(name).step(empty_batch())
     assert step.direction_d.tolist() == [0.0] * DIMENSION
     assert step.weights_K.tolist() == []
 
 
-@over_all_but(MOVES_WHEN_NOBODY_CAME)
+@over_all_but(MOVES_ON_AN_EMPTY_BATCH)
 @settings(max_examples=15, deadline=None)
 @given(rounds=runs())
-def test_an_empty_batch_moves_nothing_after_other_rounds_either(name: str, rounds: list[UpdateBatch]) -> None:
+def test_an_empty_batch_leaves_the_model_unchanged_after_other_rounds(name: str, rounds: list[UpdateBatch]) -> None:
     policy = make(name)
     for batch in rounds:
         policy.step(batch)
-    assert policy.step(nobody(rounds[-1].version + 1)).direction_d.tolist() == [0.0] * DIMENSION
+    assert policy.step(empty_batch(rounds[-1].version + 1)).direction_d.tolist() == [0.0] * DIMENSION
 
 
-@pytest.mark.parametrize("name", sorted(MOVES_WHEN_NOBODY_CAME & set(names())))
+@pytest.mark.parametrize("name", sorted(MOVES_ON_AN_EMPTY_BATCH & set(names())))
 @settings(max_examples=15, deadline=None)
 @given(batch=batches(rows_min=CLIENTS))
-def test_for_the_others_everyone_is_remembered(name: str, batch: UpdateBatch) -> None:
+def test_policies_with_memory_still_step_on_an_empty_batch(name: str, batch: UpdateBatch) -> None:
     policy = make(name)
     policy.step(batch)
-    assert policy.step(nobody(batch.version + 1)).direction_d.any()
+    assert policy.step(empty_batch(batch.version + 1)).direction_d.any()
 
 
 def _times(batch: UpdateBatch, factor: float) -> UpdateBatch:
-    """The same round with all vectors so much longer."""
+    """The same round with all vectors scaled."""
     models = {id(model_d): model_d * factor for model_d in (batch.model_d, *batch.base_models)}
     return replace(
         batch,
@@ -239,7 +237,7 @@ def test_the_order_of_arrival_changes_rounding_only(name: str, batch: UpdateBatc
 
 
 @pytest.mark.parametrize("name", sorted(ORDER_MATTERS))
-def test_for_the_others_the_order_of_arrival_matters(name: str, make_batch) -> None:
+def test_the_order_of_arrival_matters_for_the_exceptions(name: str, make_batch) -> None:
     forwards = make_batch([[1.0] * DIMENSION, [2.0] * DIMENSION], staleness=[0, 0])
     backwards = make_batch([[2.0] * DIMENSION, [1.0] * DIMENSION], staleness=[0, 0])
     assert not torch.equal(make(name).step(forwards).direction_d, make(name).step(backwards).direction_d)

@@ -14,7 +14,7 @@ GENERATOR = torch.Generator().manual_seed(3)
 @pytest.mark.parametrize("offset", [0.0, 1.0], ids=["no common direction", "one common direction"])
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("dimension", [7, 62_006, 500_000])
-def test_float32_chunks_added_in_float64_are_good_to_1e_7_of_the_lengths(
+def test_float32_chunks_added_in_float64_are_accurate_to_1e_7_of_the_lengths(
     rows: int, dimension: int, offset: float
 ) -> None:
     matrix_Kd = torch.randn(rows, dimension, generator=GENERATOR) + offset
@@ -55,7 +55,7 @@ def test_the_length_of_a_sum_whose_terms_nearly_cancel_keeps_its_digits(left_ove
     assert directly == ([0] if left_over < 0.1 else [])
 
 
-def test_the_length_of_a_sum_is_computed_directly_where_float32_does_not_hold_the_product() -> None:
+def test_the_length_of_a_sum_is_computed_directly_when_the_product_overflows() -> None:
     g_d, shift_d = torch.tensor([-1e19, 0.0]), torch.tensor([3e19, 4e19])
     products_K = torch.mv(g_d[None], shift_d * 10).double()
     assert products_K.tolist() == [-math.inf]
@@ -66,12 +66,12 @@ def test_the_length_of_a_sum_is_computed_directly_where_float32_does_not_hold_th
     assert directly == [0]
 
 
-def test_what_has_no_length_has_no_direction() -> None:
+def test_a_vector_without_length_has_no_direction() -> None:
     products, lengths = torch.tensor([3.0, 1e-13, 0.0]).double(), torch.tensor([6.0, 1e-12, 0.0]).double()
     assert pairwise.cosines(products, lengths).tolist() == [0.5, 0.0, 0.0]
 
 
-def test_cosines_in_float64_are_those_of_the_equation() -> None:
+def test_cosines_in_float64_match_the_equation() -> None:
     rows_Kd, others_nd = (torch.randn(3, 10_000, generator=GENERATOR), torch.randn(2, 10_000, generator=GENERATOR))
     others_nd[1] = 0.0
     expected_Kn = torch.nn.functional.cosine_similarity(rows_Kd.double()[:, None], others_nd.double()[None], dim=2)

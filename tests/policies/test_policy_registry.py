@@ -1,4 +1,4 @@
-"""Policies by name: what there is, what a user may get wrong, and plug-ins."""
+"""Policies by name: the list, the mistakes of a user, and plug-ins."""
 
 import re
 from importlib.metadata import EntryPoint, EntryPoints
@@ -41,14 +41,14 @@ NAMES = (
 )
 
 
-class NothingSettings(PolicySettings):
-    times: int = Field(description="How many times nothing is done.", ge=1)
+class NoStepSettings(PolicySettings):
+    times: int = Field(description="Number of steps without effect.", ge=1)
 
 
-class Nothing(Policy[NothingSettings]):
-    """Moves nothing."""
+class NoStep(Policy[NoStepSettings]):
+    """Never moves the model."""
 
-    Settings = NothingSettings
+    Settings = NoStepSettings
     source = "this test"
 
     def step(self, batch: UpdateBatch) -> Step:
@@ -56,7 +56,7 @@ class Nothing(Policy[NothingSettings]):
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
-    """Let exactly these entry points be installed."""
+    """Install exactly these entry points."""
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
 
 
@@ -75,7 +75,7 @@ def test_the_names_are_sorted_and_complete() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_policy_says_what_it_is_where_it_is_from_and_what_it_takes(name: str) -> None:
+def test_every_policy_describes_its_purpose_source_and_settings(name: str) -> None:
     description = describe(name)
     assert description.summary.endswith(".")
     assert re.search(rf"docs/methods/policies[a-z-]*\.md#{name}\b", description.source)
@@ -88,7 +88,7 @@ def test_every_policy_says_what_it_is_where_it_is_from_and_what_it_takes(name: s
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_a_profile_or_a_loop_sets_is_a_setting(name: str) -> None:
+def test_profiles_and_loops_set_existing_settings(name: str) -> None:
     policy_class = registry.find(name)
     for defaults in (policy_class.synchronous_defaults, policy_class.reference_defaults):
         assert set(defaults) <= set(policy_class.Settings.model_fields)
@@ -112,14 +112,14 @@ def test_a_setting_may_decide_whether_base_models_are_needed() -> None:
     assert create("direct", dimension=4, clients=5, stale_form="model").needs_base_models
 
 
-def test_policies_say_what_they_need_of_their_clients() -> None:
+def test_policies_declare_their_client_requirements() -> None:
     needed = {name: describe(name).training for name in names() if describe(name).training}
     assert needed == {"fedprox": "fedprox", "moon": "moon", "scaffold": "scaffold"}
     assert [name for name in names() if registry.find(name).sends_extra] == ["scaffold"]
     assert [name for name in names() if registry.find(name).once_a_cycle] == ["gsgm"]
 
 
-def test_a_policy_knows_what_it_was_made_for() -> None:
+def test_a_policy_stores_its_settings_and_context() -> None:
     policy = create("fedavg", dimension=4, clients=5, device="cpu", weighting="samples")
     assert (policy.dimension, policy.clients, policy.device) == (4, 5, torch.device("cpu"))
     assert policy.settings.weighting == "samples"
@@ -182,17 +182,17 @@ def test_a_policy_knows_what_it_was_made_for() -> None:
         ("fedavg", {"device": "gpu"}, "device is 'gpu', expected cpu, cuda, cuda:<number> or mps"),
     ],
 )
-def test_a_users_mistake_is_told_in_one_sentence(name: str, arguments: dict[str, object], expected: str) -> None:
+def test_a_users_mistake_gets_a_one_sentence_error(name: str, arguments: dict[str, object], expected: str) -> None:
     assert message(name, **arguments) == expected
 
 
-def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    plug_in(monkeypatch, entry_point("plug:Nothing"))
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Nothing)
+def test_a_plug_in_is_listed_and_built_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, entry_point("plug:NoStep"))
+    monkeypatch.setattr(EntryPoint, "load", lambda self: NoStep)
     assert "nothing" in names()
-    assert describe("nothing").summary == "Moves nothing."
+    assert describe("nothing").summary == "Never moves the model."
     assert describe("nothing").settings[0].required
-    assert isinstance(create("nothing", dimension=4, clients=5, times=1), Nothing)
+    assert isinstance(create("nothing", dimension=4, clients=5, times=1), NoStep)
     assert message("nothing") == "setting 'times' of policy 'nothing' is missing, expected a whole number >= 1"
 
 
@@ -213,14 +213,14 @@ def test_a_plug_in_is_listed_and_made_like_the_others(monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_a_broken_plug_in_is_told_in_one_sentence(
+def test_a_broken_plug_in_gets_a_one_sentence_error(
     monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint], expected: str
 ) -> None:
     plug_in(monkeypatch, *points)
     assert message("nothing") == expected
 
 
-def test_a_plug_in_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_cannot_replace_a_built_in_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, entry_point("math:pi", name="fedavg"))
     assert names().count("fedavg") == 1
     assert describe("fedavg").source.endswith("docs/methods/policies.md#fedavg")

@@ -49,20 +49,20 @@ def test_stale_updates_that_do_not_deviate_weigh_by_age_alone(make_batch) -> Non
     assert weights(make_batch, [[2.0], [2.0]], [0, 1]) == shares(1.0, 0.65 / 2)
 
 
-def test_what_rounding_leaves_of_no_deviation_is_none(make_batch) -> None:
+def test_a_deviation_within_rounding_counts_as_zero(make_batch) -> None:
     # The average of three rows of 0.1 is not 0.1 in float32.
     assert weights(make_batch, [[0.1]] * 5, [0, 0, 0, 1, 2]) == shares(1.0, 1.0, 1.0, 0.65 / 2, 0.65 / 3)
 
 
-def test_small_deviations_from_long_updates_are_told_apart(make_batch) -> None:
-    # 1e-4 and 2e-4 beside 1: squares of lengths in float32 would not tell them from nothing.
+def test_small_deviations_from_long_updates_are_distinguished(make_batch) -> None:
+    # 1e-4 and 2e-4 next to 1: in float32 squares of lengths would round them to zero.
     gradients = [[1.0, 0.0], [1.0, 1e-4], [1.0, 2e-4]]
     by_deviation = 0.35 * (1 - math.exp(-1 / 4)), 0.35 * (1 - math.exp(-1))
     expected = shares(1.0, 0.65 / 2 + by_deviation[0], 0.65 / 2 + by_deviation[1])
     assert weights(make_batch, gradients, [0, 1, 1]) == expected
 
 
-def test_deviations_add_up_over_more_columns_than_are_looked_at_at_once(make_batch) -> None:
+def test_deviations_add_up_over_several_chunks_of_columns(make_batch) -> None:
     matrix = stream(0, Stream.BATCHES).standard_normal((4, 150_001)).astype("float32")
     deviation = ((matrix[1:].astype("float64") - matrix[0]) ** 2).sum(axis=1)
     raw = [0.65 / 2 + 0.35 * (1 - math.exp(-value / deviation.max())) for value in deviation.tolist()]

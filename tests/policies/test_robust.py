@@ -1,4 +1,4 @@
-"""The robust policies: by hand, their bounds under wild updates, and the sums that they share."""
+"""The robust policies: by hand, their bounds under outliers, and their shared sums."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_the_median_of_an_odd_number_is_the_one_in_the_middle(make_batch) -> Non
     ("trim", "expected"),
     [(0.0, (1 + 2 + 4 + 5 + 88) / 5), (0.19, (1 + 2 + 4 + 5 + 88) / 5), (0.2, (2 + 4 + 5) / 3), (0.4, 4.0)],
 )
-def test_the_trimmed_mean_leaves_out_the_share_at_each_end(trim: float, expected: float, make_batch) -> None:
+def test_the_trimmed_mean_drops_the_share_at_each_end(trim: float, expected: float, make_batch) -> None:
     batch = make_batch([[4.0], [88.0], [1.0], [5.0], [2.0]], staleness=[0] * 5)
     assert direction("trimmed-mean", batch, trim=trim).tolist() == [pytest.approx(expected)]
 
@@ -61,7 +61,7 @@ def test_a_share_of_0_29_of_100_updates_is_29(make_batch) -> None:
     assert direction("trimmed-mean", batch, trim=0.29).tolist() == [pytest.approx(expected)]
 
 
-def test_krum_takes_the_update_closest_to_its_neighbours(make_batch) -> None:
+def test_krum_selects_the_update_closest_to_its_neighbours(make_batch) -> None:
     """K = 5, f = 1: two neighbours. Scores of 0, 1, 3, 4.5, 50: 1+9, 1+4, 4+2.25, 2.25+12.25, far."""
     batch = make_batch([[0.0], [1.0], [3.0], [4.5], [50.0]], staleness=[0] * 5)
     squared_KK = squared_distances(batch.matrix_Kd)
@@ -74,7 +74,7 @@ def test_krum_takes_the_update_closest_to_its_neighbours(make_batch) -> None:
     assert weights("multi-krum", batch, selected=9) == [0.2] * 5
 
 
-def test_krum_takes_the_lower_client_of_two_that_are_each_others_nearest(make_batch) -> None:
+def test_krum_selects_the_lower_client_of_two_mutual_nearest_neighbours(make_batch) -> None:
     batch = make_batch([[9.0], [1.0], [2.0]], staleness=[0] * 3)  # one neighbour each: the last two tie
     assert weights("krum", batch) == [0, 1, 0]
     batch.client_ids_K.copy_(torch.tensor([0, 2, 1]))
@@ -82,25 +82,25 @@ def test_krum_takes_the_lower_client_of_two_that_are_each_others_nearest(make_ba
 
 
 @over_all_robust
-def test_a_single_update_is_taken_as_it_is(name: str, make_batch) -> None:
+def test_a_single_update_is_the_result(name: str, make_batch) -> None:
     assert direction(name, make_batch([[3.0, -1.0]], staleness=[4])).tolist() == [3.0, -1.0]
 
 
-def test_the_geometric_median_of_a_triangle_sees_its_sides_under_120_degrees(make_batch) -> None:
+def test_the_geometric_median_of_a_triangle_is_its_fermat_point(make_batch) -> None:
     """Fermat's point of (0,0), (4,0), (2,y): on the axis of symmetry, at height 2 / sqrt(3)."""
     batch = make_batch([[0.0, 0.0], [4.0, 0.0], [2.0, 5.0]], staleness=[0] * 3)
     assert direction("geometric-median", batch).tolist() == pytest.approx([2.0, 2 / 3**0.5], abs=1e-6)
 
 
-def test_the_geometric_median_of_a_blunt_triangle_is_its_blunt_corner(make_batch) -> None:
+def test_the_geometric_median_of_an_obtuse_triangle_is_its_obtuse_corner(make_batch) -> None:
     batch = make_batch([[-4.0, 0.5], [0.0, 0.0], [4.0, 0.5]], staleness=[0] * 3)
     assert direction("geometric-median", batch).tolist() == pytest.approx([0.0, 0.0], abs=1e-5)
     assert weights("geometric-median", batch) == pytest.approx([0, 1, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e-3, 1.0, 10.0, 1e6, 1e18])
-def test_the_geometric_median_leaves_an_update_that_happens_to_be_the_mean(size: float, make_batch) -> None:
-    """(0,1) is the mean, and pulled by 3 - 1 = 2 > 1 towards (-2,1), which three of five are."""
+def test_the_geometric_median_moves_away_from_an_update_at_the_mean(size: float, make_batch) -> None:
+    """(0,1) is the mean, and three of five updates at (-2,1) pull it there by 3 - 1 = 2 > 1."""
     rows = [[0.0, 1.0], [-2.0, 1.0], [-2.0, 1.0], [-2.0, 1.0], [6.0, 1.0]]
     batch = make_batch([[size * x, size * y] for x, y in rows], staleness=[0] * 5)
     assert (direction("geometric-median", batch) / size).tolist() == pytest.approx([-2.0, 1.0], abs=1e-6)
@@ -108,8 +108,8 @@ def test_the_geometric_median_leaves_an_update_that_happens_to_be_the_mean(size:
 
 
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e12])
-def test_the_geometric_median_leaves_it_for_a_point_between_updates_too(size: float, make_batch) -> None:
-    """The mean (0,0) is an update, which four pull to the right; at the median all pulls, of length 1 each, cancel."""
+def test_the_geometric_median_moves_from_the_mean_to_a_point_between_updates(size: float, make_batch) -> None:
+    """The mean (0,0) is an update that four others pull to the right; at the median all unit pulls cancel."""
     rows = np.array([[0.0, 0.0], [1.0, 0.5], [1.0, -0.5], [1.0, 0.25], [1.0, -0.25], [-4.0, 0.0]])
     batch = make_batch((size * rows).tolist(), staleness=[0] * 6)
     x, y = (direction("geometric-median", batch).double().numpy() / size).tolist()
@@ -119,7 +119,7 @@ def test_the_geometric_median_leaves_it_for_a_point_between_updates_too(size: fl
     np.testing.assert_allclose(pulls.sum(0), 0, atol=1e-5)
 
 
-def test_more_than_half_of_the_updates_that_are_the_same_are_the_geometric_median(make_batch) -> None:
+def test_a_majority_of_equal_updates_is_the_geometric_median(make_batch) -> None:
     batch = make_batch([[7.0, 1.0], [3.0, 3.0], [3.0, 3.0], [-1e9, 5.0], [3.0, 3.0]], staleness=[0] * 5)
     assert direction("geometric-median", batch).tolist() == [3.0, 3.0]
     assert weights("geometric-median", batch) == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
@@ -147,7 +147,7 @@ def test_a_robust_step_lies_within_the_range_of_the_updates(name: str, seed: int
     size=st.sampled_from([1e3, 1e12, 3e18, 1e25, 1e37]),
     data=st.data(),
 )
-def test_wild_updates_move_the_step_no_further_than_the_others_reach(name, seed, wild, size, data, make_batch) -> None:
+def test_outliers_move_the_step_at_most_to_the_range_of_the_others(name, seed, wild, size, data, make_batch) -> None:
     """At most three of ten: every robust policy stays within a few times the spread of the seven."""
     rows = rows_of(seed, 10)
     positions = data.draw(st.permutations(range(10)))[:wild]
@@ -176,7 +176,7 @@ def test_finite_updates_of_any_size_give_a_finite_step(name: str, make_batch) ->
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), data=st.data())
-def test_the_middle_of_every_column_is_what_sorting_gives(seed: int, rows: int, data: st.DataObject) -> None:
+def test_the_median_of_every_column_matches_sorting(seed: int, rows: int, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, (rows - 1) // 2))
     matrix = rows_of(seed, rows, 9)
     expected = np.sort(matrix.astype(np.float64), axis=0)[cut : rows - cut].mean(axis=0)
@@ -184,7 +184,7 @@ def test_the_middle_of_every_column_is_what_sorting_gives(seed: int, rows: int, 
     np.testing.assert_allclose(actual.numpy(), expected, atol=1e-6)
 
 
-def test_all_chunks_of_columns_are_done() -> None:
+def test_all_chunks_of_columns_are_computed() -> None:
     matrix = rows_of(0, 5, WIDTH_ON_CPU + 3)
     actual = middle_mean(torch.from_numpy(matrix), 2, torch.empty(WIDTH_ON_CPU + 3))
     np.testing.assert_array_equal(actual.numpy(), np.median(matrix, axis=0))
@@ -192,8 +192,8 @@ def test_all_chunks_of_columns_are_done() -> None:
     np.testing.assert_allclose(products.numpy(), matrix.astype(np.float64) @ matrix.astype(np.float64).T, rtol=1e-12)
 
 
-def test_distances_of_near_rows_are_not_lost_in_their_length() -> None:
-    """Rows 1e-5 of their length apart, and a wild one first: in float32 the products would say 0 or nonsense."""
+def test_distances_of_close_long_rows_keep_their_digits() -> None:
+    """Rows 1e-5 of their length apart, an outlier first: in float32 the products would be 0 or meaningless."""
     rng = stream(4, Stream.BATCHES)
     common = 1000 * rng.standard_normal(50_000)
     matrix = (common + 0.01 * rng.standard_normal((6, 50_000))).astype(np.float32)
@@ -203,7 +203,7 @@ def test_distances_of_near_rows_are_not_lost_in_their_length() -> None:
     np.testing.assert_allclose(squared_distances(torch.from_numpy(matrix)).numpy(), expected, rtol=3e-4)
 
 
-def test_equal_rows_are_no_distance_apart_or_next_to_none() -> None:
+def test_equal_rows_have_a_distance_of_about_zero() -> None:
     squared_KK = squared_distances(torch.from_numpy(rows_of(2, 1, 5000)).repeat(4, 1))
     assert bool((squared_KK >= 0).all())
     assert float(squared_KK.max()) < 1e-9

@@ -86,7 +86,7 @@ def run(policy: Policy[Any], rounds: list[Round]) -> Iterator[tuple[Round, Step]
 
 
 def bits(policy: Policy[Any], rounds: list[Round]) -> list[tuple[Any, ...]]:
-    """All that comes out of the rounds, to the bit."""
+    """All results of the rounds, bit for bit."""
     return [
         (
             step.direction_d.numpy().tobytes(),
@@ -99,7 +99,7 @@ def bits(policy: Policy[Any], rounds: list[Round]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_every_policy_of_the_folder_has_a_case() -> None:
+def test_every_policy_in_the_package_has_a_case() -> None:
     assert set(names()) <= {case.policy for case in CASES}
 
 
@@ -108,7 +108,7 @@ Rows = list[tuple[int, int, tuple[int, int]]]
 
 EDGES: list[tuple[str, str, dict[str, Any], list[Rows]]] = [
     ("no round but empty ones", "fedar", {}, [[], [], []]),
-    ("everybody cut off", "fedar", {"cutoff": "convex", "t0": 0.5}, [[(0, 0, (1, 2))], [], []]),
+    ("all clients cut off", "fedar", {"cutoff": "convex", "t0": 0.5}, [[(0, 0, (1, 2))], [], []]),
     ("a zero row counts as unlike", "wkafl", {"alpha": 0.0}, [[(0, 0, (1, 2)), (1, 0, (0, 0))]] * 2),
     (
         "a zero row counts as like",
@@ -155,11 +155,11 @@ EDGES: list[tuple[str, str, dict[str, Any], list[Rows]]] = [
     ("policy_name", "settings", "rounds"),
     [pytest.param(*edge, id=f"{edge[0]}: {what}") for what, *edge in EDGES if edge[0] in names()],
 )
-def test_a_policy_agrees_with_its_oracle_at_an_edge(
+def test_a_policy_matches_its_oracle_in_an_edge_case(
     policy_name: str, settings: dict[str, Any], rounds: list[Rows]
 ) -> None:
-    told = {"clients": CLIENTS, "dimension": 2, "seed": 3, "round_size": ROUND_SIZE, "rounds": ROUNDS, **settings}
-    second, policy = oracle(policy_name, **told), create(policy_name, device="cpu", **told)
+    arguments = {"clients": CLIENTS, "dimension": 2, "seed": 3, "round_size": ROUND_SIZE, "rounds": ROUNDS, **settings}
+    second, policy = oracle(policy_name, **arguments), create(policy_name, device="cpu", **arguments)
     w = np.array([0.5, -0.25])
     for version, arrivals in enumerate(rounds):
         updates = tuple(
@@ -184,7 +184,7 @@ def test_a_policy_agrees_with_its_oracle_at_an_edge(
 
 @over_all_loops
 @over_all_cases
-def test_a_policy_agrees_with_its_oracle_over_fifty_rounds(case: Case, loop: str) -> None:
+def test_a_policy_matches_its_oracle_over_fifty_rounds(case: Case, loop: str) -> None:
     policy = fresh(case)
     for played, step in run(policy, sequence(REGISTERED.index(case), loop)):
         expected_d = (played.w - played.w_next) / played.eta
@@ -205,20 +205,20 @@ def test_a_policy_agrees_with_its_oracle_over_fifty_rounds(case: Case, loop: str
 
 @over_all_loops
 @over_all_cases
-def test_a_policy_continues_from_a_state_saved_in_mid_sequence_to_the_bit(case: Case, loop: str) -> None:
+def test_a_policy_resumes_bit_for_bit_from_a_state_saved_mid_sequence(case: Case, loop: str) -> None:
     rounds = sequence(REGISTERED.index(case), loop)
     whole = fresh(case)
     bits(whole, rounds[:SAVED_AT])
     saved = whole.state_dict()
     expected = bits(whole, rounds[SAVED_AT:])
-    for _ in range(2):  # twice: what was saved is a copy, and so is what was loaded
+    for _ in range(2):  # twice: saving copies, and so does loading
         resumed = fresh(case)
         resumed.load_state_dict(saved)
         assert bits(resumed, rounds[SAVED_AT:]) == expected
 
 
-def test_the_updates_of_a_sequence_are_what_the_loops_promise() -> None:
-    """A check of the test itself: real staleness, distinct senders, empty rounds, repeated senders."""
+def test_the_updates_of_a_sequence_satisfy_the_guarantees_of_the_loops() -> None:
+    """Check the test itself: real staleness, distinct senders, empty rounds, repeated senders."""
     position = next(i for i, case in enumerate(REGISTERED) if case.policy == "fedavg")
 
     def senders(updates: tuple[Update, ...]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Server optimisers as a stage after any policy: by hand, against the oracle, and what does not move them."""
+"""Server optimisers as a stage after any policy: by hand, against the oracle, and rounds that leave them unchanged."""
 
 import math
 
@@ -24,7 +24,7 @@ def optimised(name: str, *, inner: str = "fedavg", dimension: int = 2, **optimis
 
 
 def moved(policy, batch) -> list[float]:
-    """What the step takes from w."""
+    """The change of w."""
     step = policy.step(batch)
     return (batch.rate * step.rate_factor * step.direction_d.double()).tolist()
 
@@ -52,7 +52,7 @@ def test_yogi_by_hand(make_batch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_thirty_rounds_agree_with_the_oracle(name: str, seed: int, make_batch) -> None:
+def test_thirty_rounds_match_the_oracle(name: str, seed: int, make_batch) -> None:
     """The oracle takes D in parameter units: its own eta is lr."""
     rng = stream(seed, Stream.BATCHES)
     policy, rate = optimised(name, inner="dynsgd", dimension=5), 0.05
@@ -68,7 +68,7 @@ def test_thirty_rounds_agree_with_the_oracle(name: str, seed: int, make_batch) -
         np.testing.assert_allclose(moved(policy, batch), expected, atol=1e-6)
 
 
-def test_momentum_without_memory_is_the_policy_alone(make_batch) -> None:
+def test_momentum_zero_gives_the_step_of_the_policy(make_batch) -> None:
     alone, through = (create("fedbuff", dimension=2, clients=9), optimised("momentum", inner="fedbuff", beta1=0.0))
     for rate in (0.1, 0.03, 7.0):
         batch = make_batch([[0.3, -1.7], [2.2, 0.1]], staleness=[1, 4], rate=rate)
@@ -76,7 +76,7 @@ def test_momentum_without_memory_is_the_policy_alone(make_batch) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_round_that_moves_nothing_leaves_the_optimiser_as_it_is(name: str, make_batch) -> None:
+def test_a_round_without_a_step_leaves_the_optimiser_unchanged(name: str, make_batch) -> None:
     policy, other = optimised(name), optimised(name)
     for each in (policy, other):
         each.step(make_batch([[1.0, 2.0]], staleness=[0]))
@@ -87,7 +87,7 @@ def test_a_round_that_moves_nothing_leaves_the_optimiser_as_it_is(name: str, mak
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_optimiser_continues_from_its_state_to_the_bit(name: str, make_batch) -> None:
+def test_an_optimiser_resumes_bit_for_bit_from_its_state(name: str, make_batch) -> None:
     whole, resumed = optimised(name), optimised(name)
     batches = [make_batch([[1.0, -2.0 * i]], staleness=[0], rate=0.1) for i in range(1, 5)]
     for batch in batches[:2]:
@@ -97,12 +97,12 @@ def test_an_optimiser_continues_from_its_state_to_the_bit(name: str, make_batch)
     resumed.load_state_dict(saved)
     assert [resumed.step(batch).direction_d.tolist() for batch in batches[2:]] == expected
     again = optimised(name)
-    again.load_state_dict(saved)  # what was saved is a copy, and so is what was loaded
+    again.load_state_dict(saved)  # saving copies, and so does loading
     assert [again.step(batch).direction_d.tolist() for batch in batches[2:]] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_without_squares_is_refused_and_not_remembered(name: str, make_batch) -> None:
+def test_a_step_whose_square_overflows_is_refused_and_not_stored(name: str, make_batch) -> None:
     policy, other = optimised(name), optimised(name)
     step = policy.step(make_batch([[1e30, 1.0]], staleness=[0]))
     assert not bool(torch.isfinite(step.direction_d).any())
@@ -110,14 +110,14 @@ def test_a_step_without_squares_is_refused_and_not_remembered(name: str, make_ba
     assert torch.equal(policy.step(following).direction_d, other.step(following).direction_d)
 
 
-def test_clipping_comes_before_the_policy_and_the_optimiser_after_it(make_batch) -> None:
+def test_clipping_precedes_the_policy_and_the_optimiser_follows_it(make_batch) -> None:
     policy = wrapped(
         create("fedavg", dimension=2, clients=9), clip_norm=1.0, optimiser=OptimiserSettings(name="momentum", beta1=0.0)
     )
     assert moved(policy, make_batch([[30.0, 40.0]], staleness=[0])) == pytest.approx([0.6, 0.8])
 
 
-def test_no_optimiser_is_no_stage() -> None:
+def test_without_an_optimiser_no_stage_is_added() -> None:
     policy = create("fedavg", dimension=2, clients=9)
     assert wrapped(policy, optimiser=OptimiserSettings()) is policy
 

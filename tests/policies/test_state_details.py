@@ -1,4 +1,4 @@
-"""Where a saved state, a threshold in time or an underflow shows only late: single rounds by hand."""
+"""Late effects of a saved state, a threshold in time or an underflow: single rounds by hand."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from support.updates import senders
 from unstale.policies import Policy, UpdateBatch, create
 
-# The model moves in the last round only: (0 + 6 + 9) / 3. What came before everyone was there is dropped.
+# The model moves in the last round only: (0 + 6 + 9) / 3. Updates from before every client was present are dropped.
 WAITING = [
     senders((0, 100.0)),
     senders((1, 100.0), (2, 100.0)),
@@ -21,7 +21,7 @@ WAITING = [
     ("rounds", "dropping", "missing"),
     [(0, True, [0, 1, 2]), (1, True, [1, 2]), (2, False, [0, 1, 2]), (3, False, [1, 2]), (4, False, [])],
 )
-def test_mifa_goes_on_waiting_from_the_state_of_any_round(rounds: int, dropping: bool, missing: list[int]) -> None:
+def test_mifa_keeps_waiting_from_the_state_of_any_round(rounds: int, dropping: bool, missing: list[int]) -> None:
     first, second = (create("mifa", dimension=1, clients=3, init="wait") for _ in range(2))
     before = [first.step(batch).counts for batch in WAITING[:rounds]]
     state = first.state_dict()
@@ -43,7 +43,7 @@ def two_rows(make_batch, *, loss: float = 1.0, version: int = 0) -> UpdateBatch:
     return batch
 
 
-def test_stage_two_of_wkafl_stays_when_the_loss_rises_again_and_over_a_saved_state(make_batch) -> None:
+def test_stage_two_of_wkafl_persists_after_a_loss_increase_and_a_restore(make_batch) -> None:
     settings = {"alpha": 0.0, "stage_two_loss": 0.5, "stage_two_bound": 0.5}
     policy, resumed = wkafl(**settings), wkafl(**settings)
     losses = (1.0, 0.5, 9.0)
@@ -55,16 +55,14 @@ def test_stage_two_of_wkafl_stays_when_the_loss_rises_again_and_over_a_saved_sta
 
 
 @pytest.mark.parametrize(("rounds", "begins"), [(8, 4), (7, 3), (None, None)])
-def test_stage_two_of_wkafl_begins_halfway_where_no_rule_is_set(
-    rounds: int | None, begins: int | None, make_batch
-) -> None:
+def test_stage_two_of_wkafl_begins_halfway_without_a_rule(rounds: int | None, begins: int | None, make_batch) -> None:
     policy = wkafl(alpha=0.0, stage_two_bound=0.5, rounds=rounds)
     steps = [policy.step(two_rows(make_batch, version=version)).direction_d.tolist() for version in range(8)]
     cut = [version for version, step in enumerate(steps) if step == [2.0, 0.0]]
     assert cut == ([] if begins is None else list(range(begins, 8)))
 
 
-def test_wkafl_counts_staleness_from_the_freshest_where_the_exponential_is_0(make_batch) -> None:
+def test_wkafl_counts_staleness_from_the_freshest_when_the_exponential_underflows(make_batch) -> None:
     """(e/2)^-s is 0 from s = 2429 on; (e/2)^-1 is not."""
     step = wkafl(no_gradient_selection=True).step(
         make_batch([[1.0, 0.0], [0.0, 1.0]], staleness=[3000, 3001], version=3001)

@@ -1,4 +1,4 @@
-"""A policy that streams makes the same step, to the bit, of rows that are read a few columns at a time."""
+"""A policy that streams makes a bit-identical step from rows that it reads a few columns at a time."""
 
 from dataclasses import replace
 
@@ -41,13 +41,13 @@ def batch() -> UpdateBatch:
     )
 
 
-def test_those_that_only_weigh_stream() -> None:
+def test_policies_that_only_weight_updates_stream() -> None:
     assert set(STREAMING) >= {"fedavg", "fedbuff", "twafl", "dynsgd", "sasgd", "weighted", "fedprox"}
     assert not {"fedhist", "wkafl", "krum", "fedar", "scaffold"} & set(STREAMING)
 
 
 @pytest.mark.parametrize("name", STREAMING)
-def test_the_step_is_the_same_to_the_bit(name: str) -> None:
+def test_a_streamed_step_is_bit_identical(name: str) -> None:
     whole = batch()
     read: list[tuple[int, int]] = []
 
@@ -66,7 +66,7 @@ def test_the_step_is_the_same_to_the_bit(name: str) -> None:
     assert all(4 * ROWS * (end - start) <= 16 * 1024**2 for start, end in read)
 
 
-def test_a_part_is_those_columns_and_of_all_columns_the_matrix_itself() -> None:
+def test_a_part_is_a_range_of_columns_and_the_full_part_is_the_matrix_itself() -> None:
     subject = batch()
     assert subject.part(slice(0, DIMENSION)) is subject.matrix_Kd
     assert torch.equal(subject.part(slice(1, DIMENSION)), subject.matrix_Kd[:, 1:])

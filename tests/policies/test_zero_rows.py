@@ -77,13 +77,13 @@ def test_rows_of_zeros_leave_every_step_finite(name: str, chosen: dict[str, Any]
 @pytest.mark.parametrize("optimiser", ["momentum", "adam", "yogi"])
 @settings(max_examples=15, deadline=None)
 @given(batches=rounds())
-def test_nor_do_the_stages_divide_by_them(optimiser: str, batches: list[UpdateBatch]) -> None:
+def test_rows_of_zeros_leave_every_stage_finite(optimiser: str, batches: list[UpdateBatch]) -> None:
     inner = create("fedavg", dimension=DIMENSION, clients=CLIENTS)
     assert finite(wrapped(inner, clip_norm=0.1, optimiser=OptimiserSettings(name=optimiser)), batches)
 
 
 @pytest.mark.parametrize(("name", "chosen"), VARIANTS)
-def test_where_nobody_has_a_gradient_nothing_moves(name: str, chosen: dict[str, Any], make_batch: Any) -> None:
+def test_a_round_of_only_zeros_leaves_the_model_unchanged(name: str, chosen: dict[str, Any], make_batch: Any) -> None:
     policy = create(name, dimension=2, clients=3, **chosen)
     for version in range(3):
         batch = make_batch([[0.0, 0.0]] * 3, staleness=[0] * 3, version=version, extra_Kd=torch.zeros(3, 2))
@@ -116,7 +116,7 @@ UNLIKE, LIKE = exponentials(0.6, 0.8), exponentials(0.6, 0.8, 1.0)
         ("fedbuff", {}, AVERAGE, [1 / 3] * 3),
         ("wkafl", {"zero_gradient": "dissimilar"}, [3 * UNLIKE[0], 4 * UNLIKE[1]], [*UNLIKE, 0.0]),
         ("wkafl", {"zero_gradient": "similar"}, [3 * LIKE[0], 4 * LIKE[1]], LIKE),
-        # Of FedHist's average the length becomes the mean length of the rows, (3 + 4 + 0) / 3: 7/5 of what it is.
+        # FedHist scales its average to the mean length of the rows, (3 + 4 + 0) / 3: 7/5 of what it is.
         ("fedhist", {}, [1.4, 28 / 15], [1 / 3] * 3),
         ("fedhist", {"ina": False}, AVERAGE, [1 / 3] * 3),
         ("coordinate-median", {}, [0.0, 0.0], None),
@@ -133,13 +133,13 @@ def test_a_row_of_zeros_counts_by_hand(
 
 
 @pytest.mark.parametrize("name", ["geometric-median", "krum"])
-def test_where_most_have_no_gradient_that_is_the_middle(name: str, make_batch: Any) -> None:
+def test_a_majority_of_zero_rows_gives_a_zero_step(name: str, make_batch: Any) -> None:
     rows = [[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     step = create(name, dimension=2, clients=5).step(make_batch(rows, staleness=[0] * 5))
     assert step.direction_d.tolist() == [0.0, 0.0]
 
 
-def test_clipping_leaves_a_row_of_zeros_as_it_is(make_batch: Any) -> None:
+def test_clipping_leaves_a_row_of_zeros_unchanged(make_batch: Any) -> None:
     # (3, 4), which is 5 long, is cut to (0.6, 0.8); the average with (0, 0) is half of that.
     policy = wrapped(create("fedavg", dimension=2, clients=2), clip_norm=1.0)
     step = policy.step(make_batch([[3.0, 4.0], [0.0, 0.0]], staleness=[0, 0]))
@@ -158,8 +158,8 @@ def test_with_momentum_wkafl_s_zero_gradient_points_along_the_last_estimate(
     assert step.direction_d.tolist() == [2.0, 0.0]
 
 
-def test_a_round_of_zeros_in_fedhist_s_history_is_unlike_nothing(make_batch: Any) -> None:
-    # The history is (0, 0), whose cosine with anything is 0: (1, 0) + 0.1 * (0, 0), of length 1 as it is.
+def test_a_round_of_zeros_in_fedhist_s_history_has_no_dissimilarity(make_batch: Any) -> None:
+    # The history is (0, 0), whose cosine with anything is 0: (1, 0) + 0.1 * (0, 0), of length 1 unscaled.
     policy = create("fedhist", dimension=2, clients=3, h=5)
     policy.step(make_batch([[0.0, 0.0]], staleness=[0]))
     assert policy.step(make_batch([[1.0, 0.0]], staleness=[0], version=1)).direction_d.tolist() == [1.0, 0.0]
@@ -176,8 +176,8 @@ def test_a_round_of_zeros_moves_fedhist_by_its_history_where_fused_lengths_count
     assert step.direction_d.tolist() == direction
 
 
-def test_a_row_of_zeros_is_of_the_utility_of_cosine_0(make_batch: Any) -> None:
-    # Round 0 is judged in round 1 by all that came from version 0: (2, 0), (0, 0), (1, 0), on average (1, 0). With
+def test_a_row_of_zeros_has_the_utility_of_cosine_0(make_batch: Any) -> None:
+    # Round 0 is judged in round 1 by all updates from version 0: (2, 0), (0, 0), (1, 0), on average (1, 0). With
     # tau 1 the utilities are (1 - 0.3) * (1 - 2/e) * 3 and (0 - 0.3) * 2/e * 3, of which gamma = 0.2 counts.
     policy = create("fedhist", dimension=2, clients=3, h=1, gamma=0.2, similarity_min=0.3)
     policy.step(make_batch([[2.0, 0.0], [0.0, 0.0]], staleness=[0, 0]))

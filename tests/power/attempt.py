@@ -53,7 +53,7 @@ ROUNDS = 80
 
 @dataclass(kw_only=True)
 class Report:
-    """What the power failures of one seed did.
+    """The effects of the power failures of one seed.
 
     Attributes:
         failures: Number of power failures.
@@ -104,7 +104,7 @@ def attempt(seed: int, durability: Literal["full", "normal"]) -> Report:
 
 
 class _LateSync:
-    """The background thread of the segments: what is submitted runs a while later, or when somebody waits for it."""
+    """The background thread of the segments: a submitted call runs a while later, or when a caller waits for it."""
 
     def __init__(self, world: World, rng: Generator) -> None:
         self._world = world
@@ -246,7 +246,7 @@ class _Seed:
         return True
 
     def _start(self) -> "_Server":
-        """Start the server on what the disk holds, and hold it against what clients were told."""
+        """Start the server on the files of the disk, and compare it with the acks that clients received."""
         with _warnings(self.lines):
             server = _Server(self)
         lines, self.lines = self.lines, []
@@ -427,7 +427,7 @@ def _coordinator_settings() -> CoordinatorSettings:
 
 
 def _mark(directory: RunDirectory) -> str:
-    """As that of the journal, on a disk whose inodes a power failure leaves as they are."""
+    """The journal's, on a disk whose inodes survive a power failure."""
     return f"{int(os.stat(directory.lock).st_mtime)}-1-2-3"
 
 

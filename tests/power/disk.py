@@ -1,4 +1,4 @@
-"""A disk that loses what was not synced: which bytes of a folder are durable, and what a power failure leaves of it.
+"""A disk that loses what was not synced: which bytes of a folder are durable, and which survive a power failure.
 
 Model: the content of a file is durable as of its last sync, and the entries of a folder as of the last sync of the
 folder. Of everything newer any part may have reached the disk: each page of 4 KiB is old, new or torn, and then each of
@@ -63,7 +63,7 @@ class VolatileDisk:
         self.was_synced(path)
 
     def was_synced(self, path: Path) -> None:
-        """The content of a file has been durable before what happened last."""
+        """The content of a file was durable before the last event."""
         if path.exists():
             self._content[path.stat().st_ino] = path.read_bytes()
             self.syncs += 1
@@ -115,7 +115,7 @@ class VolatileDisk:
     # --- the failure ---
 
     def fail(self, rng: Generator, into: Path) -> None:
-        """Build what a power failure leaves now, in the folder `into`, which does not exist."""
+        """Write the files that survive a power failure now to the folder `into`, which does not exist."""
         now = {self._name(path): path.stat().st_ino for path in self._files()}
         for folder in [self.root, *(path for path in self.root.rglob("*") if path.is_dir())]:
             (into / folder.relative_to(self.root)).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class VolatileDisk:
                 os.utime(into / name, ns=(time_ns, time_ns))
 
     def time_set(self, path: Path) -> None:
-        """The modification time of a file is about to be set, which nobody syncs."""
+        """The modification time of a file is about to be set, which no code syncs."""
         if path.is_relative_to(self.root):
             self._times.setdefault(path.stat().st_ino, path.stat().st_mtime_ns)
 

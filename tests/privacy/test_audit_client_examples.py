@@ -29,7 +29,7 @@ def rows(examples: Examples) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("normalise", ["standard", "unit", "raw"])
-def test_pixels_are_bytes_over_the_most_that_there_can_be(normalise: str) -> None:
+def test_pixels_are_bytes_over_their_maximum(normalise: str) -> None:
     data = read_dataset(Settings(data={"name": "digits", "normalise": normalise}).data)
     stored = data.train.stored_NX[:50].float()
     pixels = Pixels(data)(data.train_examples(torch.arange(50)))
@@ -41,7 +41,7 @@ def test_pixels_of_floats_are_over_their_range() -> None:
     assert Pixels(data)(torch.tensor([[-1.0, 3.0], [1.0, 5.0]])).tolist() == [[0.0, 1.0], [0.5, 1.0]]
 
 
-def test_pixels_have_the_mean_and_deviation_of_their_channel_taken_back() -> None:
+def test_pixels_are_denormalized_by_channel_mean_and_deviation() -> None:
     normal = Normalisation(divisor=255, mean_C=(0.5, 0.25), std_C=(0.5, 0.25))
     stored = torch.tensor([[[[0]], [[255]]], [[[51]], [[102]]]], dtype=torch.uint8)
     data = dataset(stored, [0, 1], normalisation=normal)
@@ -62,7 +62,7 @@ def settings() -> Settings:
     return Settings(clients=6, partition={"name": "dirichlet-client", "alpha": 0.5, "budget": 40})
 
 
-def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) -> None:
+def test_own_examples_are_the_training_examples_of_the_client(settings: Settings) -> None:
     context = training_context(settings)
     client_examples = ClientExamples(context.client_data)
     inputs_nX, labels_n = context.trainer.examples(2)
@@ -72,7 +72,7 @@ def test_own_examples_are_those_that_the_client_trains_on(settings: Settings) ->
     assert sorted(held.labels_n) == sorted(trained_on.labels_n)
 
 
-def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
+def test_other_examples_are_as_many_from_other_clients(settings: Settings) -> None:
     client_examples = ClientExamples(ClientData.of(settings, read_dataset(settings.data)))
     for client in range(6):
         held, others = client_examples.own_and_others(client, 0, 1)
@@ -82,7 +82,7 @@ def test_others_are_as_many_of_other_clients_only(settings: Settings) -> None:
         assert not set(rows(others)) & set(rows(held))
 
 
-def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) -> None:
+def test_each_class_has_equal_numbers_of_own_and_other_examples(settings: Settings) -> None:
     client_examples = ClientExamples(ClientData.of(settings, read_dataset(settings.data)))
     held, others = client_examples.own_and_others_of_its_classes(1, 0, 1)
     total = np.bincount(np.concatenate([own(client_examples, client).labels_n for client in range(6)]), minlength=10)
@@ -95,7 +95,7 @@ def test_in_each_class_there_are_as_many_own_as_of_others(settings: Settings) ->
 
 
 @pytest.mark.parametrize("of_others", [8, 32, 128, 500])
-def test_noise_is_as_close_to_own_data_as_to_that_of_others(of_others: int, tmp_path: Path) -> None:
+def test_noise_is_equally_close_to_own_and_other_data(of_others: int, tmp_path: Path) -> None:
     drawn = stream(3, Stream.INVERSION, of_others)
     inputs, labels = drawn.random((640, 4), dtype=np.float32), drawn.integers(3, size=640)
     np.savez(tmp_path / "noise.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
@@ -136,7 +136,7 @@ def test_draws_repeat_and_differ_from_task_to_task(settings: Settings) -> None:
     assert rows(others) != rows(client_examples.own_and_others(0, 0, 8)[1])
 
 
-def test_an_example_of_the_client_is_not_one_of_others() -> None:
+def test_an_example_of_the_client_is_not_among_the_others() -> None:
     few = {"name": "label-count", "smallest": 2, "largest": 2, "pool": 2}
     shared = Settings(clients=30, partition=few)  # 60 examples of ten classes of two
     client_examples = ClientExamples(ClientData.of(shared, read_dataset(shared.data)))
@@ -156,7 +156,7 @@ def test_a_class_of_one_client_has_no_counterpart(tmp_path: Path) -> None:
     assert list(map(len, client_examples.own_and_others_of_its_classes(0, 0, 1))) == [0, 0]
 
 
-def test_data_that_changes_is_that_of_the_version(tmp_path: Path) -> None:
+def test_variant_data_is_taken_at_the_version(tmp_path: Path) -> None:
     changing = Settings(
         clients=3, data=variant.small_and_large(tmp_path), partition={"name": "iid"}, model={"name": "logreg"}
     )

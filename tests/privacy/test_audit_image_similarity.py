@@ -1,4 +1,4 @@
-"""How alike images are: by hand, and against scikit-image and lpips where they are installed."""
+"""Similarity of images, by hand, and against scikit-image and lpips if installed."""
 
 import sys
 import warnings
@@ -39,7 +39,7 @@ def test_psnr_is_of_examples_of_any_shape() -> None:
 
 
 def test_ssim_of_plain_images_is_their_brightness_term() -> None:
-    # Nothing varies: (2 * 0.2 * 0.6 + 1e-4) / (0.04 + 0.36 + 1e-4) = 0.60010.
+    # Constant images: (2 * 0.2 * 0.6 + 1e-4) / (0.04 + 0.36 + 1e-4) = 0.60010.
     alike = ssim(torch.full((1, 1, 8, 8), 0.2), torch.full((1, 1, 8, 8), 0.6))
     assert alike.item() == pytest.approx(0.2401 / 0.4001, abs=1e-6)
 
@@ -69,7 +69,7 @@ def test_ssim_of_many_pairs_equals_that_of_scikit_image() -> None:
     np.testing.assert_allclose(ssim(made, held).numpy(), expected, atol=1e-5)
 
 
-def test_ssim_does_not_depend_on_how_many_are_compared_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssim_does_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     made, held = drawn(5, 1, 9, 8), drawn(4, 1, 9, 8)
     together = ssim(made, held)
     monkeypatch.setattr(image_similarity, "_NUMBERS_AT_A_TIME", 1)
@@ -88,7 +88,7 @@ def test_the_closest_is_the_largest_or_the_smallest() -> None:
 @pytest.mark.parametrize(
     ("shape", "windows_fit"), [((1, 7, 7), True), ((3, 32, 32), True), ((1, 6, 9), False), ((64,), False)]
 )
-def test_windows_need_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
+def test_an_image_has_channels_and_seven_pixels(shape: tuple[int, ...], windows_fit: bool) -> None:
     assert is_image(shape) is windows_fit
 
 
@@ -96,7 +96,7 @@ def test_windows_need_channels_and_seven_pixels(shape: tuple[int, ...], windows_
 
 
 class OneLayer:
-    """Stands in for the network of lpips: one layer, which is the image."""
+    """A stub of the network of lpips: one layer, which is the image."""
 
     def __init__(self, weights: list[float]) -> None:
         linear = nn.Conv2d(3, 1, 1, bias=False)
@@ -127,7 +127,7 @@ def test_lpips_is_the_weighted_distance_of_directions() -> None:
 def test_lpips_equals_that_of_its_package() -> None:
     package = pytest.importorskip("lpips", reason="lpips is not installed")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it asks torchvision in a way that is no longer liked
+        warnings.simplefilter("ignore")  # it calls a deprecated function of torchvision
         network = package.LPIPS(net="alex", pnet_rand=True, verbose=False)
     made, held = drawn(2, 3, 64, 64), drawn(3, 3, 64, 64)
     with torch.no_grad():

@@ -63,7 +63,7 @@ def test_an_audit_repeats_to_the_bit() -> None:
         assert one.disparity == other.disparity
 
 
-def test_the_clients_own_data_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_own_data_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = training_context(settings()).trainer
 
     def know(watch: Any, updates: Sequence[StaleUpdate]) -> tuple[list[Inversion], list[list[float]]]:
@@ -89,24 +89,24 @@ def test_the_clients_own_data_is_recognised(monkeypatch: pytest.MonkeyPatch) -> 
     assert done.findings.label_distance["others"] > 0.2
 
 
-def test_the_run_is_not_changed_by_being_looked_at() -> None:
+def test_an_audit_does_not_change_the_run() -> None:
     plain: list[Progress] = []
     watched: list[Progress] = []
     same: dict[str, Any] = {"evaluate_every": 1, "compensator": {}}
     simulation(settings(**same), on_progress=plain.append).run()
     audit(settings(**same, rounds=6), [2, 5], updates_max=9, on_progress=watched.append)
-    assert [now.version for now in watched] == [0, 1, 2, 3, 4]  # and no further than it has to
+    assert [now.version for now in watched] == [0, 1, 2, 3, 4]  # and not beyond the last round
     assert [now.loss for now in watched] == [now.loss for now in plain[:5]]
 
 
-def test_no_more_updates_are_inverted_than_asked_for() -> None:
+def test_no_more_updates_are_inverted_than_requested() -> None:
     reported: list[module.Reconstructed] = []
     done = audit(settings(), range(1, 7), updates_max=3, on_reconstructed=reported.append)
     assert done.findings.updates == 3
     assert list(done.reconstructed) == reported
 
 
-def test_a_client_that_is_inverted_again_begins_where_it_ended() -> None:
+def test_a_second_inversion_of_a_client_starts_from_the_first() -> None:
     done = played(range(1, 7), updates_max=50, compensator={"settings": {**FEW, "warm_share": 0.34}})
     seen: set[int] = set()
     for one in done.reconstructed:
@@ -115,7 +115,7 @@ def test_a_client_that_is_inverted_again_begins_where_it_ended() -> None:
     assert len(seen) < len(done.reconstructed)
 
 
-def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any) -> None:
+def test_examples_that_are_not_images_are_compared_by_their_numbers(tmp_path: Any) -> None:
     import numpy as np
 
     labels = np.arange(60) % 3
@@ -144,14 +144,12 @@ def test_examples_that_are_no_images_are_compared_by_their_numbers(tmp_path: Any
         ([6], {"training": {"name": "moon"}, "policy": {"name": "moon"}}, "training.name is 'moon', whose updates"),
     ],
 )
-def test_an_impossible_audit_has_an_error_of_one_sentence(
-    rounds: list[int], changes: dict[str, Any], sentence: str
-) -> None:
+def test_an_impossible_audit_is_one_error_sentence(rounds: list[int], changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         played(rounds, **changes)
 
 
-def test_too_little_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_one_error_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError
 

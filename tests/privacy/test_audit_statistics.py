@@ -1,4 +1,4 @@
-"""What reconstructed examples tell: distributions, differences and their intervals, by hand."""
+"""Statistics of reconstructed examples: distributions, differences and their intervals, by hand."""
 
 from math import isnan
 from typing import Any
@@ -30,9 +30,9 @@ def matches(client_id: int, labels: list[int], **best: dict[str, list[float]]) -
     )
 
 
-def test_a_difference_is_of_examples_and_its_interval_of_clients() -> None:
-    # Client 3 has 1 and 3, client 7 has -1: (1 + 3 - 1) / 3. Drawn twice the same client, the mean is 2 or -1, and
-    # each of these is a quarter of all draws: they bound the interval.
+def test_a_difference_is_over_examples_and_its_interval_over_clients() -> None:
+    # Client 3 has 1 and 3, client 7 has -1: (1 + 3 - 1) / 3. With the same client drawn twice, the mean is 2 or -1,
+    # each in a quarter of all draws: they bound the interval.
     found = difference(np.array([1.0, -1.0, 3.0]), np.array([3, 7, 3]), rng())
     assert (found.mean, found.low, found.high) == (1.0, -1.0, 2.0)
     assert found.closer_share == pytest.approx(2 / 3)
@@ -63,7 +63,7 @@ def test_label_distance_by_hand() -> None:
     assert label_distance(np.array([0.25, 0.0, 0.75]), np.array([2, 0, 2, 2])) == 0.0
 
 
-def test_findings_are_over_all_updates_and_by_class() -> None:
+def test_results_are_over_all_updates_and_by_class() -> None:
     found = findings(
         [
             matches(
@@ -90,7 +90,7 @@ def test_findings_are_over_all_updates_and_by_class() -> None:
     assert psnr.pools["own"].mean == psnr.pools["own"].median == 12.0
     assert psnr.pools["own"].p25 == 11.0
     assert psnr.closer["others"].mean == pytest.approx((2 - 1 + 0) / 3)
-    assert psnr.closer["same_classes"].mean == pytest.approx((0 + 4 - 9) / 3)  # to as many own of each class
+    assert psnr.closer["same_classes"].mean == pytest.approx((0 + 4 - 9) / 3)  # with as many own ones of each class
     assert list(psnr.closer) == ["others", "same_classes"]
     assert [(one.label, one.examples) for one in found.classes] == [(1, 2), (2, 1)]
     assert found.classes[0].means["psnr"] == {
@@ -101,14 +101,14 @@ def test_findings_are_over_all_updates_and_by_class() -> None:
     }
 
 
-def test_where_smaller_is_closer_less_counts_as_closer() -> None:
+def test_for_distances_a_smaller_value_is_closer() -> None:
     pools: dict[str, Any] = {"own": [0.25], "others": [0.75], "own_same_classes": [0.25], "same_classes": [0.125]}
     found = findings([matches(0, [0], lpips=pools, ssim=pools)], [APART, SSIM], rng())
     assert [one.closer["others"].mean for one in found.measures] == [0.5, -0.5]
     assert [one.closer["same_classes"].mean for one in found.measures] == [-0.125, 0.125]
 
 
-def test_a_pool_that_an_update_has_not_is_left_out() -> None:
+def test_a_pool_missing_from_an_update_is_left_out() -> None:
     found = findings(
         [
             matches(0, [1], psnr={"own": [10.0], "others": [8.0], "own_same_classes": [10.0], "same_classes": [9.0]}),

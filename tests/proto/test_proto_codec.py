@@ -1,4 +1,4 @@
-"""Headers: what is written is read back, what is wrong is refused for the right reason, and so is noise."""
+"""Headers: encoding round trips, and refusal of invalid headers and noise with the right reason."""
 
 import math
 from pathlib import Path
@@ -185,7 +185,7 @@ def outcome(header: bytes) -> Message | RemoteContractError:
 
 
 def check_noise(header: bytes) -> None:
-    """A message that survives the way there and back, or a refusal that can be sent to the other side."""
+    """Check for a message that round-trips, or a refusal that can be sent to the peer."""
     result = outcome(header)
     if isinstance(result, RemoteContractError):
         assert result.reason in DECODING_REASONS
@@ -202,7 +202,7 @@ def test_every_type_has_generated_messages() -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_a_message_comes_back_as_it_was_written(name: str, data: st.DataObject) -> None:
+def test_a_message_is_decoded_as_it_was_encoded(name: str, data: st.DataObject) -> None:
     message: Message = data.draw(MESSAGES[name])
     header = encode(message)
     assert decode(header) == message
@@ -244,7 +244,7 @@ def test_any_values_in_the_fields_of_a_type_decode_or_raise_the_contract_error(n
 @pytest.mark.parametrize("name", TYPES)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_one_strange_value_in_a_good_header_decodes_or_raises_the_contract_error(
+def test_one_arbitrary_value_in_a_valid_header_decodes_or_raises_the_contract_error(
     name: str, data: st.DataObject
 ) -> None:
     fields = msgpack.unpackb(encode(data.draw(MESSAGES[name])))
@@ -272,7 +272,7 @@ def test_a_damaged_header_decodes_or_raises_the_contract_error(
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=[path.stem for path in sorted(VECTORS.rglob("*.bin"))])
-def test_every_beginning_of_a_header_decodes_or_raises_the_contract_error(header: bytes) -> None:
+def test_every_prefix_of_a_header_decodes_or_raises_the_contract_error(header: bytes) -> None:
     for length in range(min(len(header), 600)):
         check_noise(header[:length])
 
@@ -286,7 +286,7 @@ def test_deep_nesting_raises_the_contract_error(opening: bytes, depth: int) -> N
     check_noise(unknown_field)
 
 
-def test_16_levels_in_an_unknown_field_are_taken() -> None:
+def test_16_levels_in_an_unknown_field_are_accepted() -> None:
     nested: list[Any] = []
     for _ in range(15):
         nested = [nested]
@@ -294,7 +294,7 @@ def test_16_levels_in_an_unknown_field_are_taken() -> None:
 
 
 def padded(header_bytes: int) -> bytes:
-    """A good heartbeat of exactly this size, filled with fields that nobody knows."""
+    """A valid heartbeat of exactly this size, padded with unknown fields."""
     fields: dict[str, Any] = dict(BEAT)
     for index in range(16):
         fields[f"x{index:02}"] = "x" * limits.STRING_BYTES_MAX
@@ -305,7 +305,7 @@ def padded(header_bytes: int) -> bytes:
     return header
 
 
-def test_a_header_of_64_kib_is_taken_and_one_byte_more_is_too_large() -> None:
+def test_a_header_of_64_kib_is_accepted_and_one_byte_more_is_too_large() -> None:
     assert decode(padded(64 * 1024)) == Heartbeat(number=4, version=41)
     assert refusal(padded(64 * 1024 + 1)) == (
         Reason.HEADER_TOO_LARGE,
@@ -313,23 +313,23 @@ def test_a_header_of_64_kib_is_taken_and_one_byte_more_is_too_large() -> None:
     )
 
 
-def test_size_is_checked_before_anything_else() -> None:
+def test_size_is_checked_first() -> None:
     assert refusal(b"\xc1" * (65 * 1024))[0] == Reason.HEADER_TOO_LARGE
 
 
-def test_a_string_of_4000_bytes_is_taken_and_one_byte_more_is_not() -> None:
+def test_a_string_of_4000_bytes_is_accepted_and_one_byte_more_is_not() -> None:
     assert decode(encode(Bye(reason="\U0001f40c" * 1000))) == Bye(reason="\U0001f40c" * 1000)
     assert decode(msgpack.packb({**BEAT, "x": "x" * 4000})) == Heartbeat(number=4, version=41)
     assert refusal(msgpack.packb({**BEAT, "x": "x" * 4001}))[0] == Reason.MALFORMED_HEADER
 
 
-def test_a_map_of_64_fields_is_taken_and_one_more_is_not() -> None:
+def test_a_map_of_64_fields_is_accepted_and_one_more_is_not() -> None:
     fields = {**BEAT, **{f"x{index}": 0 for index in range(60)}}
     assert decode(msgpack.packb(fields)) == Heartbeat(number=4, version=41)
     assert refusal(msgpack.packb({**fields, "more": 0}))[0] == Reason.MALFORMED_HEADER
 
 
-def test_an_array_of_2000_elements_is_taken_and_one_more_is_not() -> None:
+def test_an_array_of_2000_elements_is_accepted_and_one_more_is_not() -> None:
     assert decode(msgpack.packb({**BEAT, "x": [0] * 2000})) == Heartbeat(number=4, version=41)
     assert refusal(msgpack.packb({**BEAT, "x": [0] * 2001}))[0] == Reason.MALFORMED_HEADER
 
@@ -355,13 +355,13 @@ def test_the_version_is_checked_before_the_type_and_the_type_before_the_fields()
         ({"type": 6}, "field 'type' should be a string"),
     ],
 )
-def test_a_malformed_header_is_answered_with_the_field_and_what_was_expected(
+def test_the_error_of_a_malformed_header_names_the_field_and_the_expected_value(
     change: dict[str, Any], sentence: str
 ) -> None:
     assert refusal(msgpack.packb(BEAT | change)) == (Reason.MALFORMED_HEADER, sentence)
 
 
-def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
+def test_an_error_in_a_nested_map_names_its_path() -> None:
     welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
     welcome["tensors"][1]["shape"] = [2, 0]
     assert refusal(msgpack.packb(welcome)) == (
@@ -372,7 +372,7 @@ def test_a_fault_inside_a_nested_map_is_named_by_its_path() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, [0.5, math.nan], {"low": [math.inf]}])
 @pytest.mark.parametrize("plan", ["partition", "training"])
-def test_a_setting_of_a_part_holds_only_finite_numbers(plan: str, value: Any) -> None:
+def test_a_part_setting_contains_only_finite_numbers(plan: str, value: Any) -> None:
     welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
     assert decode(msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": [0.5, "nan", {"low": -1.0}]}}))
     assert refusal(msgpack.packb(welcome | {plan: welcome[plan] | {"of_a_plug_in": value}})) == (
@@ -381,7 +381,7 @@ def test_a_setting_of_a_part_holds_only_finite_numbers(plan: str, value: Any) ->
     )
 
 
-def test_a_rate_at_which_no_example_ever_gives_way_is_refused() -> None:
+def test_a_rate_that_never_replaces_an_example_is_refused() -> None:
     welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
     variant = {"name": "svhn", "rate": limits.VARIANT_RATE_MIN}
     assert decode(msgpack.packb(welcome | {"data_plan": {"variant": variant}}))
@@ -393,7 +393,7 @@ def test_a_rate_at_which_no_example_ever_gives_way_is_refused() -> None:
 
 
 def wrong_numbers() -> list[tuple[str, str, Any]]:
-    """(vector, field, value) for every number in the golden headers, `protocol` aside."""
+    """(vector, field, value) for every number in the golden headers except `protocol`."""
     found = []
     for name in (
         "hello",
@@ -423,7 +423,7 @@ def test_no_number_is_nan_infinite_boolean_text_or_out_of_range(name: str, field
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "bye"])
-def test_every_field_that_is_required_is_missed(name: str) -> None:
+def test_every_missing_required_field_is_refused(name: str) -> None:
     path = VECTORS / ("ack_rejected.bin" if name == "ack" else f"{name}.bin")
     header = msgpack.unpackb(path.read_bytes())
     required = [field for field, info in TYPES[name].model_fields.items() if info.is_required()]
@@ -432,7 +432,7 @@ def test_every_field_that_is_required_is_missed(name: str) -> None:
         assert refusal(without) == (Reason.MALFORMED_HEADER, f"{name}: field '{field}': Field required")
 
 
-def test_absent_values_are_left_out_and_defaults_are_written() -> None:
+def test_absent_values_are_omitted_and_defaults_are_written() -> None:
     assert msgpack.unpackb(encode(Error(reason=Reason.HELLO_FIRST))) == {
         "protocol": 1,
         "type": "error",
@@ -451,12 +451,12 @@ def test_a_message_cannot_be_changed() -> None:
         Heartbeat(number=4, version=41).version = 42  # type: ignore[misc]
 
 
-def test_text_that_is_no_unicode_cannot_be_in_a_message() -> None:
+def test_text_that_is_not_unicode_is_refused_in_a_message() -> None:
     with pytest.raises(ValidationError, match="unicode"):
         Bye(reason="\ud800")
 
 
-def test_a_welcome_that_no_header_can_hold_is_not_encoded() -> None:
+def test_a_welcome_beyond_the_header_limit_is_not_encoded() -> None:
     welcome = decode((VECTORS / "welcome.bin").read_bytes())
     tensors = tuple(TensorSpec(name=f"{index:0128}", shape=(1,), dtype="float32") for index in range(500))
     large = welcome.model_copy(update={"tensors": tensors})

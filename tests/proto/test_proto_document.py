@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: every message, field, default, bound, reason, limit and example."""
+"""PROTOCOL.md equals the code: every message, field, default, bound, reason, limit and example."""
 
 import ast
 import re
@@ -91,7 +91,7 @@ def named(cell: str) -> list[Any]:
     return found
 
 
-def test_the_document_describes_exactly_the_messages_there_are() -> None:
+def test_the_document_describes_exactly_the_existing_messages() -> None:
     assert list(FIELD_TABLES) == list(DESCRIBED)
 
 
@@ -101,7 +101,7 @@ def test_a_table_names_exactly_the_fields_in_their_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_a_table_says_which_fields_are_required_and_what_the_others_default_to(name: str) -> None:
+def test_a_table_marks_required_fields_and_gives_the_other_defaults(name: str) -> None:
     for row in FIELD_TABLES[name]:
         info = DESCRIBED[name].model_fields[unquoted(row["field"])]
         if info.is_required():
@@ -154,7 +154,7 @@ def test_the_document_explains_every_kind_of_payload() -> None:
     assert [unquoted(row["`kind`"]) for row in table(section(9))] == kinds
 
 
-def test_the_example_of_a_signature_is_right() -> None:
+def test_the_example_of_a_signature_is_correct() -> None:
     tensors = [
         messages.TensorSpec(name="weight", shape=(2, 3), dtype="float32"),
         messages.TensorSpec(name="bias", shape=(2,), dtype="float32"),
@@ -164,5 +164,5 @@ def test_the_example_of_a_signature_is_right() -> None:
     assert f"signature{signature.digest(tensors)}" in written
 
 
-def test_the_example_of_a_header_is_right() -> None:
+def test_the_example_of_a_header_is_correct() -> None:
     assert encode(messages.Heartbeat(number=4, version=41)).hex() in re.sub(r"\s", "", section(11))

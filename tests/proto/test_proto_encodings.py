@@ -1,4 +1,4 @@
-"""Encodings of payloads: each keeps its bound, and none of them loses what is not finite. Source: PROTOCOL.md 9.1."""
+"""Encodings of payloads: each keeps its bound and all non-finite values. Source: PROTOCOL.md 9.1."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ ORDINARY = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-100
 
 
 def through(encoding: Encoding, vector_d: Vector, behind: Vector | None = None) -> Vector:
-    """What comes out of a payload."""
+    """The decoded vector of an encoded one."""
     parts = [memoryview(vector_d.tobytes())]
     if behind is not None:
         parts.append(memoryview(behind.tobytes()))
@@ -49,7 +49,7 @@ def decoded(encoding: Encoding, *frames: bytes | memoryview) -> Vector:
     return np.frombuffer(b"".join(map(bytes, encoding.decode(frames))), "<f4")
 
 
-# ---------------------------------------------------------------------------------------------------------- by hand
+# -------------------------------------------------------------------------------------------------------------- by hand
 
 
 def test_sizes_are_those_of_the_document() -> None:
@@ -95,7 +95,7 @@ def test_sixteen_bits_by_hand(encoding: Encoding, number: float, comes_out: floa
     assert through(encoding, np.array([number], np.float32))[0] == comes_out
 
 
-# ---------------------------------------------------------------------------------------------------------- by law
+# --------------------------------------------------------------------------------------------------------------- by law
 
 
 @given(FINITE)
@@ -123,7 +123,7 @@ def test_int8_keeps_its_bound(vector_d: Vector, block: int) -> None:
 
 
 @given(FINITE, st.data())
-def test_top_k_is_exact_where_it_sends_and_sends_the_largest(vector_d: Vector, data: st.DataObject) -> None:
+def test_top_k_sends_the_largest_values_exactly(vector_d: Vector, data: st.DataObject) -> None:
     keep = data.draw(st.integers(1, len(vector_d)))
     out_d = through(TopK(len(vector_d), keep=keep), vector_d)
     by_magnitude = sorted(range(len(vector_d)), key=lambda place: (-abs(float(vector_d[place])), place))
@@ -139,7 +139,7 @@ def test_float32_is_the_same_to_the_bit(vector_d: Vector) -> None:
 
 @ALL
 @given(vector_d=FINITE)
-def test_what_is_finite_stays_finite_and_zeros_stay_zeros(name: str, vector_d: Vector) -> None:
+def test_finite_values_stay_finite_and_zeros_stay_zeros(name: str, vector_d: Vector) -> None:
     encoding = MAKE[name](len(vector_d), 0)
     out_d = through(encoding, vector_d)
     assert np.isfinite(out_d).all()
@@ -148,7 +148,7 @@ def test_what_is_finite_stays_finite_and_zeros_stay_zeros(name: str, vector_d: V
 
 @ALL
 @given(vector_d=FINITE, data=st.data())
-def test_what_is_not_finite_is_found_again(name: str, vector_d: Vector, data: st.DataObject) -> None:
+def test_non_finite_values_are_preserved(name: str, vector_d: Vector, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(vector_d) - 1))
     vector_d[place] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     assert not np.isfinite(through(MAKE[name](len(vector_d), 0), vector_d)).all()
@@ -156,16 +156,16 @@ def test_what_is_not_finite_is_found_again(name: str, vector_d: Vector, data: st
 
 @ALL
 @given(vector_d=ORDINARY, behind=FINITE)
-def test_what_lies_behind_is_the_same_to_the_bit(name: str, vector_d: Vector, behind: Vector) -> None:
+def test_numbers_behind_the_update_are_unchanged_to_the_bit(name: str, vector_d: Vector, behind: Vector) -> None:
     out_D = through(MAKE[name](len(vector_d), len(behind)), vector_d, behind)
     assert out_D[len(vector_d) :].tobytes() == behind.tobytes()
 
 
 @ALL
 @given(vector_d=ORDINARY)
-def test_what_came_out_goes_through_unchanged(name: str, vector_d: Vector) -> None:
+def test_a_decoded_payload_is_encoded_without_further_loss(name: str, vector_d: Vector) -> None:
     if name.startswith("int8"):
-        return  # its scales change by a rounding
+        return  # its scales change by rounding
     encoding = MAKE[name](len(vector_d), 0)
     once = through(encoding, vector_d)
     assert np.array_equal(through(encoding, once), once)
@@ -173,7 +173,7 @@ def test_what_came_out_goes_through_unchanged(name: str, vector_d: Vector) -> No
 
 @ALL
 @given(vector_d=ORDINARY, data=st.data())
-def test_a_payload_may_be_cut_anywhere_between_two_words(name: str, vector_d: Vector, data: st.DataObject) -> None:
+def test_a_payload_may_be_split_between_any_two_words(name: str, vector_d: Vector, data: st.DataObject) -> None:
     encoding = MAKE[name](len(vector_d), 1)
     content = b"".join(encoding.frames([memoryview(vector_d.tobytes()), memoryview(b"\0\0\0\0")]))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(content) // 4 - 1)), max_size=5)))
@@ -183,8 +183,8 @@ def test_a_payload_may_be_cut_anywhere_between_two_words(name: str, vector_d: Ve
 
 
 @ALL
-def test_many_numbers_are_as_few(name: str) -> None:
-    # More than are looked at together, and more than a frame of 4 MiB holds.
+def test_many_numbers_are_encoded_like_few(name: str) -> None:
+    # More than the encoder reads at a time, and more than a frame of 4 MiB contains.
     dimension = 3 * 2**20 + 17
     vector_d = (np.arange(dimension, dtype=np.float32) % 1009 - 500) / 7
     encoding = MAKE[name](dimension, 0)
@@ -197,7 +197,7 @@ def test_many_numbers_are_as_few(name: str) -> None:
 
 
 @ALL
-def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
+def test_few_frames_of_a_payload_are_in_memory_at_a_time(name: str) -> None:
     encoding = MAKE[name](2**20 + 17, 0)
     vector_d = (np.arange(encoding.dimension, dtype=np.float32) % 1009 - 500) / 7
     content = b"".join(encoding.frames([memoryview(vector_d).cast("B")]))
@@ -207,10 +207,10 @@ def test_few_frames_of_a_payload_are_looked_at_at_once(name: str) -> None:
     for _ in encoding.decode(frames):
         pass
     assert len(frames) > 8
-    assert frames.at_once <= 6  # two pieces, each of which may lie in three of them
+    assert frames.at_once <= 6  # two pieces, each in at most three frames
 
 
-def test_frames_of_float32_are_the_numbers_and_none_is_kept_when_the_next_is_asked_for() -> None:
+def test_float32_frames_are_the_numbers_and_each_is_released_before_the_next() -> None:
     content = np.arange(6, dtype="<f4").tobytes()
     frames = Mapped(content, 8)
     pieces = Float32(5, 1).decode(frames)
@@ -221,8 +221,8 @@ def test_frames_of_float32_are_the_numbers_and_none_is_kept_when_the_next_is_ask
 
 
 class Mapped(Sequence[memoryview]):
-    """Frames that take memory from when one is asked for until nobody looks at it any more. at_once: at most so many
-    did."""
+    """Frames that use memory from their request until their last reference. at_once: maximum number of live
+    frames."""
 
     def __init__(self, content: bytes, frame_bytes: int) -> None:
         self._content = np.frombuffer(content, np.uint8)
@@ -248,7 +248,7 @@ class Mapped(Sequence[memoryview]):
 
 @ALL
 @given(noise=st.data())
-def test_noise_of_the_right_size_is_numbers_or_malformed(name: str, noise: st.DataObject) -> None:
+def test_random_bytes_of_the_right_size_decode_or_are_malformed(name: str, noise: st.DataObject) -> None:
     encoding = MAKE[name](9, 2)
     content = noise.draw(st.binary(min_size=encoding.payload_bytes, max_size=encoding.payload_bytes))
     refused, numbers = None, 11
@@ -259,14 +259,14 @@ def test_noise_of_the_right_size_is_numbers_or_malformed(name: str, noise: st.Da
     assert (refused, numbers) in ((None, 11), (Reason.MALFORMED_PAYLOAD, 11))
 
 
-# ---------------------------------------------------------------------------------------------------- what is agreed
+# ------------------------------------------------------------------------------------------------------------ agreement
 
 
 def plan(updates: str = "float32", models: str = "float32", fraction: float = 0.01) -> EncodingPlan | None:
     return encodings.plan(updates=updates, models=models, block=256, fraction=fraction, dimension=650)
 
 
-def test_a_plan_has_what_its_encodings_need_and_no_more() -> None:
+def test_a_plan_has_exactly_the_settings_of_its_encodings() -> None:
     assert plan() is None
     assert plan("bfloat16") == EncodingPlan(updates="bfloat16", models="float32")
     assert plan("bfloat16", "int8") == EncodingPlan(updates="bfloat16", models="int8", block=256)
@@ -276,32 +276,32 @@ def test_a_plan_has_what_its_encodings_need_and_no_more() -> None:
 
 @pytest.mark.parametrize("updates", encodings.NAMES)
 @pytest.mark.parametrize("models", encodings.NAMES[:-1])
-def test_nothing_is_agreed_that_a_client_does_not_offer(updates: str, models: str) -> None:
+def test_an_encoding_that_a_client_does_not_offer_is_not_agreed(updates: str, models: str) -> None:
     wanted = plan(updates, models)
     assert encodings.agreed(wanted, None) is None
     assert encodings.agreed(wanted, ("float32", "of the future")) is None
     assert encodings.agreed(wanted, encodings.NAMES) == wanted
     for left_out in encodings.NAMES:
-        told = encodings.agreed(wanted, [name for name in encodings.NAMES if name != left_out])
+        agreed = encodings.agreed(wanted, [name for name in encodings.NAMES if name != left_out])
         expected = ("float32" if name == left_out else name for name in (updates, models))
-        assert ((told.updates, told.models) if told else ("float32", "float32")) == tuple(expected)
+        assert ((agreed.updates, agreed.models) if agreed else ("float32", "float32")) == tuple(expected)
 
 
-def test_the_encodings_of_a_welcome_are_of_its_model() -> None:
+def test_the_encodings_of_a_welcome_fit_its_model() -> None:
     # w has 6 numbers; behind it a buffer of 2, and an extra vector of 6
     tensors = (TensorSpec(name="w", shape=(2, 3), dtype="float32"),)
-    said = welcome().model_copy(update={"tensors": tensors})
+    plain = welcome().model_copy(update={"tensors": tensors})
     buffers = (TensorSpec(name="mean", shape=(2,), dtype="float32"),)
-    told = said.model_copy(update={"buffers": buffers, "extra": True, "encoding": plan("int8")})
-    encoding = encodings.of_update(told)
+    agreed = plain.model_copy(update={"buffers": buffers, "extra": True, "encoding": plan("int8")})
+    encoding = encodings.of_update(agreed)
     assert (encoding.name, encoding.dimension, encoding.behind) == ("int8", 6, 8)
-    assert encodings.of_update(said).name == "float32"
+    assert encodings.of_update(plain).name == "float32"
 
 
-@pytest.mark.parametrize("said", [None, "float32", "int8"])
-def test_a_model_is_as_was_agreed_or_float32(said: str | None) -> None:
-    told = welcome().model_copy(update={"encoding": plan(models="int8")})
-    assert encodings.of_task(told, task(said)).name == (said or "float32")
+@pytest.mark.parametrize("named", [None, "float32", "int8"])
+def test_a_model_has_the_agreed_encoding_or_float32(named: str | None) -> None:
+    agreed = welcome().model_copy(update={"encoding": plan(models="int8")})
+    assert encodings.of_task(agreed, task(named)).name == (named or "float32")
 
 
 @pytest.mark.parametrize("agreed", [None, plan(models="bfloat16"), plan("int8")])

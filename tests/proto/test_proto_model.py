@@ -15,7 +15,7 @@ def tensor(name: str, *shape: int) -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype="float32")
 
 
-def test_the_signature_is_taken_over_lengths_names_shapes_and_dtypes() -> None:
+def test_the_signature_covers_lengths_names_shapes_and_dtypes() -> None:
     # Two bytes of UTF-8 for one character, a name length of 2, rank 1, dimension 5 = 2 * 2 + 1.
     by_hand = b"\x02\x00\x00\x00\xc3\xa9\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00float32"
     assert signature.digest([tensor("é", 5)]) == hashlib.sha256(by_hand).hexdigest()
@@ -30,13 +30,11 @@ models = st.lists(st.builds(lambda name, shape: tensor(name, *shape), names, sha
 
 @settings(deadline=None)
 @given(models, models)
-def test_models_have_the_same_signature_exactly_when_they_are_the_same(
-    first: list[TensorSpec], second: list[TensorSpec]
-) -> None:
+def test_models_have_equal_signatures_exactly_when_equal(first: list[TensorSpec], second: list[TensorSpec]) -> None:
     assert (signature.digest(first) == signature.digest(second)) == (first == second)
 
 
-def test_names_and_shapes_that_run_into_each_other_are_told_apart() -> None:
+def test_adjacent_names_and_shapes_are_distinguished() -> None:
     models = [
         [tensor("ab", 2, 3)],
         [tensor("a", 2, 3), tensor("b", 2, 3)],
@@ -63,7 +61,7 @@ def test_frames_share_the_memory_of_the_payload() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 3 * limits.FRAME_BYTES_MAX // 4))
-def test_frames_put_together_are_the_payload_and_pass_the_check(numbers: int) -> None:
+def test_joined_frames_are_the_payload_and_pass_the_check(numbers: int) -> None:
     content = memoryview(bytes(4 * numbers))
     frames = payload.split(content)
     assert b"".join(frames) == content
@@ -87,11 +85,11 @@ def test_wrong_frames_are_refused_in_one_sentence(frame_bytes: list[int], payloa
     assert (caught.value.reason, str(caught.value)) == (Reason.WRONG_SIZE, sentence)
 
 
-def test_the_most_frames_there_may_be_are_taken() -> None:
+def test_the_maximum_number_of_frames_is_accepted() -> None:
     payload.check([limits.FRAME_BYTES_MAX] * limits.FRAMES_MAX, limits.PAYLOAD_BYTES_MAX)
 
 
 @pytest.mark.parametrize("size", [0, 6])
-def test_a_payload_that_is_no_vector_is_our_own_mistake(size: int) -> None:
+def test_a_payload_that_is_not_a_vector_is_a_programming_error(size: int) -> None:
     with pytest.raises(AssertionError):
         payload.split(memoryview(bytes(size)))

@@ -1,4 +1,4 @@
-"""Headers that are prepared: the bytes that `encode` makes of the message that they are of."""
+"""Prepared headers equal the bytes of `encode`."""
 
 import pytest
 from hypothesis import given
@@ -25,18 +25,18 @@ TASKS = st.builds(
 
 
 @given(task=TASKS, task_id=POSITIVES, number=COUNTS)
-def test_a_prepared_task_is_what_encode_makes_of_it(task: Task, task_id: int, number: int) -> None:
+def test_a_prepared_task_equals_its_encoding(task: Task, task_id: int, number: int) -> None:
     prepared = Prepared(task)
     other = task.model_copy(update={"task_id": task_id, "number": number})
     assert prepared.header(task_id=task_id, number=number) == encode(other)
-    assert prepared.header(task_id=task.task_id, number=task.number) == encode(task)  # nothing of the other is left
+    assert prepared.header(task_id=task.task_id, number=task.number) == encode(task)  # without fields of the other task
 
 
 @given(task_id=POSITIVES)
-def test_a_prepared_verdict_is_what_encode_makes_of_it(task_id: int) -> None:
+def test_a_prepared_verdict_equals_its_encoding(task_id: int) -> None:
     assert Prepared(ACCEPTED).header(task_id=task_id) == encode(ACCEPTED.model_copy(update={"task_id": task_id}))
 
 
-def test_no_field_is_taken_that_the_message_does_not_have() -> None:
+def test_an_unknown_field_is_refused() -> None:
     with pytest.raises(AssertionError):
         Prepared(Heartbeat(number=4, version=41)).header(newest_task=1)

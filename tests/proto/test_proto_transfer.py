@@ -25,7 +25,7 @@ PAYLOAD = bytes(range(21))
 
 
 def cut(payload: bytes, *sizes: int) -> list[memoryview]:
-    """A payload in frames of these sizes, and one of what is left."""
+    """A payload in frames of these sizes, and one of the rest."""
     frames, start = [], 0
     for size in (*sizes, len(payload)):
         frames.append(memoryview(payload)[start : start + size])
@@ -55,48 +55,48 @@ def frame(start: int, end: int) -> list[memoryview]:
     return [memoryview(PAYLOAD)[start:end]]
 
 
-# ---------------------------------------------------------------------------------------------------------- by hand
+# -------------------------------------------------------------------------------------------------------------- by hand
 
 
-def test_a_checksum_is_xxh3_64_in_16_hex_digits_whatever_the_cut() -> None:
+def test_a_checksum_is_xxh3_64_in_16_hex_digits_for_any_split() -> None:
     assert checksum([memoryview(b"")]) == "2d06800538d394c2"  # the published value of no bytes
     assert checksum(cut(PAYLOAD)) == checksum(cut(PAYLOAD, 4, 4, 1))
 
 
-def test_who_has_a_place_asks_for_a_window() -> None:
+def test_a_receiver_with_a_place_requests_a_window() -> None:
     assert receiving().ask() == credit(0, 8, again=True)
 
 
-def test_who_has_no_place_waits() -> None:
+def test_a_receiver_without_a_place_waits() -> None:
     assert receiving(place=False).ask() == credit(0, 0, again=True)
 
 
-def test_what_was_there_before_is_not_asked_for() -> None:
+def test_bytes_that_are_present_are_not_requested() -> None:
     part = PlayedPart()
     part.append(memoryview(PAYLOAD)[:5])
     assert receiving(part).ask() == credit(5, 13, again=True)
 
 
-def test_a_part_that_is_longer_than_the_payload_is_not_its_part() -> None:
+def test_a_part_longer_than_the_payload_is_discarded() -> None:
     part = PlayedPart()
     part.append(memoryview(bytes(22)))
     assert receiving(part).ask() == credit(0, 8, again=True)
 
 
-def test_credit_is_said_after_every_second_chunk_however_short() -> None:
+def test_credit_is_sent_after_every_second_chunk_of_any_length() -> None:
     one = receiving()
     one.ask()
-    said = [one.take(start, frame(start, start + 1)) for start in range(21)]
-    assert [each for each in said if each] == [credit(have, min(have + 8, 21)) for have in range(2, 21, 2)]
+    granted = [one.take(start, frame(start, start + 1)) for start in range(21)]
+    assert [each for each in granted if each] == [credit(have, min(have + 8, 21)) for have in range(2, 21, 2)]
 
 
-def test_credit_that_is_used_up_is_said_at_once() -> None:
+def test_exhausted_credit_is_renewed_at_once() -> None:
     one = receiving()
     one.ask()
     assert one.take(0, frame(0, 8)) == credit(8, 16)
 
 
-def test_what_comes_twice_is_ignored() -> None:
+def test_a_repeated_chunk_is_ignored() -> None:
     one = receiving()
     one.ask()
     one.take(0, frame(0, 2))
@@ -104,7 +104,7 @@ def test_what_comes_twice_is_ignored() -> None:
     assert one.part.have == 2
 
 
-def test_a_gap_is_asked_for_once() -> None:
+def test_a_gap_is_requested_once() -> None:
     one = receiving()
     one.ask()
     assert one.take(2, frame(2, 4)) == credit(0, 8, again=True)
@@ -112,7 +112,7 @@ def test_a_gap_is_asked_for_once() -> None:
     assert one.part.have == 0
 
 
-def test_a_chunk_beyond_the_credit_is_refused_and_not_kept() -> None:
+def test_a_chunk_beyond_the_credit_is_refused_and_not_stored() -> None:
     one = receiving()
     one.ask()
     with pytest.raises(RemoteContractError) as refused:
@@ -136,16 +136,16 @@ def test_a_chunk_ends_within_the_payload() -> None:
     assert refused.value.reason is Reason.WRONG_SIZE
 
 
-def test_what_was_under_way_when_the_place_was_lost_is_kept_and_no_more_is_asked_for() -> None:
+def test_chunks_in_flight_when_the_place_is_lost_are_stored_without_a_new_request() -> None:
     one = receiving()
     one.ask()
     one.has_place = False
     assert one.take(0, frame(0, 2)) is None
     assert one.part.have == 2
-    assert one.take(4, frame(4, 6)) is None  # a gap is asked for when there is a place again
+    assert one.take(4, frame(4, 6)) is None  # a gap is requested after the next place
 
 
-def test_a_wrong_checksum_begins_anew_and_three_are_hopeless() -> None:
+def test_a_wrong_checksum_restarts_the_transfer_and_the_third_ends_it() -> None:
     one = receiving()
     for _ in range(WRONG_MAX):
         assert not one.is_unusable
@@ -155,7 +155,7 @@ def test_a_wrong_checksum_begins_anew_and_three_are_hopeless() -> None:
     assert one.is_unusable
 
 
-def test_a_sender_goes_as_far_as_it_may() -> None:
+def test_a_sender_sends_up_to_its_credit() -> None:
     one = sending()
     assert pieces(one.credited(credit(0, 5, again=True))) == [(0, b"\0\1"), (2, b"\2\3"), (4, b"\4")]
     assert pieces(one.credited(credit(2, 7))) == [(5, b"\5\6")]
@@ -171,21 +171,21 @@ def test_a_chunk_ends_with_its_frame() -> None:
     ]
 
 
-def test_a_sender_goes_back_when_it_is_told_to() -> None:
+def test_a_sender_returns_to_a_requested_offset() -> None:
     one = sending()
     one.credited(credit(0, 8, again=True))
     assert pieces(one.credited(credit(6, 8, again=True))) == [(6, b"\6\7")]
 
 
-def test_chunks_are_shorter_where_something_was_lost_and_longer_where_all_arrives() -> None:
+def test_chunks_shrink_after_a_loss_and_grow_without_one() -> None:
     long, short = 4 * LEAST_CHUNK_BYTES, LEAST_CHUNK_BYTES
     one = Sending(TASK, cut(bytes(200 * long)), chunk_bytes=long)
 
-    def lengths(said: Credit) -> set[int]:
-        return {len(piece) for _, piece in one.credited(said)}
+    def lengths(granted: Credit) -> set[int]:
+        return {len(piece) for _, piece in one.credited(granted)}
 
     assert lengths(credit(0, 4 * long, again=True)) == {long}
-    assert lengths(credit(0, 4 * long, again=True)) == {short}  # nothing got through
+    assert lengths(credit(0, 4 * long, again=True)) == {short}  # no chunk arrived
     have = STEADY_CHUNKS * short
     assert lengths(credit(have, have + 4 * long)) == {2 * short}
     have += STEADY_CHUNKS * 2 * short
@@ -194,25 +194,25 @@ def test_chunks_are_shorter_where_something_was_lost_and_longer_where_all_arrive
     assert lengths(credit(have, have + 9 * short, again=True)) == {3 * short}
 
 
-def test_no_more_than_so_many_chunks_are_under_way() -> None:
+def test_the_number_of_chunks_in_flight_is_bounded() -> None:
     one = sending(bytes(100))
     assert len(one.credited(credit(0, 100, again=True))) == AHEAD_CHUNKS
     assert len(one.credited(credit(4, 100))) == 2
 
 
-def test_a_credit_that_was_overtaken_says_nothing() -> None:
+def test_an_overtaken_credit_is_ignored() -> None:
     one = sending()
     one.credited(credit(0, 8, again=True))
     one.credited(credit(6, 10))
     assert one.credited(credit(4, 21)) == []
 
 
-def test_nothing_goes_beyond_the_payload_whatever_the_credit() -> None:
+def test_no_chunk_exceeds_the_payload_for_any_credit() -> None:
     chunks = sending(b"abc").credited(credit(0, 1000, again=True))
     assert pieces(chunks) == [(0, b"ab"), (2, b"c")]
 
 
-def test_who_has_all_says_so() -> None:
+def test_a_complete_receiver_reports_it() -> None:
     one = sending()
     one.credited(credit(21, 21))
     assert one.is_whole
@@ -222,7 +222,7 @@ def test_who_has_all_says_so() -> None:
 
 
 class Play:
-    """A sender and a receiver, and what is under way between them, which the draws play with."""
+    """A sender, a receiver, and the chunks in flight, which the draws reorder, drop and duplicate."""
 
     def __init__(self, payload: bytes, sizes: Sequence[int], data: st.DataObject) -> None:
         self.payload, self.sizes, self.data = payload, sizes, data
@@ -237,9 +237,9 @@ class Play:
     def announce(self) -> None:
         self.down.append(self.receiver.ask())
 
-    def hear(self, said: Credit) -> None:
-        self.heard_until = max(self.heard_until, said.until)
-        chunks = self.sender.credited(said)
+    def hear(self, granted: Credit) -> None:
+        self.heard_until = max(self.heard_until, granted.until)
+        chunks = self.sender.credited(granted)
         assert all(chunk.offset + len(piece) <= self.heard_until for chunk, piece in chunks)
         self.sent_bytes += sum(len(piece) for _, piece in chunks)
         self.up.extend(chunks)
@@ -266,7 +266,7 @@ class Play:
             self.up.clear()
             self.down.clear()
             if self.data.draw(st.booleans()):
-                self.sender = sending(self.payload, *self.sizes)  # its process died
+                self.sender = sending(self.payload, *self.sizes)  # restart of its process
             if self.data.draw(st.booleans()):
                 self.receiver = receiving(self.part, self.payload)
         elif what == "place":
@@ -276,17 +276,15 @@ class Play:
 
 
 @given(st.binary(min_size=1, max_size=60), st.lists(st.integers(1, 20), max_size=4), st.data())
-def test_a_payload_arrives_whole_however_the_network_behaves(
-    payload: bytes, sizes: list[int], data: st.DataObject
-) -> None:
+def test_a_payload_arrives_complete_over_any_network(payload: bytes, sizes: list[int], data: st.DataObject) -> None:
     play = Play(payload, sizes, data)
     for _ in range(data.draw(st.integers(0, 60))):
         play.step()
-    assert play.part.log == sorted(play.part.log)  # what it has is never less
+    assert play.part.log == sorted(play.part.log)  # its length never decreases
     play.receiver.has_place = True
     play.up.clear()
     play.down.clear()
-    for _ in range(len(payload) + 2):  # nothing goes wrong any more, and heartbeats find what was lost
+    for _ in range(len(payload) + 2):  # without further faults heartbeats reveal the losses
         play.announce()
         while play.up or play.down:
             if play.down:
@@ -298,30 +296,30 @@ def test_a_payload_arrives_whole_however_the_network_behaves(
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
-def test_where_nothing_is_lost_every_byte_is_sent_once_and_no_heartbeat_is_needed(size: int, sizes: list[int]) -> None:
+def test_without_loss_every_byte_is_sent_once_without_heartbeats(size: int, sizes: list[int]) -> None:
     payload = bytes(range(size))
     receiver, sender = receiving(payload=payload), sending(payload, *sizes)
-    said, sent = [receiver.ask()], 0
-    while said:
-        for chunk, piece in sender.credited(said.pop(0)):
+    granted, sent = [receiver.ask()], 0
+    while granted:
+        for chunk, piece in sender.credited(granted.pop(0)):
             sent += len(piece)
             answer = receiver.take(chunk.offset, [piece])
-            said += [] if answer is None else [answer]
+            granted += [] if answer is None else [answer]
     assert receiver.is_whole and sent == size
 
 
 @given(st.data())
-def test_a_flipped_bit_is_found_and_the_payload_comes_again(data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected_and_the_payload_is_sent_again(data: st.DataObject) -> None:
     receiver, sender = receiving(), sending()
     damaged = data.draw(st.integers(0, len(PAYLOAD) - 1))
     for attempt in range(2):
-        said = [receiver.ask()]
-        while said:
-            for chunk, piece in sender.credited(said.pop(0)):
+        granted = [receiver.ask()]
+        while granted:
+            for chunk, piece in sender.credited(granted.pop(0)):
                 came = bytearray(piece)
                 if attempt == 0 and chunk.offset <= damaged < chunk.offset + len(piece):
                     came[damaged - chunk.offset] ^= 1
                 answer = receiver.take(chunk.offset, [memoryview(came)])
-                said += [] if answer is None else [answer]
+                granted += [] if answer is None else [answer]
         assert receiver.is_right() == (attempt == 1)
     assert receiver.part.mapped() == PAYLOAD

@@ -1,4 +1,4 @@
-"""The golden vectors, both ways: a changed byte is a changed contract."""
+"""The golden vectors in both directions: a changed byte is a changed contract."""
 
 import hashlib
 import importlib.util
@@ -66,7 +66,7 @@ def test_another_spelling_of_a_header_is_read_as_the_same_message(name: str) -> 
 
 
 @pytest.mark.parametrize("name", INDEX["invalid"])
-def test_an_invalid_header_is_refused_for_the_reason_written_down(name: str) -> None:
+def test_an_invalid_header_is_refused_for_the_documented_reason(name: str) -> None:
     header = (VECTORS / "invalid" / f"{name}.bin").read_bytes()
     assert header.hex() == INDEX["invalid"][name]["hex"]
     with pytest.raises(RemoteContractError) as caught:
@@ -114,25 +114,25 @@ def test_a_malformed_payload_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("vector", INDEX["frames"]["split"], ids=lambda vector: vector["payload_bytes"])
-def test_a_payload_is_cut_as_written_down(vector: dict[str, Any]) -> None:
+def test_a_payload_is_split_as_documented(vector: dict[str, Any]) -> None:
     frames = payload.split(memoryview(bytes(vector["payload_bytes"])))
     assert [len(frame) for frame in frames] == vector["frame_bytes"]
     payload.check(vector["frame_bytes"], vector["payload_bytes"])
 
 
 @pytest.mark.parametrize("vector", INDEX["frames"]["accepted"], ids=lambda vector: vector["why"])
-def test_another_cut_is_taken(vector: dict[str, Any]) -> None:
+def test_another_split_is_accepted(vector: dict[str, Any]) -> None:
     payload.check(vector["frame_bytes"], vector["payload_bytes"])
 
 
 @pytest.mark.parametrize("vector", INDEX["frames"]["wrong_size"], ids=lambda vector: vector["why"])
-def test_a_wrong_cut_is_refused(vector: dict[str, Any]) -> None:
+def test_a_wrong_split_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RemoteContractError) as caught:
         payload.check(vector["frame_bytes"], vector["payload_bytes"])
     assert caught.value.reason == Reason.WRONG_SIZE
 
 
-def test_writing_vectors_makes_what_is_missing_and_touches_nothing_that_is_there(tmp_path: Path) -> None:
+def test_writing_vectors_adds_missing_files_and_leaves_others(tmp_path: Path) -> None:
     folder = tmp_path / "vectors"
     shutil.copytree(VECTORS, folder)
     (folder / "heartbeat.bin").unlink()

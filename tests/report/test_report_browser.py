@@ -35,7 +35,7 @@ def test_the_page_loads_and_is_accessible(window: str, look: Look, file: Path) -
     assert (paper, ink) == COLOURS[options["color_scheme"]]
 
 
-def test_pictures_are_found_by_their_alternative_text(look: Look, file: Path) -> None:
+def test_pictures_have_alternative_text(look: Look, file: Path) -> None:
     opened = look(file.as_uri())
     pictures = opened.get_by_role("img")
     assert pictures.count() == opened.locator("figure").count() > 8

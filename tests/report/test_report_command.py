@@ -12,7 +12,7 @@ import pytest
 from report.made import compensated, curve, run, small_run
 from unstale.cli import main
 
-FULL = Path("/dev/full")  # a device that has no room
+FULL = Path("/dev/full")  # a device that is always full
 DOCUMENT = Path(__file__).parents[2] / "docs/report.md"
 
 
@@ -28,9 +28,9 @@ def written(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main.run(["report", *map(str, arguments)]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    return said
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    return printed
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -43,8 +43,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_a_page_tables_and_pictures_are_written(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, tables, pictures = tmp_path / "out.html", tmp_path / "csv", tmp_path / "png"
-    said = written(capsys, one, "--out", out, "--csv", tables, "--png", pictures, "--target", 0.5)
-    assert said.splitlines()[-1] == f"{out}: written"
+    printed = written(capsys, one, "--out", out, "--csv", tables, "--png", pictures, "--target", 0.5)
+    assert printed.splitlines()[-1] == f"{out}: written"
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert (tables / "evaluations.csv").read_text(encoding="utf-8").startswith("run,version,elapsed_s,")
     assert (pictures / "accuracy_over_versions.png").read_bytes().startswith(b"\x89PNG")
@@ -58,10 +58,10 @@ def test_a_run_is_left_as_it_is(one: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_json_lists_files_and_notes(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.html"
-    said = json.loads(written(capsys, one, "--out", out, "--csv", tmp_path / "csv", "--json"))
-    assert (said["event"], said["page"], said["pictures"]) == ("reported", str(out), [])
-    assert all(Path(file).exists() for file in said["tables"])
-    assert said["notes"] == ["Simulated: all times are seconds of virtual time."]
+    printed = json.loads(written(capsys, one, "--out", out, "--csv", tmp_path / "csv", "--json"))
+    assert (printed["event"], printed["page"], printed["pictures"]) == ("reported", str(out), [])
+    assert all(Path(file).exists() for file in printed["tables"])
+    assert printed["notes"] == ["Simulated: all times are seconds of virtual time."]
 
 
 def test_groups_are_made_and_named_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_every_table_and_column_is_in_the_document(tmp_path: Path, capsys: pytes
     ]
     written(capsys, *runs, "--out", tmp_path / "x.html", "--csv", tmp_path / "csv", "--target", 0.5)
     text = DOCUMENT.read_text(encoding="utf-8")
-    said = dict(re.findall(r"^\| `(\w+\.csv)` \| [^|]* \| ([^|]*) \|$", text, re.MULTILINE))
+    printed = dict(re.findall(r"^\| `(\w+\.csv)` \| [^|]* \| ([^|]*) \|$", text, re.MULTILINE))
     files = {file.name: file.read_text(encoding="utf-8").splitlines()[0] for file in (tmp_path / "csv").iterdir()}
-    documented = {name: ",".join(re.findall(r"`(\w+)`", columns)) for name, columns in said.items()}
+    documented = {name: ",".join(re.findall(r"`(\w+)`", columns)) for name, columns in printed.items()}
     assert documented == files

@@ -76,7 +76,7 @@ def test_an_unknown_key_is_reported_with_the_nearest(make: Make) -> None:
         grouped([make("a")], by=["policy.nam"])
 
 
-def test_more_groups_than_a_reader_can_tell_apart_are_refused(make: Make) -> None:
+def test_more_groups_than_colours_are_refused(make: Make) -> None:
     runs = [make(str(number), rounds=number + 1) for number in range(GROUPS_MAX + 1)]
     with pytest.raises(UserError, match=f"form {GROUPS_MAX + 1} groups by rounds, expected at most"):
         grouped(runs)

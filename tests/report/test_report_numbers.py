@@ -102,7 +102,7 @@ def test_evaluations_that_some_runs_lack_are_left_out_with_a_sentence(tmp_path: 
     assert "Left out: 1 evaluation of versions that not every run of the group measured" in picture.caption
 
 
-def test_values_that_are_not_finite_are_counted_in_the_caption(tmp_path: Path) -> None:
+def test_non_finite_values_are_counted_in_the_caption(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / str(seed), curve(0.1, 0.2, 0.3, loss=loss), seed=seed) for seed, loss in enumerate((1.0, inf))
     ]
@@ -114,7 +114,7 @@ def test_values_that_are_not_finite_are_counted_in_the_caption(tmp_path: Path) -
     assert row["accuracy_mean_ratio"] == pytest.approx(0.3) and row["loss_mean_nats"] == inf
 
 
-# ------------------------------------------------------------------------------------------------------- what is noted
+# ---------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_notes_warn_of_incomplete_and_incomparable_runs(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_pooled_runs_are_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [0.0, 1.5, -1.0, float("nan")])
-def test_a_target_that_is_no_accuracy_is_refused(target: float, tmp_path: Path) -> None:
+def test_a_target_outside_the_accuracy_range_is_refused(target: float, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected an accuracy > 0 and <= 1"):
         report([run(tmp_path / "run", curve(0.5))], targets=[target])
 
 
-# ------------------------------------------------------------------------------------------------------------- one run
+# -------------------------------------------------------------------------------------------------------------- one run
 
 
 def test_clients_have_their_updates_and_their_share_of_the_weight(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_weights_are_multiples_of_the_even_share(tmp_path: Path) -> None:
     assert by_staleness[3]["relative_weight_mean"] == 1.0
 
 
-def test_staleness_is_summed_up(tmp_path: Path) -> None:
+def test_staleness_is_summarized(tmp_path: Path) -> None:
     (row,) = rows(report([run(tmp_path / "run", small_run())]), "staleness")
     assert (row["updates"], row["staleness_mean_rounds"], row["staleness_median_rounds"]) == (4, 1.0, 0.5)
     assert (row["staleness_p95_rounds"], row["staleness_max_rounds"], row["fresh_ratio"]) == (3, 3, 0.5)
@@ -214,12 +214,12 @@ def test_the_unchanged_update_comes_first_among_the_methods(tmp_path: Path) -> N
     assert list(picture.keys) == ["unchanged stale update (E2)", "first-order"]
 
 
-def test_a_run_without_a_compensator_has_no_section_of_it(tmp_path: Path) -> None:
+def test_a_run_without_a_compensator_has_no_compensation_section(tmp_path: Path) -> None:
     of = report([run(tmp_path / "run", small_run())])
     assert "compensation" not in [section.name for section in of.sections]
 
 
-def test_settings_that_differ_stand_side_by_side(tmp_path: Path) -> None:
+def test_differing_settings_are_shown_side_by_side(tmp_path: Path) -> None:
     paths = [
         run(tmp_path / "a", curve(0.1), policy={"name": "fedasync", "settings": {"alpha": 0.5}}),
         run(tmp_path / "b", curve(0.1), policy={"name": "dynsgd"}),
@@ -228,7 +228,7 @@ def test_settings_that_differ_stand_side_by_side(tmp_path: Path) -> None:
     assert found == {"policy.name": ("fedasync", "dynsgd"), "policy.settings.alpha": ("0.5", "–")}
 
 
-# --------------------------------------------------------------------------------------------- against the database
+# ------------------------------------------------------------------------------------------------- against the database
 
 
 def read_csv(of: Report, name: str) -> Rows:

@@ -13,7 +13,7 @@ T_1 = 12.706204736  # Student's t, 1 degree of freedom, 97.5 %
 
 
 def asked(*answers: tuple[int, int, float]) -> Batch:
-    """`small_run` in which clients answered. answers: client, version and accuracy of each, in order."""
+    """`small_run` with own evaluations. answers: client, version and accuracy of each, in order."""
     batch = small_run()
     batch.own_evaluations = [
         OwnEvaluationRow(seq, client_id, version, accuracy, loss=0.5, examples=4)

@@ -52,7 +52,7 @@ def test_the_policy_allows_the_one_style_sheet_and_nothing_else(text: str) -> No
     assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
 
 
-def test_nothing_is_fetched_and_nothing_runs(text: str) -> None:
+def test_a_page_loads_no_resource_and_runs_no_script(text: str) -> None:
     for tag, attributes in Page(text).elements:
         assert tag not in ("script", "link", "iframe", "object", "form", "foreignobject")
         for key, value in attributes.items():
@@ -66,10 +66,10 @@ def test_names_from_users_are_escaped(tmp_path: Path) -> None:
     path = run(tmp_path / HOSTILE.replace("/", "_"), small_run(), data={"name": HOSTILE})
     found = Page(page.html(report([path, run(tmp_path / "b", small_run())], labels=[HOSTILE, f"_{HOSTILE}"])))
     assert not found.all("script")
-    assert any(HOSTILE in said for said in found.texts)
+    assert any(HOSTILE in line for line in found.texts)
 
 
-def test_identifiers_are_the_only_ones_of_their_name_and_are_there(text: str) -> None:
+def test_identifiers_are_unique_and_every_reference_exists(text: str) -> None:
     found = Page(text)
     names = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
     assert len(names) == len(set(names))
@@ -93,7 +93,7 @@ def test_pictures_and_tables_have_names_for_screen_readers(text: str) -> None:
     assert [attributes["lang"] for attributes in found.all("html")] == ["en"]
 
 
-def test_colours_are_names_so_that_the_page_may_be_dark(text: str) -> None:
+def test_colours_are_variables_for_dark_mode(text: str) -> None:
     drawn = "".join(re.findall("<svg.*?</svg>", text, re.DOTALL))
     assert 'class="stroke-series-1"' in drawn and 'class="fill-ink"' in drawn
     assert not re.findall(r"#(?:0072b2|d55e00|1f2328|d0d7de)", drawn)
@@ -108,11 +108,11 @@ def test_the_same_runs_make_the_same_page_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [Batch(), curve(float("nan")), Batch(tasks=small_run().tasks)])
-def test_a_run_of_which_little_is_known_has_a_page(batch: Batch, tmp_path: Path) -> None:
+def test_a_run_with_few_records_has_a_page(batch: Batch, tmp_path: Path) -> None:
     found = Page(page.html(report([run(tmp_path / "run", batch)])))
-    assert any("received = aggregated + pending + rejected" in said for said in found.texts)
+    assert any("received = aggregated + pending + rejected" in line for line in found.texts)
 
 
-def test_columns_that_say_nothing_are_left_out_of_the_page(tmp_path: Path) -> None:
+def test_empty_columns_are_left_out_of_the_page(tmp_path: Path) -> None:
     found = page.html(report([run(tmp_path / "run", small_run())]))
     assert "± std" not in found and "95 % from" not in found

@@ -43,19 +43,19 @@ def test_a_curve_is_drawn_of_few_and_of_many_points(values: tuple[float, ...]) -
 
 
 @pytest.mark.parametrize("label", ["$\\frac$", "_hidden", "<b>&", "名前", "x" * 200, "\N{REPLACEMENT CHARACTER}"])
-def test_a_label_is_drawn_as_it_is(label: str) -> None:
+def test_a_label_is_drawn_literally(label: str) -> None:
     drawn = page.inline(drawing.svg(picture(1.0, 2.0, label=label)), "some", "alt")
     expected = label if len(label) < 60 else "x" * 60
     assert expected.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in drawn
     assert drawing.png(picture(1.0, 2.0, label=label))
 
 
-def test_a_drawing_speaks_of_nothing_but_itself() -> None:
+def test_a_drawing_has_no_external_reference() -> None:
     drawn = page.inline(drawing.svg(picture(1.0, 2.0)), "some", 'an "alt" <text>')
     assert 'aria-label="an &quot;alt&quot; &lt;text&gt;"' in drawn
     for foreign in ("<style", "style=", "<metadata", "http", "font-family", "xmlns"):
         assert foreign not in drawn
-    assert "url(#some-" in drawn  # what is clipped refers to its own
+    assert "url(#some-" in drawn  # clip paths have ids of the picture
 
 
 def test_a_png_is_on_white_with_its_colours() -> None:
@@ -64,7 +64,7 @@ def test_a_png_is_on_white_with_its_colours() -> None:
     assert (pixels == (0, 114, 178)).all(axis=-1).any()
 
 
-def test_every_place_looks_different() -> None:
+def test_every_series_position_has_a_distinct_style() -> None:
     styles = [drawing.Style(index=place) for place in range(24)]
     assert len({(style.colour, str(style.line)) for style in styles}) == 24
 
@@ -73,10 +73,10 @@ def test_many_rounds_are_drawn_as_means_of_some() -> None:
     rounds = 2 * drawing.POINTS_MAX
     at, values = drawing.binned(np.arange(1.0, rounds + 1), np.append(np.full(rounds - 1, 4.0), nan))
     assert len(at) == drawing.POINTS_MAX
-    assert at[0] == 1.5 and (values == 4.0).all()  # what is not known counts for nothing
+    assert at[0] == 1.5 and (values == 4.0).all()  # missing values do not count
 
 
-def test_a_loss_that_has_grown_beyond_all_others_has_an_axis_that_can_be_read(tmp_path: Path) -> None:
+def test_an_exploding_loss_keeps_a_readable_axis(tmp_path: Path) -> None:
     grown = Batch(tasks=[task(1)], evaluations=[measured(0, 0.1, loss=2.0), measured(1, 0.1, loss=1e30)])
     of = report([run(tmp_path / "run", grown)])
     (loss,) = (one for one in of.pictures if one.name == "loss_over_versions")

@@ -15,7 +15,7 @@ from unstale.journal.rows import Batch
 from unstale.report.recorded import State, names_of, read
 
 
-def test_updates_have_their_round_and_their_share_of_it(tmp_path: Path) -> None:
+def test_updates_have_their_round_and_weight(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", small_run()), "run").updates
     assert found.version.fillna(0).tolist() == [1, 1, 0, 2, 2, 0, 0]
     assert found.staleness_rounds.fillna(-1).tolist() == [0, 0, -1, 1, 3, -1, -1]
@@ -23,10 +23,10 @@ def test_updates_have_their_round_and_their_share_of_it(tmp_path: Path) -> None:
     assert [share for share in found.weight_share_ratio if not isnan(share)] == [0.75, 0.25, 0.5, 0.5]
     assert found.weight[1] == -0.25
     assert found.reason.fillna("").tolist() == ["", "", "non-finite", "", "", "", "expired-task"]
-    assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was given at 0.5 s
+    assert found.elapsed_s[0] == 1 / 8 - 0.5  # the first task was assigned at 0.5 s
 
 
-def test_a_run_has_its_conservation_and_its_tasks(tmp_path: Path) -> None:
+def test_a_run_has_its_update_balance_and_tasks(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", small_run()), "run")
     of = found.conservation
     assert (of.received, of.aggregated, of.pending, of.rejected) == (7, 4, 1, 2)
@@ -34,7 +34,7 @@ def test_a_run_has_its_conservation_and_its_tasks(tmp_path: Path) -> None:
     assert found.is_simulated
 
 
-def test_classes_that_no_example_has_are_no_number(tmp_path: Path) -> None:
+def test_classes_without_examples_are_nan(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", small_run()), "run").class_accuracy
     assert found[0].tolist() == [0.25, 0.75]
     assert found[1].isna().all()
@@ -43,24 +43,24 @@ def test_classes_that_no_example_has_are_no_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rounds", "ended", "state"), [(2, False, State.FINISHED), (3, True, State.STOPPED), (3, False, State.BROKEN)]
 )
-def test_how_far_a_run_is(rounds: int, ended: bool, state: State, tmp_path: Path) -> None:
+def test_the_progress_of_a_run_is_read(rounds: int, ended: bool, state: State, tmp_path: Path) -> None:
     path = run(tmp_path / "run", small_run(), run_id="r", rounds=rounds, ended=ended)
     assert read(path, "run").state is state
 
 
-def test_a_run_that_a_server_has_open_still_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_a_server_has_open_is_running(tmp_path: Path) -> None:
     path = run(tmp_path / "run", small_run(), rounds=3, ended=False)
     with (path / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert read(path, "run").state is State.RUNNING
 
 
-def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:
+def test_a_run_without_rounds_is_read(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", Batch()), "run")
     assert (found.version, found.elapsed_s, len(found.evaluations), found.is_compensated) == (0, 0.0, 0, False)
 
 
-def test_a_snapshot_is_of_one_instant(tmp_path: Path) -> None:
+def test_a_snapshot_is_consistent(tmp_path: Path) -> None:
     path = run(tmp_path / "run", small_run())
     writing = Database(path / "run.db")
     reading = Database(path / "run.db", read_only=True)
@@ -92,6 +92,6 @@ def test_runs_are_named_by_the_shortest_unique_path(tmp_path: Path) -> None:
         names_of([tmp_path / "a", tmp_path / "x/../a"])
 
 
-def test_the_last_evaluation_ends_a_run_too(tmp_path: Path) -> None:
+def test_the_last_evaluation_also_ends_a_run(tmp_path: Path) -> None:
     found = read(run(tmp_path / "run", Batch(evaluations=[measured(0, 0.5, at_s=3.0)])), "run")
-    assert found.elapsed_s == 3.0  # no task was given: times are those of the run
+    assert found.elapsed_s == 3.0  # no task was assigned: times are those of the run

@@ -20,14 +20,14 @@ def test_three_values_have_students_interval() -> None:
     assert found.high == pytest.approx(2 + T_2 / sqrt(3), rel=1e-9)
 
 
-def test_one_value_has_a_mean_and_no_interval_and_none_has_nothing() -> None:
+def test_one_value_has_a_mean_without_interval() -> None:
     one = spread([0.5])
     assert one.mean == 0.5
     assert isnan(one.std) and isnan(one.low) and isnan(one.high)
     assert isnan(spread([]).mean)
 
 
-def test_nan_is_not_left_out_of_means() -> None:
+def test_nan_propagates_through_means() -> None:
     assert isnan(spread([1.0, nan]).mean)
 
 
@@ -35,7 +35,7 @@ def series(at: list[int], values: list[float]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(at), np.array(values)
 
 
-def test_curves_meet_at_the_versions_that_all_have() -> None:
+def test_curves_are_compared_at_common_versions() -> None:
     found = over_versions([series([0, 5, 10], [0.0, 0.5, 1.0]), series([0, 10, 20], [0.2, 0.8, 0.9])])
     assert found.at_x.tolist() == [0, 10]
     assert found.mean_x == pytest.approx([0.1, 0.9])
@@ -58,7 +58,7 @@ def test_over_time_uses_the_latest_measurements() -> None:
     assert found.left_out == 1  # at 8 s
 
 
-def test_curves_that_share_nothing_are_empty() -> None:
+def test_curves_without_common_versions_are_empty() -> None:
     assert len(over_versions([series([0], [1.0]), series([1], [1.0])]).at_x) == 0
     assert len(over_time([series([0, 1], [0.0, 1.0]), series([2, 3], [0.0, 1.0])]).at_x) == 0
 

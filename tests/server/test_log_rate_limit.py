@@ -37,7 +37,7 @@ def test_lines_about_no_peer_all_pass() -> None:
     assert made[-1].getMessage() == "client 7: no"
 
 
-def test_a_clock_that_is_set_back_silences_nobody() -> None:
+def test_a_clock_that_is_set_back_silences_no_peer() -> None:
     limit = PeerRateLimit()
     for _ in range(PEER_LINES):
         limit.filter(record(7, 1000.0))

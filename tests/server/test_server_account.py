@@ -1,4 +1,4 @@
-"""What an account makes of verdicts."""
+"""The effects of verdicts on an account."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_the_rate_is_of_updates_accepted_since_the_evaluation_before() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "counts"), [(Outcome.ACCEPTED, True), (Outcome.DUPLICATE, False)])
-def test_what_a_client_measured_itself_counts_with_an_update_that_does(outcome: Outcome, counts: bool) -> None:
+def test_a_clients_own_evaluation_counts_with_an_accepted_update(outcome: Outcome, counts: bool) -> None:
     kept = Kept()
     kept.judged(outcome, accuracy=0.25)
     means = [
@@ -79,7 +79,7 @@ def test_what_a_client_measured_itself_counts_with_an_update_that_does(outcome: 
 
 def test_a_note_of_compensation_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     kept = Kept()
-    told = Compensation(updates=[], errors=[], fallbacks={}, notes=["There is little memory."], made=None)
+    compensation = Compensation(updates=[], errors=[], fallbacks={}, notes=["There is little memory."], made=None)
     for version in (1, 2):
         result = RoundResult(
             version=version,
@@ -89,7 +89,7 @@ def test_a_note_of_compensation_is_logged_once(caplog: pytest.LogCaptureFixture)
             staleness=(),
             rate_factor=1.0,
             overflowed=False,
-            compensation=told,
+            compensation=compensation,
         )
         applied = Applied(result=result, frames=[], aggregate_s=0.0, compensate_s=0.0, device_memory_bytes=0, digest="")
         kept.stats.applied(applied, wait_s=0.0)

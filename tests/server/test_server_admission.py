@@ -1,4 +1,4 @@
-"""What an update claims, against what its task and the run allow."""
+"""The claims of an update, against the limits of its task and of the run."""
 
 import shutil
 import sqlite3
@@ -97,7 +97,7 @@ def of_norm(norm: float) -> "np.ndarray[Any, Any]":
     return np.eye(1, D, dtype="<f4")[0] * np.float32(norm)
 
 
-def test_an_evaluation_that_nobody_asked_for_is_dropped_and_the_update_counts(tmp_path: Path) -> None:
+def test_an_unrequested_evaluation_is_dropped_and_the_update_counts(tmp_path: Path) -> None:
     with RunningServer(settings_in(tmp_path, clients=1)) as server, RawClient(server.address) as client:
         client.join()
         task, _ = client.task()

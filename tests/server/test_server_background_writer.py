@@ -49,7 +49,7 @@ def test_rows_of_every_size_are_read_back_once_they_are_settled(tmp_path: Path, 
     segments.close()
 
 
-def test_what_is_synced_is_written_before(
+def test_rows_are_written_before_a_sync(
     tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -72,7 +72,7 @@ def test_small_rows_take_no_thread(tmp_path: Path, aside: BackgroundWriter) -> N
     assert threading.active_count() == before
 
 
-def test_a_row_that_could_not_be_written_is_told_once_when_it_is_waited_for(
+def test_a_failed_write_is_reported_once_to_the_waiting_caller(
     tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -115,7 +115,7 @@ def test_a_turn_whose_rows_could_not_be_written_is_not_stored(
 def test_a_round_is_not_made_before_its_rows_are_written(
     tmp_path: Path, aside: BackgroundWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever makes it gives the memory of its rows back, which the next updates are written to."""
+    """Its maker releases the memory of its rows, which the next updates are written to."""
     written: list[int] = []
     may_write = threading.Event()
 

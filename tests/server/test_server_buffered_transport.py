@@ -29,7 +29,7 @@ class Played:
         return [message.number for message in messages if isinstance(message, Heartbeat)]
 
 
-def test_what_is_kept_leaves_in_order_and_before_what_is_said_later() -> None:
+def test_buffered_messages_leave_in_order_and_before_later_ones() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     assert [played.say(number) for number in range(3)] == [Delivery.SENT] * 3
@@ -44,7 +44,7 @@ def test_what_is_kept_leaves_in_order_and_before_what_is_said_later() -> None:
     assert played.heard() == [4]
 
 
-def test_one_connection_keeps_up_no_other() -> None:
+def test_one_connection_delays_no_other() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     played.say(0)
@@ -52,7 +52,7 @@ def test_one_connection_keeps_up_no_other() -> None:
     assert played.heard(b"b") == [1]
 
 
-def test_a_connection_that_takes_nothing_is_given_up_and_what_was_kept_is_dropped() -> None:
+def test_a_connection_that_accepts_nothing_is_closed_and_its_buffer_dropped() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     played.say(0)
@@ -63,7 +63,7 @@ def test_a_connection_that_takes_nothing_is_given_up_and_what_was_kept_is_droppe
     assert played.heard() == []
 
 
-def test_a_connection_that_is_gone_costs_nothing() -> None:
+def test_a_closed_connection_costs_nothing() -> None:
     played = Played()
     played.below.full.add(ROUTE)
     played.say(0)
@@ -73,7 +73,7 @@ def test_a_connection_that_is_gone_costs_nothing() -> None:
     assert played.say(1) is Delivery.GONE
 
 
-def test_no_more_is_kept_than_the_bounds_allow() -> None:
+def test_a_buffer_stays_within_its_bounds() -> None:
     played = Played()
     played.below.full.update({ROUTE, b"b"})
     assert all(played.say(number) is Delivery.SENT for number in range(ROUTE_MAX))

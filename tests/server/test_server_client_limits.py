@@ -1,4 +1,4 @@
-"""The guard by hand, and what the server protocol does with it, on a network and a clock that are played."""
+"""The limits of a client by hand, and their use in the server protocol, on a simulated network and clock."""
 
 import pytest
 
@@ -15,12 +15,12 @@ from unstale_proto.messages import Error, Heartbeat, Hello, Message, Task, Welco
 ROUTE = b"\x00route"
 NOT_TO_BLAME = {
     Reason.HELLO_FIRST,  # the server came back, or the lease ran out
-    Reason.EXPIRED_TASK,  # somebody else was faster
+    Reason.EXPIRED_TASK,  # another client was faster
     Reason.RUN_FINISHED,
     Reason.NOT_STORED,  # the server's own trouble
     Reason.RATE_LIMITED,  # is bounded as it is
     Reason.QUARANTINED,
-    Reason.UNAVAILABLE,  # never said by the server
+    Reason.UNAVAILABLE,  # never sent by the server
     Reason.WRONG_CHECKSUM,  # damaged on the way
     Reason.NO_CREDIT,  # sent before a reconnect, perhaps
 }
@@ -54,7 +54,7 @@ def judged(client_limits: ClientLimits, reason: Reason | None, *, outcome: Outco
     return client_limits.is_quarantine_due(0)
 
 
-# ------------------------------------------------------------------------------------------------------------ buckets
+# -------------------------------------------------------------------------------------------------------------- buckets
 
 
 def test_twice_what_a_second_lets_in_may_come_at_once_and_then_what_a_second_lets_in() -> None:
@@ -71,7 +71,7 @@ def test_each_client_and_each_connection_pays_for_itself() -> None:
     assert [lets_in(client_limits, 0.0, None, route) for route in (b"a", b"a", b"a", b"b")] == [True, True, False, True]
 
 
-def test_a_hello_is_paid_by_its_connection_once_whoever_says_it() -> None:
+def test_a_connection_pays_for_a_hello_once_whichever_client_sends_it() -> None:
     client_limits = ClientLimits(client_messages_per_s_max=1000, stranger_messages_per_s_max=1)
     assert lets_in(client_limits, 0.0)
     assert greets(client_limits, 0.0) is None  # paid by letting it in
@@ -81,7 +81,7 @@ def test_a_hello_is_paid_by_its_connection_once_whoever_says_it() -> None:
     assert lets_in(client_limits, 0.0, 0)  # whatever else the client says
 
 
-def test_without_bounds_everything_is_let_in() -> None:
+def test_without_bounds_everything_is_accepted() -> None:
     client_limits = ClientLimits()
     assert all(lets_in(client_limits, 0.0, client_id) for client_id in (None, 0) for _ in range(5000))
     assert greets(client_limits, 0.0, speaks_for=0) is None
@@ -106,7 +106,7 @@ def test_the_connections_that_are_remembered_are_bounded_and_the_busiest_stay() 
     assert len(client_limits._routes) == ROUTES_KEPT
 
 
-# --------------------------------------------------------------------------------------------------------- quarantine
+# ----------------------------------------------------------------------------------------------------------- quarantine
 
 
 def test_every_reason_is_either_the_clients_own_mistake_or_not() -> None:
@@ -130,7 +130,7 @@ def test_an_accepted_update_starts_the_row_anew() -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(NOT_TO_BLAME))
-def test_what_the_network_brings_about_neither_counts_nor_starts_the_row_anew(reason: Reason) -> None:
+def test_a_rejection_caused_by_the_network_neither_counts_nor_resets_the_series(reason: Reason) -> None:
     client_limits = ClientLimits(quarantine_after=2)
     judged(client_limits, Reason.NON_FINITE)
     assert not any(judged(client_limits, reason) for _ in range(5))
@@ -175,14 +175,14 @@ def test_a_suspect_is_one_until_an_update_of_it_counts_and_nothing_is_held_again
     assert set(client_limits.suspects) == set()
 
 
-def test_in_quarantine_nobody_is_a_suspect_any_more() -> None:
+def test_a_quarantined_client_is_no_suspect() -> None:
     client_limits = ClientLimits(quarantine_after=1)
     judged(client_limits, Reason.NON_FINITE)
     client_limits.quarantine(0, 0.0)
     assert set(client_limits.suspects) == set()
 
 
-def test_nobody_is_blamed_for_a_connection_that_speaks_for_nobody() -> None:
+def test_a_connection_without_a_client_blames_no_client() -> None:
     client_limits = ClientLimits(quarantine_after=1)
     client_limits.on_refused(None, Reason.MALFORMED_HEADER, 0.0)
     client_limits.on_valid_message(None)
@@ -214,12 +214,12 @@ def test_the_settings_are_the_guards() -> None:
     assert not any(judged(unbounded, Reason.NON_FINITE) for _ in range(100))
 
 
-# ------------------------------------------------------------------------------------------------------- the server
+# ----------------------------------------------------------------------------------------------------------- the server
 # protocol
 
 
-def guarded(client_limits: ClientLimits, may_speak: MaySpeak = allow_all, **told: int) -> PlayedServer:
-    return PlayedServer(client_limits=client_limits, may_speak=may_speak, **told)
+def guarded(client_limits: ClientLimits, may_speak: MaySpeak = allow_all, **options: int) -> PlayedServer:
+    return PlayedServer(client_limits=client_limits, may_speak=may_speak, **options)
 
 
 def counted(server: PlayedServer, metric: catalogue.Metric, *labels: str) -> float:
@@ -297,7 +297,7 @@ def test_a_message_too_many_is_dropped_unread_and_changes_nothing() -> None:
     client.hears()
     for _ in range(3):
         client.say_update(task)
-    assert reasons(client.hears()) == [Reason.RATE_LIMITED]  # told once
+    assert reasons(client.hears()) == [Reason.RATE_LIMITED]  # reported once
     assert counted(server, catalogue.MESSAGES_REFUSED, Reason.RATE_LIMITED) == 3
     assert server.coordinator.awaits(0, task.task_id)
     server.now_s = 0.5
@@ -339,7 +339,7 @@ def test_hellos_are_bounded_for_a_client_as_for_a_stranger() -> None:
     assert reasons(heard) == [Reason.RATE_LIMITED]
 
 
-def test_a_hello_for_another_client_is_blamed_on_who_says_it() -> None:
+def test_a_hello_for_another_client_is_blamed_on_its_sender() -> None:
     server = guarded(ClientLimits(quarantine_after=1), may_speak=lambda _, client_id: client_id == 0, clients=2)
     thief = server.client(0)
     thief.join()

@@ -1,4 +1,4 @@
-"""The compute thread: what it answers when it has made a version."""
+"""The compute thread: its answer when it has made a version."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from unstale_proto import limits
 
 
 def of(client_id: int, *, base_version: int = 0, staleness: int = 0) -> RoundUpdate:
-    """What is known about the update of a client."""
+    """The facts about the update of a client."""
     return RoundUpdate(
         client_id=client_id,
         task_id=1 + base_version + staleness,
@@ -29,7 +29,7 @@ def of(client_id: int, *, base_version: int = 0, staleness: int = 0) -> RoundUpd
 
 
 def made(dimension: int, buffers: int, save: Save | None) -> Applied:
-    """What one round of one update is answered with."""
+    """The answer to one round of one update."""
     learner = Learner(
         torch.zeros(dimension),
         create("fedavg", dimension=dimension, clients=1),

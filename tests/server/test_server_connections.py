@@ -37,8 +37,8 @@ def connections(server: RunningServer, state: str) -> float:
 
 
 def settings(*, clients: int = 1, keys: Path | None = None, **server: object) -> Settings:
-    told = {"keys": None if keys is None else str(keys), **server}
-    return small(clients=clients, min_clients=1, rounds=10_000, server=told)
+    section = {"keys": None if keys is None else str(keys), **server}
+    return small(clients=clients, min_clients=1, rounds=10_000, server=section)
 
 
 PATIENT = {"lease_s": 3600, "hello_s": 3600}
@@ -119,7 +119,7 @@ def joined(peer: ZmtpPeer, client_id: int = 0) -> None:
 
 
 @pytest.mark.parametrize("piece", [EMPTY_MORE * 50_000, frame(bytes(100_000), more=True)])
-def test_a_message_that_never_ends_is_cut_and_its_client_kept_out(piece: bytes) -> None:
+def test_a_message_that_never_ends_is_cut_and_its_client_quarantined(piece: bytes) -> None:
     with (
         RunningServer(settings(clients=2)) as server,
         ZmtpPeer(server.address) as endless,
@@ -140,7 +140,7 @@ def test_a_message_that_never_ends_is_cut_and_its_client_kept_out(piece: bytes) 
             assert again.hear(Error).reason is Reason.QUARANTINED
 
 
-def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_kept_out() -> None:
+def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_quarantined() -> None:
     with (
         RunningServer(settings(clients=2)) as server,
         ZmtpPeer(server.address) as many,
@@ -161,7 +161,7 @@ def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_kep
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops attempts to connect by address")
-def test_who_connects_again_and_again_is_limited_and_nobody_else() -> None:
+def test_an_address_that_reconnects_repeatedly_is_limited_and_no_other() -> None:
     with RunningServer(settings(clients=2, strangers_max=5, lease_s=3600)) as server, ExitStack() as stack:
         client = stack.enter_context(RawClient(server.address))
         client.join()
@@ -172,7 +172,7 @@ def test_who_connects_again_and_again_is_limited_and_nobody_else() -> None:
             for _ in range(20):
                 ZmtpPeer(server.address, source="127.0.0.2").close()
                 wasted += 1
-            assert wasted < 100_000, "nobody is limited"
+            assert wasted < 100_000, "no address is limited"
         assert wasted >= WASTED_AT_ONCE
         task = make_rounds(client, task)
         newcomer = stack.enter_context(RawClient(server.address, 1))  # from 127.0.0.1

@@ -1,4 +1,4 @@
-"""A client whose connection is gone: it cannot be told anything, and what it said before still counts."""
+"""A client whose connection closed: no message reaches it, and its earlier messages still count."""
 
 from unstale.server.sessions import Sessions
 from unstale_proto.messages import Hello

@@ -1,4 +1,4 @@
-"""Tasks that are not answered in time, and tasks that are said to be lost again and again."""
+"""Tasks that are not answered in time, and tasks that are reported as lost repeatedly."""
 
 from support.played import PlayedServer
 from support.wire import update_of
@@ -12,7 +12,7 @@ SYNC = TriggerSettings(name="sync")
 ONES = memoryview(b"\x00\x00\x80\x3f" * 2)
 
 
-def test_a_round_of_all_goes_on_without_a_client_that_only_sends_heartbeats() -> None:
+def test_a_round_of_all_continues_without_a_client_that_only_sends_heartbeats() -> None:
     server = PlayedServer(2, trigger=SYNC, task_timeout_s=25.0)
     silent, honest = server.client(0), server.client(1)
     silent.join()
@@ -59,7 +59,7 @@ def test_an_update_that_comes_is_an_answer_as_long_as_it_moves() -> None:
         assert server.coordinator.awaits(0, task.task_id) is moves
 
 
-def test_a_client_that_claims_lost_tasks_without_end_is_given_few() -> None:
+def test_a_client_that_claims_lost_tasks_endlessly_gets_few() -> None:
     server = PlayedServer(2, trigger=TriggerSettings(name="async"))
     hostile, honest = server.client(0), server.client(1)
     hostile.join()

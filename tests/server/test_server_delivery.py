@@ -52,7 +52,7 @@ def test_a_heartbeat_that_does_not_say_proves_nothing() -> None:
     assert proof_of(7, 3).lost(2, beat(newest_task=0, heard=None)) is None
 
 
-def test_a_loss_is_said_once() -> None:
+def test_a_loss_is_reported_once() -> None:
     delivery = proof_of(7, 3)
     assert delivery.lost(2, beat(newest_task=0, heard=3)) == 7
     assert delivery.lost(2, beat(newest_task=0, heard=4)) is None
@@ -72,7 +72,7 @@ def test_each_client_has_its_own_tasks() -> None:
     assert delivery.lost(1, beat(newest_task=0, heard=3)) is None
 
 
-def test_what_was_noted_before_a_hello_is_void() -> None:
+def test_notes_from_before_a_hello_are_void() -> None:
     delivery = proof_of(7, 3)
     delivery.forget(2)
     delivery.forget(2)  # twice is once
@@ -83,7 +83,7 @@ def always(_client_id: int, _task_id: int) -> bool:
     return True
 
 
-def test_a_client_that_loses_task_after_task_is_given_no_more_until_an_update_counts() -> None:
+def test_a_client_that_loses_task_after_task_gets_no_more_until_an_update_counts() -> None:
     delivery = DeliveryTracker()
     kinds = [type(delivery.event_of_loss(2, number, 0.0)) for number in range(LOST_MAX + 2)]
     assert kinds == [TaskLost] * LOST_MAX + [TaskExpired] * 2

@@ -1,4 +1,4 @@
-"""A disk that is short of room: what is left out, what is said of it, and how the run goes on by itself."""
+"""A disk short of space: omitted writes, reports, and a run that resumes by itself."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def refused(client: RawClient, task: Task) -> None:
     assert (answer.reason, answer.task_id) == (Reason.NOT_STORED, task.task_id)
 
 
-def test_a_full_disk_is_said_in_log_health_and_page_and_the_run_goes_on_by_itself(
+def test_log_health_and_page_report_a_full_disk_and_the_run_resumes_by_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -1,6 +1,6 @@
-"""A server that was interrupted goes on with its run; and what a disk without room means to clients.
+"""An interrupted server resumes its run, and a full disk refuses updates of clients.
 
-Real kills are in tests/crash. Here a server is told to end, and another one takes up its directory.
+Real kills are in tests/crash. Here a server is stopped, and another one resumes its directory.
 """
 
 import shutil
@@ -33,10 +33,10 @@ ONES = np.ones(D, dtype="<f4")
 
 
 def kept_in(folder: Path, **changes: Any) -> Settings:
-    """A run of one client that makes a version of every two updates; room is not looked at unless a test asks."""
+    """A run of one client that makes a version of every two updates; free space is not checked unless a test does."""
     run = {"directory": str(folder / "run"), "free_bytes_min": 0, **changes.pop("run", {})}
-    told = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
-    return small(**told, run=run)
+    values = {"clients": 2, "rounds": 3, "trigger": {"name": "k-async", "k": 2}, **changes}
+    return small(**values, run=run)
 
 
 def checkpoints_of(folder: Path) -> list[int]:
@@ -86,7 +86,7 @@ def test_half_a_round_waits_for_the_next_server(tmp_path: Path, durability: str)
     assert conserved(tmp_path) == (2, 2, 0, 0)
 
 
-def test_what_clients_have_measured_themselves_is_known_to_the_next_server(tmp_path: Path) -> None:
+def test_a_resumed_server_restores_measurements_of_clients(tmp_path: Path) -> None:
     settings = kept_in(tmp_path, evaluate_clients_every=1)
     with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
         for one in (a, b):
@@ -110,7 +110,7 @@ def test_what_clients_have_measured_themselves_is_known_to_the_next_server(tmp_p
     found.close()
 
 
-def test_a_task_that_died_with_its_client_is_given_again_under_another_id(tmp_path: Path) -> None:
+def test_a_task_of_a_dead_client_is_reissued_under_another_id(tmp_path: Path) -> None:
     settings = kept_in(tmp_path)
     with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
         lost, _ = a.task()
@@ -120,7 +120,7 @@ def test_a_task_that_died_with_its_client_is_given_again_under_another_id(tmp_pa
         assert a.answer(lost, ONES).reason is Reason.EXPIRED_TASK
 
 
-def test_a_finished_run_is_told_again_and_does_not_go_on(tmp_path: Path) -> None:
+def test_a_finished_run_is_reported_again_and_does_not_resume(tmp_path: Path) -> None:
     settings = kept_in(tmp_path, rounds=1, trigger={"name": "async"})
     with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
         task, _ = a.task()
@@ -142,14 +142,14 @@ def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> No
         RunningServer(kept_in(tmp_path, training={"name": "gradient", "learning_rate": 0.5, "batch_size": 9}))
 
 
-def test_without_room_an_update_is_refused_and_stays_the_clients(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_an_update_and_its_client_keeps_it(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         settings = kept_in(disk, run={"free_bytes_min": 128 * 1024})
         with RunningServer(settings) as server, client(server, 0) as a, client(server, 1) as b:
             task, _ = a.task()
             b.task()
             beats = count()
-            while not server.progress:  # version 0 is measured, and that is stored, before there is no room
+            while not server.progress:  # version 0 is evaluated and stored before the disk is full
                 a.hears_nothing_before(next(beats))
             a.hears_nothing_before(next(beats))
             other = fill(disk)
@@ -227,7 +227,7 @@ def test_a_round_is_computed_again_from_rows_on_disk(tmp_path: Path, monkeypatch
 
 
 def cut_last_row(copy: Path) -> None:
-    """What the disk did not have yet."""
+    """The rows that were not on the disk yet."""
     (path,) = (copy / "run" / "segments").iterdir()
     with path.open("r+b") as opened:
         opened.truncate(path.stat().st_size - 10)
@@ -236,9 +236,9 @@ def cut_last_row(copy: Path) -> None:
 def after_three_versions(folder: Path, copy: Path, *, durability: str = "normal") -> tuple[Settings, str]:
     """Settings of a run without a checkpoint that stopped behind its third version, and its id."""
     run = {"checkpoint_every": 1000, "durability": durability}
-    told = {"rounds": 100, "trigger": {"name": "async"}}
+    values = {"rounds": 100, "trigger": {"name": "async"}}
     with (
-        RunningServer(kept_in(folder, run=run, **told)) as server,
+        RunningServer(kept_in(folder, run=run, **values)) as server,
         client(server, 1),
         RawClient(server.address, 0) as a,
     ):
@@ -248,10 +248,10 @@ def after_three_versions(folder: Path, copy: Path, *, durability: str = "normal"
             assert a.answer(task, ONES).outcome == "accepted"
         a.task()
         as_it_is(folder, copy)
-    return kept_in(copy, run=run, **told), run_id
+    return kept_in(copy, run=run, **values), run_id
 
 
-def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
+def test_rows_lost_in_a_power_failure_are_dropped_and_the_run_resumes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, run_id = after_three_versions(tmp_path / "life", tmp_path / "after")
@@ -267,7 +267,7 @@ def test_what_the_machine_took_with_it_is_forgotten_and_the_run_goes_on(
     assert conserved(tmp_path / "after") == (3, 3, 0, 0)
 
 
-def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_row_that_had_reached_the_disk_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after", durability="full")
     cut_last_row(tmp_path / "after")
     monkeypatch.setattr(database, "boot", lambda: "the next start of the machine")
@@ -275,14 +275,14 @@ def test_what_had_reached_the_disk_is_damaged_when_it_is_gone(tmp_path: Path, mo
         RunningServer(settings)
 
 
-def test_on_a_machine_that_did_not_stop_a_row_that_is_gone_is_damage(tmp_path: Path) -> None:
+def test_on_a_machine_that_did_not_stop_a_missing_row_is_damage(tmp_path: Path) -> None:
     settings, _ = after_three_versions(tmp_path / "life", tmp_path / "after")
     cut_last_row(tmp_path / "after")
     with pytest.raises(UserError, match=r"00000001\.rows ends at byte"):
         RunningServer(settings)
 
 
-def test_a_damaged_checkpoint_does_not_count_as_one_of_those_that_are_kept(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_as_a_stored_one(tmp_path: Path) -> None:
     settings = kept_in(tmp_path, run={"checkpoint_every": 1}, rounds=100, trigger={"name": "async"})
 
     def versions_more(wanted: int) -> None:

@@ -1,4 +1,4 @@
-"""The end of a run for clients whose connection is not what it was. Source: PROTOCOL.md 4.5."""
+"""The end of a run for clients whose connection changed. Source: PROTOCOL.md 4.5."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_a_goodbye_before_the_end_is_not_answered() -> None:
     assert client.hears() == []
 
 
-def test_a_client_that_was_cut_off_is_told_of_the_end_when_it_comes_back() -> None:
+def test_a_client_that_was_cut_off_learns_of_the_end_when_it_reconnects() -> None:
     server = PlayedServer(rounds=1)
     client = server.client(0)
     task = client.task()

@@ -1,4 +1,4 @@
-"""Memory that is free is given back. In a process of its own: what is set there stays set."""
+"""Free memory is returned to the system. In a process of its own, because the settings stay."""
 
 import platform
 import subprocess
@@ -36,6 +36,6 @@ def kept_bytes(*, bounded: bool) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps other blocks")
-def test_a_large_block_that_is_free_goes_back_to_the_system() -> None:
+def test_a_large_free_block_is_returned_to_the_system() -> None:
     assert kept_bytes(bounded=False) > 4 * 1024**2
     assert kept_bytes(bounded=True) < 1024**2

@@ -54,7 +54,7 @@ def test_every_number_of_a_run_under_way() -> None:
     ):
         (run_id,) = {client.join().run_id for client in (a, b, c)}
         tasks = {client.client_id: client.task()[0] for client in (a, b, c)}  # 3 models sent
-        assert [tasks[client].evaluate for client in range(3)] == [None] * 3  # nobody has learned anything
+        assert [tasks[client].evaluate for client in range(3)] == [None] * 3  # no client has trained yet
         a.answer(tasks[0], ONES, evaluation=OwnEvaluation(accuracy=1.0, loss=0.0, examples=4))  # unasked
         b.answer(tasks[1], ONES)  # version 1 of a and b, both fresh
         tasks[0], tasks[1] = a.task()[0], b.task()[0]  # 5 sent
@@ -168,9 +168,7 @@ def test_what_a_run_takes_on_disk_is_shown_with_what_has_come_of_transfers(tmp_p
         (run / "transfers" / "0-9.part").unlink()
 
 
-def test_a_server_that_goes_on_shows_where_the_run_stands_and_before_the_first_evaluation_there_is_no_number(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_server_shows_the_state_of_the_run_and_no_number_before_the_first_evaluation(tmp_path: Path) -> None:
     settings = small(clients=1, rounds=9, evaluate_every=1, run={"directory": str(tmp_path / "run")})
     with RunningServer(settings) as server, RawClient(server.address) as client:
         assert isnan(sample(server.http, "unstale_test_accuracy_ratio"))

@@ -1,4 +1,4 @@
-"""Whose fault a refusal is: of a client, or of a model that most clients can make nothing of."""
+"""The cause of a refusal: a client, or a model that most clients cannot train."""
 
 import pytest
 
@@ -27,18 +27,18 @@ def judged(client_limits: ClientLimits, reasons: dict[int, Reason | None], times
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
-def test_nobody_is_kept_out_for_what_most_clients_are_refused_for(reason: Reason) -> None:
+def test_a_reason_that_most_clients_are_refused_for_quarantines_no_client(reason: Reason) -> None:
     client_limits = ClientLimits(quarantine_after=AFTER)
     assert judged(client_limits, {0: reason, 1: reason, 2: reason, 3: None, 4: None}, times=10) == []
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
-def test_a_minority_is_kept_out(reason: Reason) -> None:
+def test_a_minority_is_quarantined(reason: Reason) -> None:
     client_limits = ClientLimits(quarantine_after=AFTER)
-    everybody = dict.fromkeys(range(5))
-    judged(client_limits, everybody)
-    assert judged(client_limits, {**everybody, 0: reason, 1: reason}, times=AFTER - 1) == []
-    assert judged(client_limits, {**everybody, 0: reason, 1: reason}) == [0, 1]
+    all_clients = dict.fromkeys(range(5))
+    judged(client_limits, all_clients)
+    assert judged(client_limits, {**all_clients, 0: reason, 1: reason}, times=AFTER - 1) == []
+    assert judged(client_limits, {**all_clients, 0: reason, 1: reason}) == [0, 1]
 
 
 def test_half_of_the_clients_are_no_majority_and_one_client_is_none() -> None:
@@ -48,17 +48,17 @@ def test_half_of_the_clients_are_no_majority_and_one_client_is_none() -> None:
 
 def test_other_reasons_are_a_clients_own_fault_however_many_are_refused() -> None:
     client_limits = ClientLimits(quarantine_after=AFTER)
-    everybody = dict.fromkeys(range(4), Reason.MALFORMED_PAYLOAD)
-    assert judged(client_limits, everybody, times=AFTER) == [0, 1, 2, 3]
+    all_clients = dict.fromkeys(range(4), Reason.MALFORMED_PAYLOAD)
+    assert judged(client_limits, all_clients, times=AFTER) == [0, 1, 2, 3]
 
 
-def test_what_was_counted_before_most_were_refused_is_forgiven() -> None:
+def test_rejections_counted_before_most_clients_were_refused_are_cleared() -> None:
     client_limits = ClientLimits(quarantine_after=AFTER)
-    everybody = dict.fromkeys(range(3))
-    judged(client_limits, everybody)
+    all_clients = dict.fromkeys(range(3))
+    judged(client_limits, all_clients)
     judged(client_limits, {0: Reason.NON_FINITE}, times=AFTER - 1)  # the fastest
     assert judged(client_limits, {1: Reason.NON_FINITE, 0: Reason.NON_FINITE}) == []
-    judged(client_limits, everybody)
+    judged(client_limits, all_clients)
     assert judged(client_limits, {0: Reason.NON_FINITE}, times=AFTER - 1) == []
 
 
@@ -83,7 +83,7 @@ def test_the_warning_has_the_figures_and_comes_once() -> None:
     )
 
 
-def test_a_server_warns_of_too_low_a_bound_and_keeps_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_warns_of_too_low_a_bound_and_quarantines_no_client(caplog: pytest.LogCaptureFixture) -> None:
     server = PlayedServer(clients=3, norm_max=1.0, client_limits=ClientLimits(quarantine_after=AFTER))
     clients = [server.client(client_id) for client_id in range(3)]
     for client in clients:

@@ -1,4 +1,4 @@
-"""Server and clients as processes: who waits for whom, who is told of an end, and what is said of mistakes.
+"""Server and clients as processes: waiting, notification of the end, and errors.
 
 Source: proto/PROTOCOL.md#41-joining; proto/PROTOCOL.md#45-ending
 """
@@ -22,7 +22,7 @@ from unstale_proto.messages import Bye, Stop
 
 pytestmark = pytest.mark.network
 
-TRIES = 1000  # round trips; what was sent before the first of them is there long before the last
+TRIES = 1000  # round trips; a message sent before the first of them arrives long before the last
 OPTIONS = ["--clients", "1", "--model", "logreg", "--trigger", "async", "--device", "cpu"]
 
 
@@ -62,7 +62,7 @@ def test_a_client_waits_for_a_server_and_finds_the_next_one_too() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_end_tells_its_clients_and_how_it_ended(number: signal.Signals) -> None:
+def test_a_server_that_is_stopped_notifies_its_clients_and_reports_how_it_ended(number: signal.Signals) -> None:
     http = ["--server.address", "tcp://127.0.0.1:0", "--server.http-address", "127.0.0.1:0"]
     with Process("server", "--json", *OPTIONS, *http, "--server.linger-s", "60") as server:
         listening = server.fact()
@@ -98,7 +98,7 @@ def test_a_second_signal_ends_a_server_that_still_waits_for_goodbyes() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.Signals) -> None:
+def test_a_client_that_is_stopped_says_goodbye_to_the_server(number: signal.Signals) -> None:
     with Watched(clients=3, min_clients=2, rounds=10**6, evaluate_every=1) as server:
         with Process("client", "--server", server.address, "--count", "2", "--first", "1") as client:
             server.next_that(lambda now: now.version >= 3)
@@ -115,7 +115,7 @@ def test_a_client_that_is_told_to_end_says_goodbye_to_the_server(number: signal.
             assert sample(server.http, "unstale_clients", state="left") == 2
 
 
-# -------------------------------------------------------------------------------------- mistakes, each one sentence
+# ------------------------------------------------------------------------------------------ mistakes, each one sentence
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def _signals_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(printing, "stop_on_signals", lambda stop: None)
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence that a command with a mistake in it ends with."""
     assert main.run([*arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -138,7 +138,7 @@ def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        sentence = said_by(capsys, "server", *OPTIONS, "--server.address", address)
+        sentence = output_of(capsys, "server", *OPTIONS, "--server.address", address)
     assert sentence == (
         f"unstale: server.address {address} is in use; stop the program that uses it, or choose another port"
     )
@@ -150,7 +150,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(caps
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = f"127.0.0.1:{taken.getsockname()[1]}"
         arguments = ["--server.address", address, "--server.http-address", http]
-        sentence = said_by(capsys, "server", *OPTIONS, *arguments)
+        sentence = output_of(capsys, "server", *OPTIONS, *arguments)
     assert sentence.startswith(f"unstale: server.http_address {http} cannot be used (address already in use)")
     with RunningServer(small(server={"address": address})) as server:
         assert server.address == address
@@ -159,7 +159,7 @@ def test_an_http_port_in_use_is_one_sentence_and_leaves_the_other_port_free(caps
 @pytest.mark.usefixtures("_signals_as_they_are")
 def test_a_server_that_never_answers_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
-    sentence = said_by(capsys, "client", "--server", address, "--client.patience-s", "0.1")
+    sentence = output_of(capsys, "client", "--server", address, "--client.patience-s", "0.1")
     assert sentence == (f"unstale: no server answered at {address} for 0.1 s; start it, or check client.server")
 
 
@@ -173,7 +173,7 @@ def test_a_client_id_that_the_run_has_not_is_one_sentence(capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("_signals_as_they_are")
-def test_a_client_that_is_superseded_says_so_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_superseded_client_reports_it_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     settings = small(rounds=10**6, evaluate_every=1, min_clients=1)
     rivals: list[RawClient] = []
 

@@ -16,7 +16,7 @@ def types(messages: list[Message]) -> list[str]:
     return [message.type for message in messages]
 
 
-# ------------------------------------------------------------------------------------------------------- a lost task
+# ---------------------------------------------------------------------------------------------------------- a lost task
 
 
 def test_a_lost_task_is_taken_back_and_another_takes_its_place() -> None:
@@ -31,7 +31,7 @@ def test_a_lost_task_is_taken_back_and_another_takes_its_place() -> None:
     assert client.answer(task).outcome == "accepted"
 
 
-def test_a_task_that_is_lost_twice_is_given_a_third_time() -> None:
+def test_a_task_that_is_lost_twice_is_sent_a_third_time() -> None:
     client = PlayedServer().client(0)
     client.task()
     given = [types(client.beat(newest_task=0, heard=number - 1 if number else None)) for number in range(5)]
@@ -53,7 +53,7 @@ def test_a_heartbeat_that_left_before_its_answer_could_be_heard_proves_nothing()
     assert [types(client.beat(newest_task=0)) for _ in range(4)] == [["heartbeat"]] * 4
 
 
-def test_a_hello_said_again_on_one_connection_does_not_hide_that_the_task_was_lost() -> None:
+def test_a_repeated_hello_on_one_connection_does_not_hide_a_lost_task() -> None:
     client = PlayedServer().client(0)
     lost = client.task()
     client.beat(newest_task=0)
@@ -94,13 +94,13 @@ def test_a_task_that_waits_to_be_sent_is_not_lost() -> None:
     assert types(slow.beat(newest_task=first.task_id, heard=1)) == ["heartbeat", "task"]
 
 
-def test_a_client_that_does_not_say_what_came_is_believed() -> None:
+def test_a_client_that_does_not_report_received_messages_is_believed() -> None:
     client = PlayedServer().client(0)
     client.task()
     assert [types(client.beat()) for _ in range(3)] == [["heartbeat"]] * 3
 
 
-# --------------------------------------------------------------------------------------------------- a declined task
+# ------------------------------------------------------------------------------------------------------ a declined task
 
 
 def unavailable(task: Task) -> Error:
@@ -121,7 +121,7 @@ def test_a_client_that_is_unavailable_is_not_asked_again_before_the_next_version
     assert away.hear(Task).version == 1
 
 
-def test_a_round_in_which_everybody_is_unavailable_passes_without_updates() -> None:
+def test_a_round_whose_clients_are_all_unavailable_passes_without_updates() -> None:
     server = PlayedServer(2, trigger=SYNC)
     clients = [server.client(0), server.client(1)]
     for client in clients:
@@ -135,7 +135,7 @@ def test_a_round_in_which_everybody_is_unavailable_passes_without_updates() -> N
     assert server.coordinator.consecutive_failures == 0
 
 
-# ------------------------------------------------------------------------------------------------------------ the end
+# -------------------------------------------------------------------------------------------------------------- the end
 
 
 def finished_server() -> PlayedServer:
@@ -147,7 +147,7 @@ def finished_server() -> PlayedServer:
     return server
 
 
-def test_what_comes_after_a_stop_is_answered_with_it_again() -> None:
+def test_a_message_after_a_stop_is_answered_with_the_stop_again() -> None:
     server = finished_server()
     client = server.client(0)
     assert types(client.beat()) == ["heartbeat", "stop"]
@@ -174,7 +174,7 @@ def test_an_update_after_the_end_has_its_verdict_before_the_stop() -> None:
     assert isinstance(stop, Stop)
 
 
-def test_it_is_over_when_everybody_has_said_goodbye() -> None:
+def test_the_run_is_over_when_all_clients_have_said_goodbye() -> None:
     server = finished_server()
     assert not server.protocol.is_over
     server.client(0).say(Bye())
@@ -201,7 +201,7 @@ def test_an_operator_who_stops_the_run_stops_the_clients() -> None:
     assert client.hear(Stop).reason == "shutdown"
 
 
-# --------------------------------------------------------------------------------------------- connections and timers
+# ----------------------------------------------------------------------------------------------- connections and timers
 
 
 def test_a_client_that_is_silent_for_its_lease_must_say_hello() -> None:
@@ -238,7 +238,7 @@ def test_a_task_that_could_not_be_sent_is_given_when_its_client_says_hello(kind:
     assert task.version == 1
 
 
-# -------------------------------------------------------------------------------------------------------------- models
+# --------------------------------------------------------------------------------------------------------------- models
 
 
 def test_a_model_is_wrapped_once_a_version() -> None:

@@ -25,8 +25,8 @@ ONES = np.ones(D, dtype="<f4")
 
 def settings_in(folder: Path, **run: Any) -> Settings:
     """A run of one client whose every update makes a version and every second version a checkpoint."""
-    told = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 2, **run}
-    return small(clients=1, rounds=1000, trigger={"name": "async"}, run=told)
+    section = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 2, **run}
+    return small(clients=1, rounds=1000, trigger={"name": "async"}, run=section)
 
 
 def versions_more(settings: Settings, count: int) -> str:

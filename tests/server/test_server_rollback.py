@@ -1,4 +1,4 @@
-"""`unstale rollback`: a run goes on from an earlier version, without the updates since, and without named clients."""
+"""`unstale rollback`: a run resumes from an earlier version, without the updates since, and without named clients."""
 
 import os
 import threading
@@ -33,9 +33,9 @@ ONES = np.ones(D, dtype="<f4")
 
 def settings_in(folder: Path, *, run: dict[str, Any] | None = None, **changes: Any) -> Settings:
     """A run whose every update makes a version."""
-    told = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 4, **(run or {})}
+    section = {"directory": str(folder), "free_bytes_min": 0, "checkpoint_every": 4, **(run or {})}
     changes = {"clients": 1, "rounds": 1000, "trigger": {"name": "async"}, **changes}
-    return small(run=told, **changes)
+    return small(run=section, **changes)
 
 
 def versions_more(settings: Settings, count: int, scale: float = 1.0) -> str:
@@ -68,7 +68,7 @@ def synced_in(folder: Path) -> int:
 
 
 def without_server(folder: Path) -> set[str]:
-    """Files of a run that decide what it is."""
+    """The files that define a run."""
     return {str(path.relative_to(folder)) for path in folder.glob("*/*") if path.is_file()}
 
 
@@ -140,7 +140,9 @@ def test_a_run_goes_back_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "first"), [(0, 14), (7, 21)])
-def test_what_a_resumed_run_forgets_cannot_be_gone_back_to(tmp_path: Path, version: int, first: int) -> None:
+def test_a_version_that_a_resumed_run_dropped_is_no_target_of_a_rollback(
+    tmp_path: Path, version: int, first: int
+) -> None:
     run = tmp_path / "run"
     settings = settings_in(run, run={"checkpoint_every": 7})
     versions_more(settings, 10)
@@ -211,7 +213,7 @@ def test_the_copy_is_the_run_as_it_was(tmp_path: Path) -> None:
     assert max(digests_in(tmp_path / "undone")) == 11
 
 
-def test_without_room_for_the_copy_the_run_is_as_it_was(tmp_path: Path) -> None:
+def test_a_disk_too_full_for_the_copy_leaves_the_run_unchanged(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2 * 1024 * 1024) as disk:
         run = disk / "run"
         versions_more(settings_in(run), 10)
@@ -331,7 +333,7 @@ def test_arguments_that_cannot_be_are_one_sentence(
 
 
 def fail_ten_times(settings: Settings) -> str:
-    """A run that is given up; what its server ends with."""
+    """An abandoned run; the error that its server ends with."""
     running = RunningServer(settings)
     with running, RawClient(running.address, 0) as client:
         client.join()

@@ -1,4 +1,4 @@
-"""What goes out, in the bytes that `encode` makes of it. Source: PROTOCOL.md 4 and 5."""
+"""Sent messages, in the bytes of `encode`. Source: PROTOCOL.md 4 and 5."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ FRAMES = [memoryview(b"\0" * 8)]
 
 
 class KeptWire:
-    """sent: route, header and how many frames. says: what becomes of a message."""
+    """sent: route, header and how many frames. says: the delivery of a message."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, bytes, int]] = []
@@ -118,7 +118,7 @@ def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(sender: Send
         ("duplicate", "rejected", Reason.NON_FINITE),
     ],
 )
-def test_every_verdict_is_told_to_its_client(
+def test_every_verdict_is_sent_to_its_client(
     sender: Sender, wire: KeptWire, outcome: Any, first_outcome: Any, reason: Reason | None
 ) -> None:
     for task_id in (1, 70_000):
@@ -137,7 +137,7 @@ def test_every_verdict_is_told_to_its_client(
 
 
 @pytest.mark.parametrize(("delivery", "still_speaks"), [(Delivery.SENT, 1), (Delivery.GONE, 1), (Delivery.FULL, None)])
-def test_who_cannot_be_told_of_a_verdict_is_sent_no_more(
+def test_a_client_that_no_verdict_reaches_is_sent_nothing_more(
     sender: Sender, wire: KeptWire, sessions: Sessions, delivery: Delivery, still_speaks: int | None
 ) -> None:
     accepted = Outcome.ACCEPTED

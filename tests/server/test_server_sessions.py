@@ -1,4 +1,4 @@
-"""Which connection speaks for which client."""
+"""The binding of connections to clients."""
 
 from unstale.server.sessions import Sessions
 from unstale_proto.messages import Hello, ProcessStart
@@ -13,7 +13,7 @@ def hello(client_id: int, session: str, home: str = HOME, number: int | None = N
     return Hello(client_id=client_id, session=session, start=start)
 
 
-def test_a_connection_speaks_for_its_client_from_its_hello_on() -> None:
+def test_a_hello_binds_its_connection_to_its_client() -> None:
     sessions = Sessions(clients=3)
     assert sessions.client_of(b"a") is None
     assert sessions.admit(hello(2, ONE), b"a") is None
@@ -37,7 +37,7 @@ def test_another_process_takes_over_and_the_former_connection_is_named() -> None
     assert sessions.client_of(b"b") == 2
 
 
-def test_a_connection_that_says_hello_for_another_client_speaks_for_that_one_only() -> None:
+def test_a_hello_for_another_client_rebinds_the_connection() -> None:
     sessions = Sessions(clients=3)
     sessions.admit(hello(0, ONE), b"a")
     assert sessions.admit(hello(1, ONE), b"a") is None
@@ -46,7 +46,7 @@ def test_a_connection_that_says_hello_for_another_client_speaks_for_that_one_onl
     assert sessions.routes() == [b"a"]
 
 
-def test_a_client_that_says_hello_twice_on_one_connection_stays_where_it_is() -> None:
+def test_a_second_hello_on_one_connection_changes_nothing() -> None:
     sessions = Sessions(clients=3)
     sessions.admit(hello(0, ONE), b"a")
     assert sessions.admit(hello(0, OTHER), b"a") is None
@@ -54,7 +54,7 @@ def test_a_client_that_says_hello_twice_on_one_connection_stays_where_it_is() ->
     assert sessions.client_of(b"a") == 0
 
 
-def test_a_forgotten_client_must_say_hello_again_and_supersedes_nobody() -> None:
+def test_a_forgotten_client_must_say_hello_again_and_supersedes_no_process() -> None:
     sessions = Sessions(clients=3)
     sessions.admit(hello(0, ONE), b"a")
     sessions.forget(0)
@@ -81,7 +81,7 @@ def test_a_process_whose_connection_was_forgotten_is_superseded_as_well() -> Non
     assert sessions.is_superseded(hello(0, ONE), active=True)
 
 
-def test_a_process_that_started_earlier_takes_nothing_over_though_it_was_never_heard_of() -> None:
+def test_an_unknown_process_that_started_earlier_takes_nothing_over() -> None:
     sessions = Sessions(clients=3)
     sessions.admit(hello(0, ONE, number=2), b"a")
     assert sessions.is_superseded(hello(0, OTHER, number=1), active=True)

@@ -134,7 +134,7 @@ def test_a_client_at_a_tenth_of_the_least_rate_gets_through_among_others_that_al
     assert clients[9].finished_s  # it needs 400 s of a place
 
 
-def test_who_stalls_behind_a_quick_start_has_no_longer_than_the_grace() -> None:
+def test_an_owner_that_stalls_after_a_quick_start_keeps_its_turn_for_the_grace_period() -> None:
     scheduler = turns_of(by_client, places=1)
     scheduler.wait(0, 0, 0.0)
     assert scheduler.assign(0.0) == ([], [0])
@@ -144,7 +144,7 @@ def test_who_stalls_behind_a_quick_start_has_no_longer_than_the_grace() -> None:
     assert scheduler.assign(11.0 + GRACE_S / 8) == ([0], [1])
 
 
-def test_who_has_a_turn_keeps_it_while_nobody_waits() -> None:
+def test_an_owner_keeps_its_turn_while_no_other_waits() -> None:
     scheduler = turns_of(by_client, places=1)
     scheduler.wait(0, 0, 0.0)
     scheduler.assign(0.0)
@@ -155,7 +155,7 @@ def test_who_has_a_turn_keeps_it_while_nobody_waits() -> None:
     assert scheduler.assign(1000.0) == ([0], [1])
 
 
-def test_who_used_places_less_takes_the_place_of_who_used_them_long() -> None:
+def test_an_owner_that_used_slots_less_replaces_one_that_used_them_long() -> None:
     scheduler = turns_of(by_client, places=1)
     scheduler.wait(0, 0, 0.0)
     scheduler.assign(0.0)
@@ -184,7 +184,7 @@ def test_owners_whose_transfers_take_no_time_do_not_overtake_another_one_for_eve
     assert second == 250
 
 
-# ------------------------------------------------------------------------------------------ rooms that many may be in
+# -------------------------------------------------------------------------------------------- rooms that many may be in
 
 
 def test_a_room_is_open_for_all_who_want_it() -> None:

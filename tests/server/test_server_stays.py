@@ -1,4 +1,4 @@
-"""A server that stays when its run has ended: it goes on telling clients so, and being watched, until it is stopped."""
+"""A server that stays when its run has ended: it still tells clients so, and serves its pages, until it is stopped."""
 
 import signal
 from pathlib import Path
@@ -29,7 +29,7 @@ def finished(*, stays: bool) -> PlayedServer:
     return server
 
 
-def test_it_has_an_outcome_when_the_run_has_ended_and_ends_when_it_is_told_to() -> None:
+def test_a_staying_server_has_an_outcome_after_the_run_and_ends_when_stopped() -> None:
     assert finished(stays=False).protocol.is_over
     server = finished(stays=True)
     assert server.protocol.outcome is not None
@@ -57,7 +57,7 @@ def test_it_tells_a_client_that_comes_late_and_waits_for_nothing_meanwhile() -> 
     assert not server.protocol.is_over
 
 
-def test_one_that_is_stopped_before_the_end_does_not_stay() -> None:
+def test_a_server_that_is_stopped_before_the_end_does_not_stay() -> None:
     server = PlayedServer(rounds=2, stays=True)
     client = server.client(0)
     client.task()
@@ -93,10 +93,10 @@ def test_its_last_values_can_be_scraped_and_so_they_can_when_it_is_started_again
                     assert client.answer(task, model_d, kind="delta").outcome == "accepted"
                     assert client.hear(Stop).reason == "finished"
                     client.say(Bye())
-                    assert client.hear(Bye)  # what is not yet sent is lost with the socket
-            told = event(server, "finished")
-            digests.append(told["model_digest"])
-            assert (told["reason"], told["versions"]) == ("finished", 1)
+                    assert client.hear(Bye)  # unsent messages are lost with the socket
+            ended = event(server, "finished")
+            digests.append(ended["model_digest"])
+            assert (ended["reason"], ended["versions"]) == ("finished", 1)
             with RawClient(listening["address"], session="c" * 32) as late:
                 late.say_hello()
                 assert late.hear(Stop).reason == "finished"

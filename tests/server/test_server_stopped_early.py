@@ -21,7 +21,7 @@ def journal_in(path: Path) -> Journal:
     return Journal(RunDirectory.open(path, SETTINGS), SETTINGS.run, clock=lambda: 0.0)
 
 
-def test_a_run_to_which_nobody_came_is_taken_up_at_its_beginning(tmp_path: Path) -> None:
+def test_a_run_without_clients_resumes_at_its_beginning(tmp_path: Path) -> None:
     journal = journal_in(tmp_path)
     server = PlayedServer(journal=journal)
     server.protocol.on_result(StopNow())

@@ -23,8 +23,8 @@ BOUNDS = TransferBounds(chunk_bytes=2, window_bytes=4, places=1, parts_max=2, ve
 ONES = np.ones(2, dtype="<f4").tobytes()
 
 
-def server_of(clients: int = 1, bounds: TransferBounds = BOUNDS, **told: Any) -> PlayedServer:
-    return PlayedServer(clients, transfers=bounds, **told)
+def server_of(clients: int = 1, bounds: TransferBounds = BOUNDS, **options: Any) -> PlayedServer:
+    return PlayedServer(clients, transfers=bounds, **options)
 
 
 def credit(task: Task, have: int, until: int, again: bool | None = None) -> Credit:
@@ -54,14 +54,14 @@ def tasks_of(*clients: PlayedClient) -> list[Task]:
 
 
 def counted(server: PlayedServer, name: str, *labels: str) -> float:
-    """What was observed last of a gauge, or in all of a counter."""
+    """The last value of a gauge, or the total of a counter."""
     found = [one for one in server.observed if one.metric.name == name and one.labels == labels]
     if name.endswith("_total"):
         return sum(one.value for one in found)
     return found[-1].value
 
 
-# --------------------------------------------------------------------------------------------------------- an update
+# ------------------------------------------------------------------------------------------------------------ an update
 
 
 def test_an_announced_update_is_asked_for_and_judged_when_it_is_whole() -> None:
@@ -109,12 +109,12 @@ def test_a_repeated_announcement_after_the_verdict_gets_the_first_verdict() -> N
     assert (ack.outcome, ack.first_outcome) == ("duplicate", "accepted")
 
 
-def test_an_update_that_comes_whole_is_taken_whole() -> None:
+def test_an_update_that_arrives_whole_is_accepted_whole() -> None:
     client = server_of().client(0)
     assert client.answer(client.task()).outcome == "accepted"
 
 
-def test_an_announcement_said_again_is_answered_from_where_things_stand() -> None:
+def test_a_repeated_announcement_is_answered_from_the_current_state() -> None:
     client = server_of().client(0)
     task = client.task()
     client.say(announced(task))
@@ -124,7 +124,7 @@ def test_an_announcement_said_again_is_answered_from_where_things_stand() -> Non
     assert client.hear(Credit) == credit(task, 2, 6, again=True)
 
 
-def test_a_new_connection_goes_on_where_the_former_stopped() -> None:
+def test_a_new_connection_resumes_the_transfer_of_the_former_one() -> None:
     server = server_of()
     client = server.client(0)
     task = client.task()
@@ -150,7 +150,7 @@ def test_a_lost_chunk_is_asked_for_again() -> None:
     assert client.hear(Credit) == credit(task, 0, 4, again=True)
 
 
-def test_a_chunk_beyond_the_credit_is_refused_and_counted_and_blames_nobody() -> None:
+def test_a_chunk_beyond_the_credit_is_refused_and_counted_and_blames_no_client() -> None:
     server = server_of()
     client = server.client(0)
     task = client.task()
@@ -196,7 +196,7 @@ def test_chunks_are_signs_of_life() -> None:
     assert server.coordinator.is_active(0)
 
 
-def test_the_checksum_of_an_update_that_comes_whole_is_looked_at() -> None:
+def test_the_checksum_of_an_update_that_arrives_whole_is_verified() -> None:
     client = server_of().client(0)
     task = client.task()
     client.say(announced(task, checksum="0" * 16), [memoryview(ONES)])
@@ -240,7 +240,7 @@ def test_chunks_that_are_too_short_cost_a_message_each() -> None:
     assert client.hear(Error).reason is Reason.RATE_LIMITED
 
 
-# ------------------------------------------------------------------------------------------------------------- places
+# --------------------------------------------------------------------------------------------------------------- places
 
 
 def two_at_work(bounds: TransferBounds = BOUNDS) -> tuple[PlayedServer, PlayedClient, Task, PlayedClient, Task]:
@@ -255,7 +255,7 @@ def two_at_work(bounds: TransferBounds = BOUNDS) -> tuple[PlayedServer, PlayedCl
     return server, first, of_first, second, of_second
 
 
-def test_who_waits_is_told_when_the_place_is_free() -> None:
+def test_a_waiting_client_is_notified_when_the_place_is_free() -> None:
     server, first, of_first, second, of_second = two_at_work()
     assert counted(server, "unstale_transfers", "received", "active") == 1
     assert counted(server, "unstale_transfers", "received", "waiting") == 1
@@ -264,14 +264,14 @@ def test_who_waits_is_told_when_the_place_is_free() -> None:
     assert second.hear(Credit) == credit(of_second, 0, 4, again=True)
 
 
-def test_who_leaves_gives_up_the_place() -> None:
+def test_a_client_that_leaves_releases_its_place() -> None:
     server, _, of_first, second, of_second = two_at_work()
     server.client(0, route=b"newer").join(holding=(of_first.task_id,))
     server.protocol.flush()
     assert second.hear(Credit) == credit(of_second, 0, 4, again=True)
 
 
-def test_who_stands_still_in_a_place_that_others_wait_for_loses_it_and_keeps_what_came() -> None:
+def test_a_stalled_upload_that_others_wait_for_loses_its_place_and_keeps_its_part() -> None:
     server, first, of_first, second, of_second = two_at_work()
     say_chunk(first, of_first, 0, 2)
     first.hears()
@@ -288,7 +288,7 @@ def test_who_stands_still_in_a_place_that_others_wait_for_loses_it_and_keeps_wha
     assert first.hear(Credit) == credit(of_first, 4, 8, again=True)
 
 
-def test_a_task_that_is_taken_back_gives_up_the_place() -> None:
+def test_a_revoked_task_releases_its_place() -> None:
     server, _, _, second, of_second = two_at_work()
     server.pass_time(6.0)
     second.beat()
@@ -296,7 +296,7 @@ def test_a_task_that_is_taken_back_gives_up_the_place() -> None:
     assert second.hears()[-1] == credit(of_second, 0, 4, again=True)
 
 
-def test_nobody_is_given_a_place_while_a_round_is_made_and_the_next_waits_whole() -> None:
+def test_no_place_is_granted_while_a_round_is_computed_and_the_next_is_complete() -> None:
     server = server_of(3, trigger=TriggerSettings(name="async"))
     clients = [server.client(number) for number in range(3)]
     tasks = tasks_of(*clients)
@@ -308,10 +308,10 @@ def test_nobody_is_given_a_place_while_a_round_is_made_and_the_next_waits_whole(
     assert clients[2].hears()[0] == credit(tasks[2], 0, 4, again=True)
 
 
-# ------------------------------------------------------------------------------------------------------------ restarts
+# ------------------------------------------------------------------------------------------------------------- restarts
 
 
-def test_another_server_goes_on_with_the_parts_of_the_former(tmp_path: Path) -> None:
+def test_another_server_resumes_the_partial_uploads_of_the_former(tmp_path: Path) -> None:
     def start() -> tuple[PlayedServer, PlayedClient, Task]:
         server = PlayedServer(1, transfers=BOUNDS, partial_files=PartialFiles(tmp_path))
         client = server.client(0)
@@ -336,7 +336,7 @@ def test_another_server_goes_on_with_the_parts_of_the_former(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-# ------------------------------------------------------------------------------------------------------------- a model
+# -------------------------------------------------------------------------------------------------------------- a model
 
 
 def chunks_of(client: PlayedClient) -> bytes:
@@ -350,7 +350,7 @@ def model(version: int) -> bytes:
     return np.full(2, version, dtype="<f4").tobytes()
 
 
-def test_a_large_model_is_announced_and_sent_as_far_as_the_credit_goes() -> None:
+def test_a_large_model_is_announced_and_sent_within_the_credit() -> None:
     server = server_of()
     client = server.client(0)
     task = client.task()
@@ -384,7 +384,7 @@ def test_a_model_of_a_task_that_is_not_open_is_not_sent() -> None:
     assert (error.reason, error.task_id) == (Reason.EXPIRED_TASK, 99)
 
 
-def test_a_credit_for_a_task_that_was_never_given_is_told_so_where_models_come_with_their_task() -> None:
+def test_a_credit_for_an_unknown_task_is_answered_where_models_come_with_their_task() -> None:
     client = PlayedServer().client(0)
     task = client.task()
     for have in (0, 8):
@@ -394,13 +394,13 @@ def test_a_credit_for_a_task_that_was_never_given_is_told_so_where_models_come_w
     assert client.answer(task).outcome == "accepted"
 
 
-def test_where_models_come_with_their_task_nobody_asks_for_them() -> None:
+def test_models_sent_with_their_task_are_not_requested() -> None:
     client = PlayedServer().client(0)
     client.say(credit(client.task(), 0, 4))
     assert client.hear(Error).reason is Reason.UNEXPECTED_TYPE
 
 
-def test_a_third_version_waits_and_who_waited_for_an_old_one_is_given_a_new_one() -> None:
+def test_a_third_version_waits_and_a_client_waiting_for_an_old_one_gets_a_new_one() -> None:
     server = server_of(3, trigger=TriggerSettings(name="async"))
     slow, fast, other = (server.client(number) for number in range(3))
     of_slow, of_fast, of_other = tasks_of(slow, fast, other)
@@ -425,7 +425,7 @@ def test_a_third_version_waits_and_who_waited_for_an_old_one_is_given_a_new_one(
     assert chunks_of(fast) == model(2)
 
 
-def test_a_download_that_stands_still_makes_room_for_another_version() -> None:
+def test_a_stalled_download_yields_to_another_version() -> None:
     server = server_of(2, trigger=TriggerSettings(name="async"))
     dead, other = server.client(0), server.client(1)
     of_dead, of_other = tasks_of(dead, other)

@@ -41,12 +41,12 @@ def test_a_client_that_vanished_stops_no_round_and_no_end() -> None:
             vanishing.task()
         make_rounds(worker, TINY, rounds=20)
         assert worker.task()[0].version == 20
-        server.server.stop()  # tells everybody, the vanished one as well: to that no route leads any more
+        server.server.stop()  # notifies every client, also the vanished one, which has no route any more
         assert worker.hear(Stop).reason == "shutdown"
         assert server.end().versions == 20
 
 
-def test_a_client_that_does_not_read_holds_one_model_in_the_server_and_holds_up_nobody() -> None:
+def test_a_client_that_does_not_read_costs_one_model_of_memory_and_delays_no_other() -> None:
     settings = small(rounds=1000, trigger={"name": "k-sync", "k": 1}, server={"lease_s": 3600})
     with (
         RunningServer(settings) as server,
@@ -57,23 +57,23 @@ def test_a_client_that_does_not_read_holds_one_model_in_the_server_and_holds_up_
         worker.join()
         make_rounds(worker, TINY, rounds=50)
         worker.task()
-        worker.hears_nothing_before(1)  # now what was sent before is counted too
+        worker.hears_nothing_before(1)  # now the messages sent before are counted too
         sent = sample(server.http, "unstale_update_bytes_total", direction="sent")
         assert sent == (51 + 1) * ONES.nbytes  # 51 tasks for the worker, and one for the deaf
         assert deaf.task()[0].version == 0
-        deaf.hears_nothing_before(1)  # now it has been heard of, and is given what it is owed: the newest
+        deaf.hears_nothing_before(1)  # now its message has arrived, and it is sent the newest model
         assert deaf.task()[0].version == 50
 
 
-def test_a_server_whose_last_words_nobody_reads_ends_all_the_same() -> None:
+def test_a_server_ends_though_no_client_reads_its_last_messages() -> None:
     with RunningServer(small(clients=1)) as server, RawClient(server.address, 0, receive_queue=1) as deaf:
         deaf.join()
         server.server.stop()
         assert server.end().reason == "shutdown"
 
 
-def test_what_a_client_said_before_its_connection_went_is_heard_after() -> None:
-    # An update and a goodbye wait unread when the connection closes. The ack of the update reaches nobody then, and
+def test_messages_sent_before_a_connection_closed_are_processed() -> None:
+    # An update and a goodbye wait unread when the connection closes. The ack of the update reaches no client then, and
     # the goodbye must count all the same: otherwise its client would be missed until its lease runs out.
     turning = threading.Event()
 
@@ -131,7 +131,7 @@ def test_a_task_that_was_lost_on_the_way_is_taken_back_and_another_given() -> No
             assert client.answer(task, ONES).outcome == "accepted"
 
 
-def test_a_hello_said_again_on_one_connection_brings_no_second_model() -> None:
+def test_a_repeated_hello_on_one_connection_gets_no_second_model() -> None:
     # Order is kept there, so the task is under way: over a slow link another one would only stand behind it.
     with RunningServer(small(clients=1)) as server, RawClient(server.address, 0) as client:
         client.join()
@@ -240,7 +240,7 @@ def test_a_client_that_falls_silent_without_closing_is_lost_and_may_come_back() 
         assert sample(server.http, "unstale_clients", state="lost") == 0
 
 
-def test_a_server_whose_clients_say_nothing_ends_all_the_same() -> None:
+def test_a_server_ends_though_its_clients_are_silent() -> None:
     with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
         client.join()
         server.server.stop()
@@ -259,7 +259,7 @@ def fail_ten_times(client: RawClient) -> None:
     assert stop.message is not None and stop.message.startswith("training diverges")
 
 
-def test_a_run_in_which_nobody_can_learn_is_given_up_and_the_clients_are_told() -> None:
+def test_a_run_in_which_no_client_can_learn_is_abandoned_and_clients_are_notified() -> None:
     settings = small(clients=1, trigger={"name": "async"}, server={"retry_s": 0.001})
     with (
         pytest.raises(UserError, match=r"^training diverges: the last 10 tasks .* training\.learning_rate$"),

@@ -1,4 +1,4 @@
-"""The places and the parts of uploads, by hand, with parts that are played. A payload has 8 bytes."""
+"""The places and the parts of uploads, by hand, with simulated parts. A payload has 8 bytes."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def begin(uploads: Uploads, client_id: int) -> None:
     uploads.take(client_id, Chunk(task_id=client_id + 1, offset=0), [memoryview(bytes(4))], 0.0)
 
 
-def test_of_parts_without_a_place_those_of_which_most_has_come_are_kept() -> None:
+def test_of_parts_without_a_place_the_most_complete_are_kept() -> None:
     opened = Opened()
     uploads = uploads_of(opened, parts_max=1)
     for client_id, count in ((0, 6), (1, 4)):
@@ -90,7 +90,7 @@ def test_a_part_that_was_dropped_is_begun_anew() -> None:
     assert (credit.have, credit.until, uploads.resumed) == (0, BYTES, 0)
 
 
-def test_a_part_that_was_kept_goes_on() -> None:
+def test_a_stored_part_is_resumed() -> None:
     uploads = uploads_of(Opened(), parts_max=1)
     begin(uploads, 0)
     uploads.pause(0, 0.0)
@@ -100,7 +100,7 @@ def test_a_part_that_was_kept_goes_on() -> None:
     assert (credit.have, credit.until, uploads.resumed) == (4, BYTES, 1)
 
 
-def test_with_no_part_kept_who_loses_the_place_to_another_begins_anew() -> None:
+def test_without_stored_parts_an_upload_that_lost_its_place_restarts() -> None:
     opened = Opened()
     uploads = uploads_of(opened, parts_max=0)
     begin(uploads, 0)

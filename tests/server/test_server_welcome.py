@@ -1,4 +1,4 @@
-"""What a server says of its run: every setting of every part has its words on the wire."""
+"""The welcome of a server: every setting of every part is encoded in it."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_each_run_has_an_id_of_its_own() -> None:
     assert welcome_of(settings).run_id != welcome_of(settings).run_id
 
 
-def test_a_model_with_more_tensors_than_a_header_can_name_is_told_in_one_sentence() -> None:
+def test_a_model_with_too_many_tensors_for_a_header_is_reported_in_one_sentence() -> None:
     many = FlatModel(torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(40_000)))
     with pytest.raises(UserError) as raised:
         welcome(Settings(), many, extra=False)

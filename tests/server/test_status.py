@@ -1,4 +1,4 @@
-"""What the status page shows, every number counted by hand."""
+"""The content of the status page, every number counted by hand."""
 
 import json
 from itertools import pairwise
@@ -46,7 +46,7 @@ def test_before_anything_has_happened_nothing_is_made_up() -> None:
     }
 
 
-def test_a_round_is_told_with_its_updates_and_what_was_measured_and_saved_behind_it() -> None:
+def test_a_round_is_shown_with_its_updates_evaluation_and_checkpoint() -> None:
     status = Status(clock=lambda: 12.5)
     status.started(10.0)
     status.applied(1, (0, 0, 4), (0.5, 0.25, 0.25), wait_s=1.0, compensate_s=0.5, aggregate_s=0.25, overflowed=True)
@@ -71,7 +71,7 @@ def test_a_round_is_told_with_its_updates_and_what_was_measured_and_saved_behind
     assert sections["curve"] == {"points": [[1, 3.0, 0.5, 1.25]], "best": [1, 3.0, 0.5, 1.25]}
 
 
-def test_what_is_left_is_as_many_rounds_as_the_last_ones_took() -> None:
+def test_the_time_left_follows_the_last_rounds() -> None:
     status = Status({"rounds": 10}, clock=float)
     status.started(100.0)
     applied(status, 1, (0,), at_s=101.0)
@@ -98,7 +98,7 @@ def test_a_run_that_ends_before_its_last_round_was_stopped(phase: Phase, version
     assert Status({"rounds": 9}, clock=float).sections(at(phase, version))["state"]["standing"] == standing
 
 
-def test_time_goes_on_until_the_run_is_over() -> None:
+def test_time_advances_until_the_run_is_over() -> None:
     status = Status({"rounds": 1}, clock=float)
     status.started(10.0)
     status.started(11.0)  # the first task was before
@@ -166,7 +166,7 @@ def test_everything_is_bounded_however_long_the_run_and_large_its_rounds() -> No
     assert len(json.dumps(sections)) < 64_000
 
 
-def test_what_is_no_number_is_told_as_null() -> None:
+def test_a_value_that_is_no_number_is_reported_as_null() -> None:
     status = Status(clock=float)
     status.applied(1, (), (), wait_s=0, compensate_s=0, aggregate_s=0, overflowed=False)
     status.applied(2, (1,), (nan,), wait_s=inf, compensate_s=0, aggregate_s=0, overflowed=True)
@@ -210,7 +210,7 @@ def test_errors_of_compensation_are_means_by_method() -> None:
     assert sections["compensation"] == {"methods": {"first-order": 1}, "fallbacks": {"budget": 1}}
 
 
-def test_what_was_asked_for_before_does_not_change_under_its_reader() -> None:
+def test_an_earlier_answer_does_not_change_under_its_reader() -> None:
     status = Status(clock=float)
     applied(status, 1, (0, 3))
     before = status.sections(at())

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.network
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits half a second for what is new."""
+    """No test waits half a second for a new sample."""
     monkeypatch.setattr(pages, "SAMPLE_S", 0.01)
 
 
@@ -70,7 +70,7 @@ def asked(site: Site, method: str, path: str) -> tuple[int, dict[str, str], byte
         return answer.status, dict(answer.getheaders()), answer.read()
 
 
-def test_the_page_is_one_file_under_a_policy_that_lets_it_ask_nobody_but_its_server(site: Site) -> None:
+def test_the_page_is_one_file_whose_policy_allows_requests_to_its_server_only(site: Site) -> None:
     status, headers, body = asked(site, "GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
@@ -118,7 +118,7 @@ def test_nothing_can_be_changed(method: str, path: str, allowed: str, site: Site
     assert body.decode() == f"{path} takes no {method}, expected {allowed.replace(', ', ' or ')}\n"
 
 
-def test_what_is_not_there_is_told_with_what_is(site: Site) -> None:
+def test_the_answer_to_an_unknown_path_lists_the_known_ones(site: Site) -> None:
     page = get(f"{site.url}status")
     assert (page.status, page.text) == (404, "there is /metrics, /healthz, /readyz, /, /events and /status.json\n")
 
@@ -128,13 +128,13 @@ def test_programs_read_what_the_page_shows(site: Site) -> None:
     site.round()
     status, headers, body = asked(site, "GET", "/status.json")
     assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
-    told = json.loads(body)
-    assert told.pop("elapsed_s") == 1.0
-    assert told == json.loads(json.dumps(site.status.sections(site.live)))
-    assert told["run"] == ABOUT
+    answer = json.loads(body)
+    assert answer.pop("elapsed_s") == 1.0
+    assert answer == json.loads(json.dumps(site.status.sections(site.live)))
+    assert answer["run"] == ABOUT
 
 
-def test_a_stream_begins_with_everything_and_goes_on_with_what_changes(site: Site) -> None:
+def test_a_stream_starts_with_the_whole_status_and_continues_with_changes(site: Site) -> None:
     with Stream(site) as stream:
         assert stream.answer.status == 200
         assert stream.answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"
@@ -164,7 +164,7 @@ def test_a_reader_that_was_slow_gets_the_newest_sample_and_none_between(site: Si
         assert len(versions) < 61
 
 
-def test_a_quiet_stream_says_that_the_server_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_stream_sends_heartbeats(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "HEARTBEAT_S", 0.0)
     with Stream(site) as stream:
         snapshot, alive = stream.next(), stream.next()
@@ -177,7 +177,7 @@ def test_streams_are_bounded_and_a_place_that_is_left_is_given_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "STREAMS_MAX", 2)
-    monkeypatch.setattr(pages, "HEARTBEAT_S", 0.0)  # that somebody has gone shows when something is said
+    monkeypatch.setattr(pages, "HEARTBEAT_S", 0.0)  # a closed stream is detected at the next write
     with Stream(site) as first:
         first.next()
         with Stream(site) as second:
@@ -192,8 +192,8 @@ def test_streams_are_bounded_and_a_place_that_is_left_is_given_again(
         first.next()
 
 
-def test_a_reader_that_takes_nothing_holds_up_nobody(capfd: pytest.CaptureFixture[str]) -> None:
-    with Site(data="x" * 32_000_000) as site:  # more than the sockets between take in
+def test_a_reader_that_does_not_read_delays_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    with Site(data="x" * 32_000_000) as site:  # more than the sockets between them buffer
         host, port = site.address.split(":")
         with socket.create_connection((host, int(port))) as stuck:
             stuck.sendall(b"GET /events HTTP/1.0\r\n\r\n")
@@ -206,7 +206,7 @@ def test_a_reader_that_takes_nothing_holds_up_nobody(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == ""
 
 
-def test_a_reader_that_takes_nothing_for_long_loses_its_place(
+def test_a_reader_that_does_not_read_for_long_loses_its_place(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(net_http._Handler, "timeout", 0.1)
@@ -219,7 +219,7 @@ def test_a_reader_that_takes_nothing_for_long_loses_its_place(
     assert capfd.readouterr().err == ""
 
 
-def test_closing_tells_the_last_and_ends_the_streams(site: Site) -> None:
+def test_closing_sends_the_last_status_and_ends_the_streams(site: Site) -> None:
     with Stream(site) as stream:
         stream.next()
         site.begin()
@@ -233,4 +233,4 @@ def test_closing_tells_the_last_and_ends_the_streams(site: Site) -> None:
             if line.startswith("data: "):
                 state |= json.loads(line.removeprefix("data: ")).get("state", {})
         assert (state["standing"], state["version"], state["digest"]) == ("finished", 100, "f" * 64)
-    assert asked(site, "GET", "/events")[0] == 503  # nobody is let in behind it
+    assert asked(site, "GET", "/events")[0] == 503  # no new stream is accepted after it

@@ -6,7 +6,7 @@ from unstale.config import Settings
 from unstale.simulator.assemble import simulation
 
 LOSS_MAX = 0.02
-"""Of accuracy: seven of the 355 test examples."""
+"""Tolerated loss of accuracy: seven of the 355 test examples."""
 
 
 def accuracy(**attack: object) -> float:

@@ -1,4 +1,4 @@
-"""What computes simulated clients: each backend against the loop, which is against the trainer itself."""
+"""Backends of simulated clients: each against the loop, and the loop against the trainer."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def processes(settings: Settings, count: int = 2) -> Processes:
 
 
 def jobs_of(settings: Settings, number: int = 0) -> list[Job]:
-    """One of each client, each from a base of its own."""
+    """A job of each client, from a base of its own."""
     model = training_context(settings).model
     extra = create_training(settings.training).needs_extra
     return [
@@ -78,14 +78,14 @@ def assert_same(ours: list[Computed], theirs: list[Computed]) -> None:
 
 
 def two_rounds(backend: Backend, settings: Settings) -> list[Computed]:
-    """Everybody twice; the even clients' first updates are accepted."""
+    """Each client computes twice; the first updates of even clients are accepted."""
     made = backend.compute(jobs_of(settings))
     for client_id in range(CLIENTS):
         (backend.drop if client_id % 2 else backend.keep)(client_id, 0)
     return made + backend.compute(jobs_of(settings, number=1))
 
 
-def test_the_loop_gives_what_the_trainer_gives_task_by_task() -> None:
+def test_the_loop_equals_the_trainer_task_by_task() -> None:
     settings = settings_of(SGD)
     trainer = training_context(settings).trainer
     jobs = jobs_of(settings)
@@ -117,14 +117,14 @@ def backend_of_two() -> Iterator[tuple[Processes, Settings]]:
     backend.close()
 
 
-def test_more_jobs_than_rows_are_computed_in_turns(backend_of_two: tuple[Processes, Settings]) -> None:
+def test_more_jobs_than_rows_are_computed_in_batches(backend_of_two: tuple[Processes, Settings]) -> None:
     backend, settings = backend_of_two
     jobs = [job for number in range(2 * ROWS // CLIENTS) for job in jobs_of(settings, number)]
     assert len(jobs) > ROWS
     assert_same(backend.compute(jobs), loop(settings).compute(jobs))
 
 
-def test_the_vectors_belong_to_whoever_asked(backend_of_two: tuple[Processes, Settings]) -> None:
+def test_the_vectors_belong_to_the_caller(backend_of_two: tuple[Processes, Settings]) -> None:
     backend, settings = backend_of_two
     first = backend.compute(jobs_of(settings))
     before = [made.local.vector_d.clone() for made in first]
@@ -132,15 +132,15 @@ def test_the_vectors_belong_to_whoever_asked(backend_of_two: tuple[Processes, Se
     assert all(torch.equal(made.local.vector_d, vector_d) for made, vector_d in zip(first, before, strict=True))
 
 
-def test_nobody_is_given_more_than_a_fair_share_of_the_steps(backend_of_two: tuple[Processes, Settings]) -> None:
+def test_no_process_gets_more_than_a_fair_share_of_the_steps(backend_of_two: tuple[Processes, Settings]) -> None:
     backend, settings = backend_of_two
     jobs = [job for job in jobs_of(settings) if job.client_id % 2 == 0] + jobs_of(settings)[1:2]
     here, there = backend._assigned(jobs, 2)  # clients 0, 2, 4 and 1
     assert (len(here), len(there)) == (2, 2)
-    assert 3 in there, "a client is computed where it was before if that is fair"
+    assert 3 in there, "a client stays in its process if the division is fair"
 
 
-def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
+def test_a_killed_process_is_one_error_sentence() -> None:
     settings = settings_of(SGD)
     backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
     os.kill(backend._workers[0].pool._process.pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_process_that_is_killed_is_told_in_one_sentence() -> None:
     backend.close()
 
 
-def test_a_process_whose_code_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_a_process_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(SGD)
     monkeypatch.setattr(pool, "LOCAL", "unstale.there_is_no_such_module")
     backend = Processes(training_context(settings), create_training(settings.training), settings, 2)
@@ -170,7 +170,7 @@ def test_close_and_the_end_of_a_backend_end_its_processes() -> None:
     assert [process.poll() for process in processes_started] == [-signal.SIGKILL] * 3
 
 
-def test_rows_hold_what_was_written_in_its_parts() -> None:
+def test_rows_contain_the_written_parts() -> None:
     file = make_file(3, 2, extra=True)
     ours, theirs = (SharedRows(file, 3, 2, extra=True) for _ in range(2))
     os.close(file)
@@ -186,8 +186,8 @@ def test_rows_hold_what_was_written_in_its_parts() -> None:
 
 
 @pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
-def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
-    # Clients hold different numbers of examples, so with epochs their mini-batches have different sizes. The
+def test_vmap_approximates_the_loop(training: dict[str, Any]) -> None:
+    # Clients have different numbers of examples, so with epochs their mini-batches have different sizes. The
     # tolerance is the decisions record's, 0022.
     settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
     context = training_context(settings)
@@ -210,7 +210,7 @@ def test_vmap_is_near_the_loop(training: dict[str, Any]) -> None:
         (SGD, "support.factories:with_dropout", "a model of known layers without random numbers"),
     ],
 )
-def test_what_vmap_does_not_compute_is_refused(training: dict[str, Any], model: str, expected: str) -> None:
+def test_a_model_that_vmap_does_not_support_is_refused(training: dict[str, Any], model: str, expected: str) -> None:
     settings = settings_of(training, model={"name": model}, simulation={"backend": "vmap"})
     with pytest.raises(UserError, match=f"simulation.backend is 'vmap', expected {expected}"):
         choose(settings, training_context(settings), ROUND_SIZE)
@@ -237,12 +237,12 @@ def test_auto_takes_processes_for_a_long_run_on_several_cores(
     backend.close()
 
 
-def test_tasks_that_are_next_to_nothing_are_computed_in_this_process() -> None:
+def test_tiny_tasks_are_computed_in_this_process() -> None:
     settings = settings_of({"name": "gradient"}, model={"name": "logreg"}, rounds=10**8, simulation={"processes": 2})
     assert type(choose(settings, training_context(settings), ROUND_SIZE)) is Loop
 
 
-def test_processes_are_for_the_cpu() -> None:
+def test_processes_are_refused_on_a_gpu() -> None:
     settings = settings_of(SGD, simulation={"backend": "processes"})
     context = replace(training_context(settings), device=torch.device("meta"))
     with pytest.raises(UserError, match="'processes', which is for the CPU, with device meta"):

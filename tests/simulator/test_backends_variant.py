@@ -1,4 +1,4 @@
-"""Every backend computes a client on the data of its base version, where data changes."""
+"""Every backend trains a client on the variant data of its base version."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from unstale.training.registry import create as create_training
 
 CLIENTS = 4
 VERSIONS = ((0, 0, 0, 0), (3, 9, 1, 400), (5, 2, 8, 6))
-"""Of each client's tasks; some clients are given older ones than before."""
+"""Base versions of each client's tasks; some clients get older ones than before."""
 
 
 def settings_of(folder: Path, training: dict[str, Any]) -> Settings:
@@ -54,7 +54,7 @@ def loop(settings: Settings) -> Loop:
     return Loop(training_context(settings).trainer)
 
 
-def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -> None:
+def test_the_loop_equals_the_trainer_at_the_same_version(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
     trainer = training_context(settings).trainer
     made = all_of(loop(settings), settings)
@@ -68,7 +68,7 @@ def test_the_loop_gives_what_the_trainer_gives_at_that_version(tmp_path: Path) -
         assert not torch.equal(early.local.vector_d, other.local.vector_d)
 
 
-def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path) -> None:
+def test_processes_give_the_bits_of_the_loop_on_variant_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "moon", "steps": 2, "batch_size": 8})
     processes = Processes(training_context(settings), create_training(settings.training), settings, 2)
     processes.wait()
@@ -78,7 +78,7 @@ def test_processes_give_the_bits_of_the_loop_on_data_that_changes(tmp_path: Path
         assert ours.evaluation == theirs.evaluation
 
 
-def test_vmap_is_near_the_loop_on_data_that_changes(tmp_path: Path) -> None:
+def test_vmap_approximates_the_loop_on_variant_data(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"name": "sgd", "steps": 2, "batch_size": 8})
     vmap = Vmap(training_context(settings), create_training(settings.training))
     for ours, theirs in zip(all_of(vmap, settings), all_of(loop(settings), settings), strict=True):
@@ -86,7 +86,7 @@ def test_vmap_is_near_the_loop_on_data_that_changes(tmp_path: Path) -> None:
         assert ours.evaluation == theirs.evaluation
 
 
-def test_a_run_on_data_that_changes_is_the_same_with_processes_as_with_the_loop(tmp_path: Path) -> None:
+def test_a_run_on_variant_data_is_the_same_with_processes_as_with_the_loop(tmp_path: Path) -> None:
     def digest(backend: str, rate: float) -> str:
         data = small_and_large(tmp_path)
         data["variant"]["rate"] = rate

@@ -1,4 +1,4 @@
-"""`unstale simulate`: what it tells of a scenario."""
+"""`unstale simulate`: its output on a scenario."""
 
 import json
 
@@ -9,25 +9,25 @@ from unstale.cli import main
 SMALL = ["simulate", "--clients", "4", "--rounds", "6", "--k", "2", "--model", "logreg", "--device", "cpu"]
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main.run([*SMALL, *arguments]) == 0
     return capsys.readouterr().out
 
 
-def test_what_a_scenario_did_is_told_where_it_did_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(capsys, "--scenario", "flaky")
-    assert " messages through the scenario, " in said
-    assert " lost" in said
-    assert "messages through" not in told(capsys)
+def test_the_effects_of_a_scenario_are_printed_if_any(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = output(capsys, "--scenario", "flaky")
+    assert " messages through the scenario, " in printed
+    assert " lost" in printed
+    assert "messages through" not in output(capsys)
 
 
-def test_it_is_told_to_programs_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [json.loads(line) for line in told(capsys, "--scenario", "availability-05", "--json").splitlines()]
+def test_json_output_has_the_scenario_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.loads(line) for line in output(capsys, "--scenario", "availability-05", "--json").splitlines()]
     assert [line["event"] for line in lines[-2:]] == ["traffic", "finished"]
     assert lines[-2]["declined"] > 0
     assert lines[-2]["lost"] == 0
 
 
-def test_an_unknown_scenario_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_one_error_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([*SMALL, "--scenario", "flakey"]) == 2
     assert "unknown scenario 'flakey'; did you mean 'flaky'?" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The run in virtual time: order, staleness, repetition, and how it ends."""
+"""The run in virtual time: order, staleness, repetition, and its end."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def outcome_of(**changes: Any) -> Outcome:
     return run.run()
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+def test_a_run_depends_only_on_its_seed() -> None:
     first = replace(outcome_of(seed=1), test_accuracy=0, test_loss=0)
     assert replace(outcome_of(seed=1), test_accuracy=0, test_loss=0) == first
     other = outcome_of(seed=2)
@@ -37,14 +37,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize(("clients", "k"), [(20, 5), (12, 3), (9, 1), (6, 6)])
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int) -> None:
-    # K of N clients are taken each round, so each waits N / K rounds from model to aggregation.
+    # A round takes K of N clients, so each waits N / K rounds from model to aggregation.
     run = one_number(
         still, drawn(clients, seed=3), clients=clients, rounds=4000 // k, trigger=TriggerSettings(name="k-async", k=k)
     )
     assert run.run().staleness_mean + 1 == pytest.approx(clients / k, rel=0.05)
 
 
-def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_stale() -> None:
+def test_with_fixed_latency_a_synchronous_round_takes_one_task_time_without_staleness() -> None:
     fixed = drawn(5, Constant(value_s=2.0), jitter=(1, 1.001))
     run = one_number(still, fixed, clients=5, rounds=10, trigger=TriggerSettings(name="sync"))
     outcome = run.run()
@@ -53,7 +53,7 @@ def test_with_fixed_latency_a_synchronous_round_takes_one_task_and_nothing_is_st
     assert outcome.updates == {"accepted": 50, "duplicate": 0, "rejected": 0}
 
 
-def test_what_arrives_at_one_instant_arrives_by_client_id() -> None:
+def test_simultaneous_updates_arrive_by_client_id() -> None:
     trace = Trace()
     run = one_number(
         still,
@@ -67,7 +67,7 @@ def test_what_arrives_at_one_instant_arrives_by_client_id() -> None:
     assert trace.arrivals == [(float(second), client) for second in (1, 2, 3, 4) for client in range(5)]
 
 
-def test_a_deadline_at_the_instant_of_an_arrival_lets_it_in() -> None:
+def test_an_update_at_the_instant_of_the_deadline_counts() -> None:
     trace = Trace()
     run = one_number(
         still,
@@ -82,8 +82,8 @@ def test_a_deadline_at_the_instant_of_an_arrival_lets_it_in() -> None:
     assert [contribution.client_id for contribution in made.contributions] == [0]
 
 
-def test_k_sync_drops_the_work_of_those_who_were_too_slow_and_of_those_only() -> None:
-    # k = 1 of 2: client 0 takes 2 s a task and is given a new one after each of client 1's, which take 1 s.
+def test_k_sync_drops_only_the_work_of_slow_clients() -> None:
+    # k = 1 of 2: client 0 takes 2 s per task and gets a new one after each of client 1's, which take 1 s.
     computed: list[int] = []
 
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
@@ -97,8 +97,8 @@ def test_k_sync_drops_the_work_of_those_who_were_too_slow_and_of_those_only() ->
     assert outcome.updates == {"accepted": 4, "duplicate": 0, "rejected": 0}
 
 
-def test_an_update_of_a_task_that_was_taken_back_is_rejected_and_costs_nothing() -> None:
-    # k-sync with a selector that draws 2 of 6: who is slow and not drawn again sends its update all the same.
+def test_an_update_of_a_cancelled_task_is_rejected_without_cost() -> None:
+    # k-sync with a selector that draws 2 of 6: a slow client that is not drawn again still sends its update.
     settings = small(clients=6, rounds=30, trigger={"name": "k-sync", "k": 1}, selector={"name": "random", "size": 2})
     trace = Trace()
     outcome = simulation(settings, on_progress=lambda _: None, observe=trace).run()
@@ -108,8 +108,8 @@ def test_an_update_of_a_task_that_was_taken_back_is_rejected_and_costs_nothing()
     assert outcome.updates["rejected"] > 0
 
 
-def test_a_task_is_computed_from_the_version_that_it_was_given_with() -> None:
-    # async, gradient -1, rate 1: version v is the number v. Client 0 takes 1 s a task, client 1 takes 2.5 s.
+def test_a_task_is_computed_from_its_assigned_version() -> None:
+    # async, gradient -1, rate 1: version v is the number v. Client 0 takes 1 s per task, client 1 takes 2.5 s.
     bases: list[tuple[int, float]] = []
 
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
@@ -127,27 +127,27 @@ def test_a_task_is_computed_from_the_version_that_it_was_given_with() -> None:
     )
     outcome = run.run()
     assert [(round(at_s, 3), client) for at_s, client in trace.arrivals] == [(1, 0), (2, 0), (2.5, 1), (3, 0)]
-    # FedBuff weighs an update s rounds late by 1 / sqrt(1 + s), and client 1's is 2 late: 1 + 1 + 1/sqrt(3).
+    # FedBuff weights an update with staleness s by 1 / sqrt(1 + s), and client 1's has 2: 1 + 1 + 1/sqrt(3).
     assert bases == [(0, 0.0), (0, 1.0), (1, 0.0), (0, 2.0)]
     assert outcome.staleness_mean == (0 + 0 + 2 + 1) / 4
 
 
 def test_progress_and_outcome_are_in_virtual_time() -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
     run = one_number(
         still,
         lambda client_id, number: 1000.0,
         clients=2,
         rounds=3,
         trigger=TriggerSettings(name="sync"),
-        on_progress=told.append,
+        on_progress=reports.append,
     )
     assert run.run().seconds == 3000.0
-    assert [(now.version, now.elapsed_s) for now in told] == [(0, 0.0), (3, 3000.0)]
-    assert told[1].updates_per_s == 6 / 3000
+    assert [(now.version, now.elapsed_s) for now in reports] == [(0, 0.0), (3, 3000.0)]
+    assert reports[1].updates_per_s == 6 / 3000
 
 
-def test_an_update_that_is_not_finite_is_rejected_and_the_others_go_on() -> None:
+def test_a_non_finite_update_is_rejected_and_other_clients_continue() -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
         return update_of(nan if client_id == 0 else -1.0)
 
@@ -159,7 +159,7 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_others_go_on() -> None
 
 
 @pytest.mark.parametrize("refused", [0.0, 1e20])
-def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refused: float) -> None:
+def test_a_screened_update_is_rejected_and_other_clients_continue(refused: float) -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
         return update_of(refused, kind="delta") if client_id == 0 else update_of(-1.0)
 
@@ -172,7 +172,7 @@ def test_an_update_that_the_screen_refuses_is_rejected_and_the_others_go_on(refu
     assert reasons == {None, "zero-update" if refused == 0 else "non-finite"}
 
 
-def test_a_gradient_of_zero_takes_part() -> None:
+def test_a_zero_gradient_is_aggregated() -> None:
     # sync, rate 1: each round moves by the average of 0 and -1, so two rounds end at 1; were the zeros refused, at 2.
     run = one_number(
         lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0),
@@ -186,7 +186,7 @@ def test_a_gradient_of_zero_takes_part() -> None:
     assert run.sent.model_d.tolist() == [1.0]
 
 
-def test_a_client_keeps_what_it_made_when_its_update_is_accepted_and_drops_it_otherwise() -> None:
+def test_a_client_stores_its_state_only_when_its_update_is_accepted() -> None:
     # Client 0's first task diverges and its second is refused; client 1's updates are all fine.
     bad = {(0, 0): update_of(1.0, loss=nan), (0, 1): update_of(0.0, kind="delta")}
     trainer = OneNumber(lambda client_id, number, base_d, rate: bad.get((client_id, number), update_of(-1.0)))
@@ -201,7 +201,7 @@ def test_a_client_keeps_what_it_made_when_its_update_is_accepted_and_drops_it_ot
     assert sum(accepted for _, _, accepted in trainer.settled) == 6
 
 
-def test_an_update_that_comes_too_late_is_dropped_by_its_client() -> None:
+def test_a_late_update_is_dropped_by_its_client() -> None:
     trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(-1.0))
     run = one_number(
         trainer,
@@ -214,7 +214,7 @@ def test_an_update_that_comes_too_late_is_dropped_by_its_client() -> None:
     assert all(client_id == 1 for client_id, _, accepted in trainer.settled if accepted)
 
 
-def test_clients_are_asked_for_their_own_evaluation_when_they_have_not_answered_since_the_last_multiple() -> None:
+def test_an_own_evaluation_is_requested_once_per_multiple_of_the_interval() -> None:
     # sync, gradient -1, rate 1: version v is the number v, and every client has a task on each of 0 to 5.
     trainer = OneNumber(lambda client_id, number, base_d, rate: update_of(-1.0))
     run = one_number(
@@ -248,14 +248,14 @@ def test_the_evaluation_of_a_client_whose_update_is_rejected_does_not_count() ->
     assert (outcome.fairness.clients, outcome.fairness.mean) == (1, pytest.approx(0.1))
 
 
-def test_nobody_is_asked_unless_it_is_wanted() -> None:
+def test_own_evaluations_are_requested_only_when_enabled() -> None:
     trainer = OneNumber(still)
     run = one_number(trainer, lambda c, n: 1.0, clients=2, rounds=2, trigger=TriggerSettings(name="sync"))
     assert run.run().fairness is None
     assert trainer.asked == []
 
 
-def test_a_task_that_diverges_now_and_then_is_given_again() -> None:
+def test_a_task_that_diverges_occasionally_is_assigned_again() -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
         return update_of(-1.0, loss=inf if number % 2 == 0 else 1.0)
 
@@ -266,7 +266,7 @@ def test_a_task_that_diverges_now_and_then_is_given_again() -> None:
 
 @pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
 @pytest.mark.parametrize("diverged", [update_of(1.0, loss=inf), update_of(1.0, loss=nan), update_of(nan)])
-def test_a_run_in_which_every_task_diverges_ends_with_a_sentence(trigger: str, diverged: LocalUpdate) -> None:
+def test_a_run_in_which_every_task_diverges_ends_with_an_error(trigger: str, diverged: LocalUpdate) -> None:
     run = one_number(
         lambda client_id, number, base_d, rate: diverged,
         drawn(3),
@@ -278,14 +278,14 @@ def test_a_run_in_which_every_task_diverges_ends_with_a_sentence(trigger: str, d
         run.run()
 
 
-def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence() -> None:
+def test_a_far_too_large_learning_rate_ends_with_an_error() -> None:
     settings = small(model={"name": "digits_cnn"}, training={"learning_rate": 1e6, "steps": 20, "batch_size": 8})
     with pytest.raises(UserError, match=r"lower training\.learning_rate"):
         simulation(settings, on_progress=lambda _: None).run()
 
 
 def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
-    # Two runs in one process would not show that the order of a set had come into it.
+    # Two runs in one process would not reveal a dependence on the order of a set.
     program = Path(__file__).with_name("trace_of_a_run.py")
     running = [
         subprocess.Popen(
@@ -296,7 +296,7 @@ def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
         )
         for seed in ("0", "1", "4242")
     ]
-    said = [process.communicate()[0] for process in running]
+    outputs = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
-    assert said[0] == said[1] == said[2]
-    assert len(set(said[0].split())) == 4  # four runs, four traces
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(set(outputs[0].split())) == 4  # four runs, four traces

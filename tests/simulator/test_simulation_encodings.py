@@ -1,6 +1,6 @@
-"""Encodings in virtual time: clients train from models as they come out, networks carry what is encoded.
+"""Encodings in virtual time: clients train from decoded models, networks carry encoded bytes.
 
-That sockets make the same model is in tests/backbone/test_twin.py. Source: PROTOCOL.md 9.1.
+tests/backbone/test_twin.py tests that sockets give the same model. Source: PROTOCOL.md 9.1.
 """
 
 from pathlib import Path
@@ -38,9 +38,9 @@ def outcome_of(**settings: Any) -> Outcome:
     return simulation(Settings(**settings), on_progress=lambda _: None).run()
 
 
-def test_clients_train_from_the_model_as_it_comes_out_and_the_server_keeps_its_own() -> None:
-    # Each update is 1 / 3, which comes out as the bfloat16 0.333984375; the rate is 1, so version v is -v times that.
-    # Of it clients get what bfloat16 makes of it, and say so.
+def test_clients_train_from_the_decoded_model_and_the_server_keeps_its_own() -> None:
+    # Each update is 1 / 3, decoded as the bfloat16 0.333984375; the rate is 1, so version v is -v times that.
+    # Clients receive it rounded to bfloat16, and report that base.
     seen: list[float] = []
 
     def train(client_id: int, number: int, base_d: torch.Tensor, rate: float) -> LocalUpdate:
@@ -57,14 +57,14 @@ def test_clients_train_from_the_model_as_it_comes_out_and_the_server_keeps_its_o
 
 
 def scenario(folder: Path, *toxics: str) -> dict[str, Any]:
-    """Those of every client."""
+    """A scenario with these toxics for every client."""
     file = folder / "scenario.yaml"
     file.write_text("groups:\n  - name: everyone\n    toxics:\n" + "".join(f"      - {one}\n" for one in toxics))
     return {"scenario": {"name": str(file)}}
 
 
-def test_what_is_left_out_is_fed_back_over_a_bad_network_too() -> None:
-    # Updates are lost, sent again, and come twice: what of them is left out is fed back once.
+def test_error_feedback_works_over_a_faulty_network() -> None:
+    # Updates are lost, sent again, and duplicated: the omitted part of each is fed back once.
     settings = settings_of(updates="top-k", fraction=0.05)
     lossy = outcome_of(**settings, scenario={"name": "flaky"})
     assert lossy.updates["accepted"] >= 24
@@ -72,21 +72,21 @@ def test_what_is_left_out_is_fed_back_over_a_bad_network_too() -> None:
 
 
 @pytest.mark.parametrize("encoding", [{"updates": "int8", "models": "int8"}, {"updates": "top-k"}], ids=str)
-def test_damaged_payloads_stop_no_run(encoding: dict[str, Any], tmp_path: Path) -> None:
+def test_damaged_payloads_do_not_stop_a_run(encoding: dict[str, Any], tmp_path: Path) -> None:
     damaged = scenario(tmp_path, "{type: corrupt, toxicity: 0.3, where: payload, bits: 64}")
     outcome = outcome_of(**settings_of(**encoding), **damaged)
     assert outcome.versions == 12
     assert outcome.updates["rejected"] > 0
 
 
-def test_processes_make_the_same_bits() -> None:
+def test_processes_give_the_same_bits() -> None:
     settings = settings_of(updates="top-k", models="int8")
     in_processes = {**settings, "simulation": {"backend": "processes", "processes": 2}}
     assert outcome_of(**in_processes).model_digest == outcome_of(**settings).model_digest
 
 
-def test_a_network_carries_what_is_encoded(tmp_path: Path) -> None:
-    # At 1,000 bytes a second a model and an update of 2,600 bytes take longer than of 664 and 56.
+def test_a_network_carries_the_encoded_bytes(tmp_path: Path) -> None:
+    # At 1,000 bytes per second a model and an update of 2,600 bytes take longer than ones of 664 and 56.
     slow = scenario(
         tmp_path,
         "{type: bandwidth, direction: down, bytes_per_s: 1000}",

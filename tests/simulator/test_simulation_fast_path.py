@@ -1,4 +1,4 @@
-"""Clients that no toxic touches give the same run whether their messages are simulated or not.
+"""Clients without toxics give the same run with and without simulated messages.
 
 In the slow run a toxic that never acts puts every client on the network, where each message passes the codec.
 """
@@ -81,7 +81,7 @@ def scenario(seed: int) -> dict[str, Any]:
 
 
 def digest_of(seed: int, *harmless: Applied, **changes: Any) -> str:
-    """Of all events but heartbeats, all actions, the tasks whose state clients keep, and the model."""
+    """Digest of all events except heartbeats, all actions, the tasks whose state clients store, and the model."""
     settings = scenario(seed)
     rng = stream(seed, Stream.INVERSION)
     failing = {(rng.integers(9), rng.integers(5)): value for value in (nan, nan, 0.0, 0.0)}
@@ -94,8 +94,8 @@ def digest_of(seed: int, *harmless: Applied, **changes: Any) -> str:
     toxics = [*settings.pop("toxics"), *harmless]
     run = one_number(backend, settings.pop("tasks_take"), toxics=toxics, observe=trace, **settings, **changes)
     outcome = run.run()
-    followed = [told for told in trace.told if not isinstance(told[0], events.HeartbeatReceived)]
-    # Verdicts of the last instant may be under way.
+    followed = [entry for entry in trace.told if not isinstance(entry[0], events.HeartbeatReceived)]
+    # Verdicts of the last instant may be in flight.
     ended_s = trace.arrivals[-1][0]
     last = {client_id for at_s, client_id in trace.arrivals if at_s == ended_s}
     settled = sorted(one for one in backend.settled if one[0] not in last)

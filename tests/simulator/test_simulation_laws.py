@@ -1,4 +1,4 @@
-"""What holds of every run in virtual time, whatever is drawn. See docs/methods/rounds.md#loops."""
+"""Laws of every run in virtual time, for any draws. See docs/methods/rounds.md#loops."""
 
 from collections import Counter
 from math import inf
@@ -33,7 +33,7 @@ FAULTS = (
 
 
 def latencies(clients: int) -> dict[str, Latency]:
-    """Those of docs/methods/heterogeneity.md#durations-of-tasks."""
+    """The latencies of docs/methods/heterogeneity.md#durations-of-tasks."""
     return {
         "exponential": drawn(clients, seed=3),
         "lognormal": drawn(clients, Constant(value_s=1.0), seed=3, spread=0.5, jitter=(0.9, 1.1)),
@@ -44,7 +44,7 @@ def latencies(clients: int) -> dict[str, Latency]:
 @pytest.mark.parametrize("law", ["exponential", "lognormal", "fixed"])
 @pytest.mark.parametrize(("clients", "k"), [(100, 10), (9, 1), (6, 6)])
 def test_the_mean_staleness_counted_from_1_is_the_clients_over_k(clients: int, k: int, law: str) -> None:
-    # 4.1, Little's law: N updates are outstanding and K leave each round, whatever the latency.
+    # 4.1, Little's law: N updates are outstanding and K leave each round, for any latency.
     level, trace = clients / k, Trace()
     burn_in = int(20 * level)
     one_number(
@@ -88,7 +88,7 @@ def test_with_exponential_latencies_the_staleness_is_geometric() -> None:
 
 
 def test_with_fixed_latencies_the_staleness_is_nearly_constant() -> None:
-    # 4.2, `fixed`: everybody is as fast as everybody else, so each waits its N / K rounds.
+    # 4.2, `fixed`: all clients are equally fast, so each waits its N / K rounds.
     trace = Trace()
     one_number(
         still,
@@ -104,7 +104,7 @@ def test_with_fixed_latencies_the_staleness_is_nearly_constant() -> None:
 
 
 def test_a_slow_client_contributes_half_as_often() -> None:
-    # 4.5, where nobody waits for a round: clients 0 to 4 are slow.
+    # 4.5, without waiting for a round: clients 0 to 4 are slow.
     trace = Trace()
     one_number(
         still,
@@ -120,7 +120,7 @@ def test_a_slow_client_contributes_half_as_often() -> None:
     assert slow / fast == pytest.approx(0.5, rel=0.08)
 
 
-def test_a_client_is_there_in_a_share_p_of_the_rounds() -> None:
+def test_a_client_is_available_in_a_share_p_of_the_rounds() -> None:
     # 4.4: independent draws; of 400 rounds the share is off by 2.5 % one time in three where p is a half.
     toxic = applied(type="dropout", p_min=0.1)
     trace = Trace()
@@ -139,11 +139,11 @@ def test_a_client_is_there_in_a_share_p_of_the_rounds() -> None:
         p = toxic.toxic.probability(client, 4)  # type: ignore[attr-defined]
         assert 0.1 <= p <= 1
         assert there[client] / 400 == pytest.approx(p, abs=0.08)
-    assert set(trace.staleness) == {0}  # nothing is ever computed from an old model
+    assert set(trace.staleness) == {0}  # no update has an old base model
 
 
 @pytest.mark.parametrize("trigger", ["sync", "k-async", "buffered"])
-def test_rounds_in_which_nobody_is_there_pass(trigger: str) -> None:
+def test_rounds_without_available_clients_pass(trigger: str) -> None:
     k = None if trigger == "sync" else 1
     trace = Trace()
     outcome = one_number(
@@ -161,8 +161,8 @@ def test_rounds_in_which_nobody_is_there_pass(trigger: str) -> None:
     assert any(action.contributions for action in made)
 
 
-def test_a_stale_client_delivers_what_it_computed_t_rounds_ago() -> None:
-    # 4.3 with everybody in each epoch: T = 3 for client 0, which counts as unstale before epoch 3.
+def test_a_stale_client_delivers_its_update_of_t_rounds_ago() -> None:
+    # 4.3 with all clients in each epoch: T = 3 for client 0, which counts as unstale before epoch 3.
     bases: dict[int, list[float]] = {0: [], 1: []}
     trace = Trace()
 
@@ -187,7 +187,7 @@ def test_a_stale_client_delivers_what_it_computed_t_rounds_ago() -> None:
     assert [of_round[1] for of_round in late] == [0] * 8
 
 
-def test_epochs_in_round_robin_come_round() -> None:
+def test_epochs_in_round_robin_repeat() -> None:
     # 4.3: m = 2 of N = 6, so epoch t has clients 2t and 2t + 1 modulo 6; client 0, with T = 4, is late from epoch 6 on.
     trace = Trace()
     one_number(
@@ -218,7 +218,7 @@ def test_epochs_in_round_robin_come_round() -> None:
         ("deadline", None, None),
     ],
 )
-def test_every_update_counts_once_whatever_goes_wrong(trigger: str, k: int | None, selector: int | None) -> None:
+def test_every_update_counts_once_under_any_fault(trigger: str, k: int | None, selector: int | None) -> None:
     applied_tasks: list[int] = []
     accepted: list[int] = []
 
@@ -256,7 +256,7 @@ def test_every_update_counts_once_whatever_goes_wrong(trigger: str, k: int | Non
     ("trigger", "k"),
     [("sync", None), ("k-sync", 3), ("k-async", 3), ("async", None), ("buffered", 2), ("deadline", None)],
 )
-def test_what_is_computed_ahead_is_what_arrives_and_makes_no_difference(trigger: str, k: int | None) -> None:
+def test_updates_computed_ahead_arrive_unchanged(trigger: str, k: int | None) -> None:
     def played(at_a_time: int) -> tuple[Any, OneNumber]:
         backend = OneNumber(at_a_time=at_a_time)
         run = one_number(
@@ -276,7 +276,7 @@ def test_what_is_computed_ahead_is_what_arrives_and_makes_no_difference(trigger:
     assert sum(together.batches) == sum(one_by_one.batches) == alone.updates["accepted"]
 
 
-def test_no_more_is_computed_with_faults_than_is_accepted_or_refused() -> None:
+def test_with_faults_few_computed_updates_are_lost() -> None:
     backend = OneNumber(at_a_time=4)
     run = one_number(
         backend,
@@ -289,12 +289,12 @@ def test_no_more_is_computed_with_faults_than_is_accepted_or_refused() -> None:
         lease_s=10.0,
     )
     outcome = run.run()
-    # Some are computed ahead for an update that the network then loses for good.
+    # Some are computed ahead for an update that the network then loses permanently.
     assert sum(backend.batches) <= 1.1 * (outcome.updates["accepted"] + outcome.updates["rejected"])
 
 
 @pytest.mark.parametrize("scenario", ["flaky", "availability-05", "lte"])
-def test_a_scenario_repeats_to_the_bit_and_another_seed_does_not(scenario: str) -> None:
+def test_a_scenario_repeats_to_the_bit_with_its_seed(scenario: str) -> None:
     def digest(seed: int) -> tuple[str, float]:
         settings = small(
             clients=6, rounds=15, seed=seed, trigger={"name": "k-async", "k": 2}, scenario={"name": scenario}
@@ -306,7 +306,7 @@ def test_a_scenario_repeats_to_the_bit_and_another_seed_does_not(scenario: str) 
     assert digest(1) != digest(2)
 
 
-def test_leases_are_watched_only_where_somebody_may_fall_silent() -> None:
+def test_leases_are_tracked_only_where_a_client_may_fall_silent() -> None:
     for scenario, watched in (("lte", False), ("availability-05", False), ("flaky", True), (None, False)):
         run = simulation(small(clients=3, scenario={"name": scenario}), on_progress=lambda _: None)
         assert (run._coordinator.settings.lease_s < inf) == watched

@@ -1,7 +1,7 @@
-"""What a simulated server refuses for its own reasons: updates that are too long, clients that are refused too often.
+"""Refusals of a simulated server: updates beyond the norm bound, and quarantined clients.
 
-Two clients whose tasks take 1 s, asynchronously, unless a test says otherwise. Client 0 sends deltas of 0, which are
-refused; after three times in a row it is kept out.
+By default two asynchronous clients with tasks of 1 s. Client 0 sends deltas of 0, which are refused; after three in a
+row it is quarantined.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def toxic(**settings: Any) -> Applied:
 
 
 def of_client_0(*verdicts: float, otherwise: float = -1.0) -> OneNumber:
-    """What client 0 makes of its tasks, one after the other; client 1 makes what counts."""
+    """Train client 0 with these deltas in order; client 1 sends valid ones."""
 
     def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
         value = verdicts[number] if client_id == 0 and number < len(verdicts) else otherwise
@@ -51,24 +51,24 @@ def verdicts(trace: Trace, client_id: int) -> list[str]:
 
 
 def times(trace: Trace, kind: type) -> list[float]:
-    """When client 0 did this."""
+    """Times of client 0's events of a kind."""
     return [event.at_s for event in trace.of(kind) if event.client_id == 0]
 
 
-def test_an_update_that_is_longer_than_the_run_allows_is_refused() -> None:
+def test_an_update_beyond_the_norm_bound_is_refused() -> None:
     trace = played(of_client_0(3.0, -2.5, 2.0), norm_max=2.0, rounds=4, after=9)
     assert verdicts(trace, 0) == ["norm-too-large", "norm-too-large", "accepted"]
     assert verdicts(trace, 1) == ["accepted"] * 3
 
 
 NO_TOXIC: list[Applied] = []
-HARMLESS = [toxic(type="drop", messages=["bye"])]  # heartbeats are played where something may be lost
+HARMLESS = [toxic(type="drop", messages=["bye"])]  # heartbeats are simulated where messages may be lost
 HARMLESS_AND_SILENT = [toxic(type="reorder", messages=["bye"], delay=1.0)]
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
-def test_a_client_that_is_refused_again_and_again_is_kept_out_for_a_while(toxics: list[Applied]) -> None:
-    # Refused at 1, 2 and 3 s, so it is out until 15 s. It says hello every 5 s: at 8 and 13 s in vain, and at 18 s.
+def test_a_repeatedly_refused_client_is_quarantined(toxics: list[Applied]) -> None:
+    # Refused at 1, 2 and 3 s, so it is quarantined until 15 s. Its hellos of 8 and 13 s are refused, not that of 18 s.
     trace = played(of_client_0(0.0, 0.0, 0.0), *toxics)
     assert times(trace, events.ClientLeft) == [3.0]
     assert times(trace, events.ClientJoined) == [0.0, 18.0]
@@ -78,36 +78,36 @@ def test_a_client_that_is_refused_again_and_again_is_kept_out_for_a_while(toxics
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS, HARMLESS_AND_SILENT])
-def test_who_does_not_mend_its_ways_is_kept_out_again(toxics: list[Applied]) -> None:
-    # In again at 18 s, refused at 19, 20 and 21 s; out until 33 s, and in at 36 s.
+def test_a_client_that_stays_faulty_is_quarantined_again(toxics: list[Applied]) -> None:
+    # Admitted at 18 s, refused at 19, 20 and 21 s; quarantined until 33 s, and admitted at 36 s.
     trace = played(of_client_0(*[0.0] * 9), *toxics, rounds=40)
     assert times(trace, events.ClientLeft) == [3.0, 21.0, 39.0]
     assert times(trace, events.ClientJoined) == [0.0, 18.0, 36.0]
 
 
-def test_whose_gradient_has_vanished_is_no_suspect() -> None:
+def test_a_vanished_gradient_does_not_count_against_a_client() -> None:
     train = OneNumber(lambda client_id, number, base_d, rate: update_of(0.0 if client_id == 0 else -1.0))
     trace = played(train, rounds=12)
     assert times(trace, events.ClientLeft) == []
     assert verdicts(trace, 0) == ["accepted"] * 6
 
 
-def test_an_update_that_counts_starts_the_row_anew() -> None:
+def test_an_accepted_update_resets_the_count_of_refusals() -> None:
     trace = played(of_client_0(0.0, 0.0, -1.0, 0.0, 0.0, -1.0), rounds=12)
     assert times(trace, events.ClientLeft) == []
     assert verdicts(trace, 0)[:6] == ["zero-update", "zero-update", "accepted"] * 2
 
 
-def test_what_the_network_damages_is_no_fault_of_the_client_while_the_rest_can_be_read() -> None:
-    # Each update comes damaged and, at the heartbeat's answer, once more; heartbeats in between are read.
+def test_network_damage_does_not_count_against_a_client_with_readable_updates() -> None:
+    # Each update arrives damaged and, after the heartbeat's answer, again; heartbeats in between are readable.
     damage = toxic(type="corrupt", messages=["update"], where="header", bits=300, end_s=20.0)
     trace = played(OneNumber(still), damage, rounds=40)
     assert times(trace, events.ClientLeft) == []
 
 
-def test_a_client_of_whom_nothing_can_be_read_is_kept_out() -> None:
-    # The update of 1 s and the heartbeats of 2 and 4 s: the third is one too many. Its update is sent again when it is
-    # let in, at 19 s, and is of a task that was taken back.
+def test_a_client_without_readable_updates_is_quarantined() -> None:
+    # The update of 1 s and the heartbeats of 2 and 4 s: the third reaches the limit. Its update is sent again when it
+    # is admitted, at 19 s, and belongs to a cancelled task.
     damage = toxic(
         type="corrupt", messages=["update", "heartbeat"], where="header", bits=300, direction="up", end_s=4.5
     )
@@ -118,9 +118,9 @@ def test_a_client_of_whom_nothing_can_be_read_is_kept_out() -> None:
 
 
 @pytest.mark.parametrize("toxics", [NO_TOXIC, HARMLESS])
-def test_who_is_kept_out_has_no_part_in_the_round_that_its_refusal_closed(toxics: list[Applied]) -> None:
-    # Of both the last word of the second round: without the update of client 0 it is complete, and the third one is
-    # client 1's alone.
+def test_a_quarantined_client_is_not_in_the_round_that_its_refusal_closed(toxics: list[Applied]) -> None:
+    # The last messages of both in the second round: without client 0's update it is complete, and the third has only
+    # client 1.
     trace = played(of_client_0(0.0, 0.0), *toxics, after=2, rounds=3, trigger=TriggerSettings(name="sync"))
     order = [type(event).__name__ for event in trace.of(events.ClientLeft, events.RoundApplied)]
     assert order == ["RoundApplied", "ClientLeft", "RoundApplied", "RoundApplied"]
@@ -128,17 +128,17 @@ def test_who_is_kept_out_has_no_part_in_the_round_that_its_refusal_closed(toxics
     assert given == [1]
 
 
-def test_a_run_in_which_everybody_is_kept_out_is_given_up_as_on_a_server() -> None:
-    # hopeless.FRUITLESS_TASKS is 10: a guard that waits longer does not hide it.
+def test_a_run_with_all_clients_quarantined_ends_as_on_a_server() -> None:
+    # hopeless.FRUITLESS_TASKS is 10: a later guard would not hide it.
     with pytest.raises(UserError, match=r"^training diverges: the last 20 tasks"):
         played(of_client_0(otherwise=0.0), after=11)
 
 
-# --- one client whose updates are too long for the others ---
+# --- one client with too long updates ---
 
 
 def alone_against_four(update_of_0: float, norm_max: NormMax) -> tuple[OneNumber, dict[str, Any]]:
-    """Client 0 sends this; the others can train as long as the model is not far away, and then make zeros."""
+    """Client 0 sends this; the others train while the model is near, and then send zeros."""
 
     def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
         if client_id == 0:
@@ -157,18 +157,18 @@ def test_an_update_that_would_end_the_run_is_refused_by_default() -> None:
     assert {event.client_id for event in trace.of(events.ClientLeft)} == {0}
 
 
-def test_after_a_jump_nobody_is_kept_out_and_the_end_names_the_update_and_the_way_back() -> None:
-    # Clients 0 to 4 make versions 1 to 5 at 1 s. At 2 s client 1 makes version 7 from version 2; those of version 3 to
-    # 6 that others work on count still, and make versions 8 to 11.
+def test_after_a_jump_no_client_is_quarantined_and_the_error_names_update_and_recovery() -> None:
+    # Clients 0 to 4 make versions 1 to 5 at 1 s. At 2 s client 1 makes version 7 from version 2; others still work from
+    # versions 3 to 6, and make versions 8 to 11.
     def train(client_id: int, number: int, base_d: Any, rate: float) -> LocalUpdate:
         if client_id == 1 and number == 1:
             return update_of(1e16, kind="delta")
         return update_of(-1.0 if abs(float(base_d[0])) < 1e6 else 0.0, kind="delta")
 
     trace = Trace()
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         played(OneNumber(train), clients=5, norm_max=None, after=3, rounds=200, observe=trace)
-    assert str(told.value) == (
+    assert str(error.value) == (
         "training diverges: the last 50 tasks made no update that counts, all of them zero, not finite or otherwise "
         "refused, at version 11; the update of client 1 from version 2 had norm 1e+16, 1e+16 times the median then: go "
         "back with `unstale rollback RUN --to 2 --without 1`, or lower training.learning_rate"

@@ -1,4 +1,4 @@
-"""Tasks that a simulated client does not answer in time. Client 0 takes 100 s for a task, and client 1 takes 1 s."""
+"""Task timeouts in the simulator. Client 0 takes 100 s for a task, and client 1 takes 1 s."""
 
 from support.virtual import OneNumber, Trace, one_number, update_of
 from unstale.coordinator import actions, events
@@ -18,7 +18,7 @@ def played(task_timeout_s: float | None) -> Trace:
     return trace
 
 
-def test_a_round_of_all_goes_on_and_the_client_sits_out_a_round() -> None:
+def test_a_synchronous_round_continues_and_the_late_client_skips_a_round() -> None:
     trace = played(10.0)
     assert [(event.client_id, event.at_s) for event in trace.of(events.TaskExpired)] == [(0, 10.0), (0, 21.0)]
     assert [event.at_s for event in trace.of(events.RoundApplied)] == [10.0, 11.0, 21.0, 22.0]

@@ -1,4 +1,4 @@
-"""Prints a digest over every event and every action of a simulated run. A program: its tests start it anew."""
+"""Prints a digest over every event and action of a simulated run. Its tests start it as a program."""
 
 import hashlib
 import sys
@@ -22,8 +22,8 @@ def digest(trigger: str, k: int | None, scenario: str | None = None) -> str:
     )
     trace = hashlib.sha256()
 
-    def observe(event: events.Event, what_to_do: Sequence[actions.Action]) -> None:
-        trace.update(repr((event, what_to_do)).encode())
+    def observe(event: events.Event, following: Sequence[actions.Action]) -> None:
+        trace.update(repr((event, following)).encode())
 
     outcome = simulation(settings, on_progress=lambda _: None, observe=observe).run()
     trace.update(repr(outcome).encode())

@@ -1,1 +1,1 @@
-"""What tests with real sockets share: servers, clients that say what they are told to, and scrapes."""
+"""Helpers of tests with real sockets: servers, scripted clients, and scrapes."""

@@ -1,4 +1,4 @@
-// What keeps somebody from reading the page, as sentences; none is what a test wants. Source: WCAG 2.2, levels A and AA.
+// Accessibility defects of the page, as sentences; tests expect none. Source: WCAG 2.2, levels A and AA.
 () => {
   const found = [];
   const seen = (element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length > 0;

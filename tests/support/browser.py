@@ -1,6 +1,6 @@
 """A real browser without a screen: Debian's Chromium, driven by Playwright.
 
-The conftest.py of a folder takes the fixtures in; its modules are marked `needs_chromium`.
+The conftest.py of a folder imports the fixtures; its modules are marked `needs_chromium`.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +34,12 @@ Look = Callable[..., Page]
 
 
 def barriers(page: Page) -> list[str]:
-    """What keeps somebody from reading the page, as sentences."""
+    """Accessibility defects of the page, as sentences."""
     found: list[str] = page.evaluate(_ACCESS)
     return found
 
 
-# A module's, not a session's: each folder that takes it in has one of its own, and Playwright runs only once at a time.
+# Of module scope: each folder that imports it has its own, and Playwright runs only once at a time.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=1000 * PATIENCE_S)
@@ -51,9 +51,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def look(browser: Browser) -> Iterator[Look]:
-    """Opens a page in a window of its own: url, and options of the window. In the end nothing may have been said on the
-    console, and nobody been asked but the server, or nothing but the file. forgiven: is in what the browser itself says
-    there, such as of a server that goes away. script: runs before the page's own."""
+    """Opens a page in its own window: url, and options of the window. At the end it fails if the page wrote to the
+    console or requested another address than the server or the file. forgiven: text in messages of the browser itself,
+    such as of a server that ends. script: runs before the scripts of the page."""
     with ExitStack() as stack:
         errors: list[str] = []
         asked: set[str] = set()
@@ -67,7 +67,7 @@ def look(browser: Browser) -> Iterator[Look]:
             page.set_default_timeout(1000 * PATIENCE_S)
             page.add_init_script(script)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda said: None if forgiven in said.text else errors.append(said.text))
+            page.on("console", lambda line: None if forgiven in line.text else errors.append(line.text))
             page.on("request", lambda request: asked.add(_source(request.url)))
             served.add(_source(url))
             page.goto(url)

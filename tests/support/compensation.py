@@ -1,4 +1,4 @@
-"""Small models, updates and surroundings for the tests of compensators."""
+"""Small models, updates and contexts for the tests of compensators."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +33,12 @@ def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def images(count: int, *shape: int, seed: int = 0) -> Tensor:
-    """Well within [-2, 2], where a step of the optimiser leaves them."""
+    """Well within [-2, 2], also after a step of the optimiser."""
     return numbers(count, *(shape or SHAPE), seed=seed).clamp(-1.9, 1.9)
 
 
 def smooth(input_shape: Sequence[int] = SHAPE, classes: int = CLASSES) -> nn.Module:
-    """Without a kink, so that nothing depends on the last bit: 123 parameters."""
+    """A smooth function, so that no result depends on the last bit: 123 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 6), nn.Tanh(), nn.Linear(6, classes))
 
 
@@ -63,7 +63,7 @@ def context(
     fresh_update: FreshUpdate | None = None,
     seed: int = 0,
 ) -> CompensatorContext:
-    """Of clients that make two steps. net: `smooth` where it is not said."""
+    """The context of clients with two steps. net: `smooth` by default."""
     return CompensatorContext(
         network=net or network(),
         steps=steps or LocalSteps(steps=2),
@@ -89,11 +89,11 @@ PINNED = {
     "learning_rate": 0.1,
     "residual": 0.5,
 }
-"""A few iterations; and what the tests reckon with, whatever has come to measure best."""
+"""A few iterations, and fixed settings that are independent of the tuned defaults."""
 
 
 def inversion(name: str = "gradient-inversion", where: CompensatorContext | None = None, **given: Any):
-    """A compensator that inverts, a few iterations long."""
+    """An inverting compensator with a few iterations."""
     return made(name, where, **{**PINNED, **given})
 
 
@@ -113,7 +113,7 @@ def received(
     base_d: Tensor | None = None,
     is_kept: bool = True,
 ) -> StaleUpdate:
-    """An update of `smooth`, unlike that of any other client or version."""
+    """An update of `smooth`, distinct for each client and version."""
     seed = 1000 * (client_id + 1) + base_version
     base_d = numbers(123, seed=base_version, scale=0.3) if base_d is None else base_d
     return StaleUpdate(
@@ -143,7 +143,7 @@ def taken(subject, *updates: StaleUpdate, version: int = 3) -> Outcome:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All of them in a state, in order."""
+    """All tensors of a state, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -155,7 +155,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def plain(value: Any) -> Any:
-    """A state whose tensors can be compared, to the bit."""
+    """A state whose tensors can be compared bit for bit."""
     if isinstance(value, Tensor):
         return (str(value.dtype), tuple(value.shape), value.numpy().tobytes())
     if isinstance(value, dict):
@@ -166,7 +166,7 @@ def plain(value: Any) -> Any:
 
 
 def equal(first: Outcome, second: Outcome) -> bool:
-    """To the bit."""
+    """Bit for bit."""
     return (
         plain(dict(first.vectors)) == plain(dict(second.vectors))
         and list(first.updates) == list(second.updates)
@@ -177,13 +177,13 @@ def equal(first: Outcome, second: Outcome) -> bool:
 
 
 def reconstructed(estimate: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """What an estimate of `make` was made from: inputs, and labels."""
+    """The inputs and labels of an estimate of `make`."""
     kept: Mapping[str, Tensor] = estimate["kept"][estimate["choice"][0]]
     return kept
 
 
 class PlayedClock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

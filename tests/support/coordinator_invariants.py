@@ -26,7 +26,7 @@ def check(coordinator: Coordinator) -> None:
 def _check_membership(coordinator: Coordinator) -> None:
     membership = coordinator.membership
     states = Counter(client.state for client in membership.clients)
-    assert membership.counts == [states[state] for state in State], "the counts are not those of the clients"
+    assert membership.counts == [states[state] for state in State], "the counts differ from those of the clients"
     assert [client.client_id for client in membership.clients] == list(range(coordinator.settings.clients))
     for name, ids, group in (
         ("active", membership.active, ACTIVE),
@@ -58,7 +58,7 @@ def _check_tasks(coordinator: Coordinator) -> None:
         )
         if tasks.open_id is not None:
             last = tasks.count - 1
-            assert tasks.number_of(tasks.open_id) == last, "an open task is not the last that was given"
+            assert tasks.number_of(tasks.open_id) == last, "an open task is not the last assigned one"
             assert tasks.verdict_on(last) is None, "an open task has its verdict already"
 
 
@@ -72,10 +72,10 @@ def _check_failures(coordinator: Coordinator) -> None:
 def _check_updates(coordinator: Coordinator) -> None:
     making = coordinator.making or ()
     unaggregated: list[Contribution | UpdateArrived] = [*making, *coordinator.pending]
-    assert coordinator.accepted == coordinator.aggregated + len(unaggregated), "an update is lost, or doubled"
-    # An open task may become one more without anything else happening.
+    assert coordinator.accepted == coordinator.aggregated + len(unaggregated), "an update is lost or duplicated"
+    # An open task can add one without another event.
     may_be_unaggregated = len(unaggregated) + coordinator.membership.outstanding
-    assert may_be_unaggregated <= coordinator.settings.unaggregated_max, "updates pile up"
+    assert may_be_unaggregated <= coordinator.settings.unaggregated_max, "too many unaggregated updates"
     assert len(making) <= coordinator.settings.round_size_max
     for name in ("handle", "task_id"):
         values = [getattr(update, name) for update in unaggregated]
@@ -102,7 +102,7 @@ def _check_contributions(client: Client, unaggregated: int, frees_sender: bool) 
         assert client.unaggregated + (client.tasks.open_id is not None) <= 1, "a client contributes twice"
         assert client.state is not State.WAITING or client.unaggregated == 0
     if client.state is State.CONTRIBUTED:
-        assert client.unaggregated == 1, "a client waits for a round that does not hold its update"
+        assert client.unaggregated == 1, "a client waits for a round without its update"
         assert not frees_sender
 
 
@@ -113,9 +113,9 @@ def _check_versions(coordinator: Coordinator) -> None:
     counts = coordinator.references.counts
     current = coordinator.version
     assert current <= coordinator.settings.rounds
-    assert max(counts) == current, "a version is referred to that was not made yet"
+    assert max(counts) == current, "a reference to a version that does not exist yet"
     for version in range(max(0, current - coordinator.settings.stale_rounds_max), current + 1):
-        needed.setdefault(version, 0)  # a task may still be given on it
+        needed.setdefault(version, 0)  # a task can still be assigned on it
     assert counts == needed, f"versions are referred to {counts}, and needed {dict(needed)}"
     for client_id, rounds in coordinator.settings.stale_rounds.items():
         client = coordinator.membership.clients[client_id]
@@ -127,18 +127,18 @@ def _check_versions(coordinator: Coordinator) -> None:
 def _check_leases(coordinator: Coordinator) -> None:
     leases = coordinator.leases
     seen_s = list(leases.last_seen_s.values())
-    assert sorted(leases.last_seen_s) == coordinator.membership.active, "leases are not those of the active"
-    assert seen_s == sorted(seen_s), "leases are not in the order in which they run out"
+    assert sorted(leases.last_seen_s) == coordinator.membership.active, "leases differ from the active clients"
+    assert seen_s == sorted(seen_s), "leases are not in order of expiry"
     assert all(seen <= coordinator.now_s for seen in seen_s)
     if LEASE in coordinator.timers and seen_s:
-        assert coordinator.timers[LEASE] <= leases.next_expiry_s(), "a lease may run out unnoticed"
+        assert coordinator.timers[LEASE] <= leases.next_expiry_s(), "a lease can expire unnoticed"
 
 
 def _check_places(coordinator: Coordinator) -> None:
     size = coordinator.settings.selector_part.size
-    # With a deadline, stragglers of earlier rounds come on top of the clients that are selected.
+    # With a deadline, stragglers of earlier rounds are busy besides the selected clients.
     if size is not None and coordinator.settings.trigger.name != "deadline":
-        assert coordinator.membership.outstanding <= size, "more clients work than the selector has places"
+        assert coordinator.membership.outstanding <= size, "more clients are busy than the selector has places"
 
 
 def _awaited(coordinator: Coordinator) -> int:
@@ -153,20 +153,20 @@ def _check_cycle(coordinator: Coordinator) -> None:
     pending = coordinator.pending
     ready, parked = list(pending)[: pending.ready], list(pending)[pending.ready :]
     assert pending.once_a_cycle or not (parked or pending.contributed)
-    assert len(pending.contributed) < coordinator.settings.clients, "a cycle is complete and goes on"
+    assert len(pending.contributed) < coordinator.settings.clients, "a complete cycle continues"
     assert all(update.client_id not in pending.contributed for update in ready), "a client has two turns"
-    assert all(update.client_id in pending.contributed for update in parked), "a client waits for nothing"
+    assert all(update.client_id in pending.contributed for update in parked), "a client waits without a reason"
 
 
 def _check_progress(coordinator: Coordinator) -> None:
-    """An event is under way, a timer is set, or no client is active."""
+    """An event is pending, a timer is set, or no client is active."""
     phase, membership, timers = coordinator.phase, coordinator.membership, coordinator.timers
     assert set(timers) <= {LEASE, DEADLINE, RETRY}
     if phase is Phase.FINISHED:
         assert not timers, "a timer is set after the end"
         return
     if membership.active and coordinator.leases.next_expiry_s() < float("inf"):
-        assert LEASE in timers, "nothing watches the leases"
+        assert LEASE in timers, "no timer watches the leases"
     if phase in (Phase.GATHERING, Phase.IDLE):
         _check_before_a_round(coordinator)
     stalled = phase is Phase.OPEN and _has_stalled(coordinator)
@@ -183,11 +183,11 @@ def _check_before_a_round(coordinator: Coordinator) -> None:
         assert len(membership.active) < coordinator.settings.clients_to_start
     else:
         assert coordinator.trigger.in_rounds
-        assert not membership.active, "someone has joined, and no round was opened"
+        assert not membership.active, "a client has joined, and no round was opened"
 
 
 def _has_stalled(coordinator: Coordinator) -> bool:
-    """Whether an open round has active clients, and nothing is under way that could close it."""
+    """Whether an open round has active clients, and no pending event can close it."""
     membership = coordinator.membership
     if coordinator.pending or membership.outstanding or not membership.active:
         return False

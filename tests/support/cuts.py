@@ -1,4 +1,4 @@
-"""A link that breaks: TCP passed on byte by byte, cut whenever so much has passed, or held until a test lets it go."""
+"""A link that breaks: forwards TCP bytes, is cut after a number of bytes, or stops until a test resumes it."""
 
 import socket
 import threading
@@ -12,10 +12,10 @@ PIECE_BYTES = 64 * 1024
 
 
 class Link:
-    """Runs while the context lasts.
+    """Runs within a context.
 
-    server: its address. every_bytes: after so many, both ways together, all connections are cut; as often as
-    `cuts_left` says. hold_bytes: after so many nothing more passes, `held` is set, and those bytes are all that passes
+    server: its address. every_bytes: after so many in both directions all connections are cut; as often as
+    `cuts_left`. hold_bytes: after so many the link stops, `held` is set, and no further byte passes
     until `go_on`. passed: bytes so far.
     """
 
@@ -51,7 +51,7 @@ class Link:
         self._thread.join(PATIENCE_S)
 
     def go_on(self) -> None:
-        """All passes again, on new connections."""
+        """Resume, on new connections."""
         self._hold_bytes = None
         self._may_pass.set()
         self.cut()
@@ -94,7 +94,7 @@ class Link:
                     self.cut()
                     return
         with suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)  # the other direction goes on: what is under way there is not lost
+            sink.shutdown(socket.SHUT_WR)  # the other direction continues: its bytes in transit are not lost
 
     def _must_hold(self) -> bool:
         return self._hold_bytes is not None and self.passed >= self._hold_bytes

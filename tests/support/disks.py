@@ -1,4 +1,4 @@
-"""A disk that is soon full."""
+"""A small disk."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def small_disk(path: Path, size_bytes: int = 1024 * 1024) -> Iterator[Path]:
-    """A file system of its own, of this size; skips the test where that is not allowed."""
+    """A separate file system of this size; skips the test where mounting is not permitted."""
     path.mkdir()
     if shutil.which("mount") is None or not _system(
         "mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "disk", str(path)
@@ -24,7 +24,7 @@ def small_disk(path: Path, size_bytes: int = 1024 * 1024) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Take all the room that is left."""
+    """Use all the free space."""
     path = disk / "other"
     with path.open("wb", buffering=0) as opened, suppress(OSError):
         while True:
@@ -33,7 +33,7 @@ def fill(disk: Path) -> Path:
 
 
 def make_read_only(disk: Path) -> None:
-    """From here on nobody writes there."""
+    """Make the file system read-only."""
     assert _system("mount", "-o", "remount,ro", str(disk))
 
 

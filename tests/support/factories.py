@@ -1,4 +1,4 @@
-"""Models that tests name as `support.factories:...`: small ones with what our own small models have not."""
+"""Models that tests name as `support.factories:...`, with features that the built-in small models lack."""
 
 import math
 
@@ -19,7 +19,7 @@ def with_dropout(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class _Wide(nn.Module):
-    """Learns with its last layer only; the rest is there to be carried."""
+    """Learns with its last layer only; the others only add size."""
 
     def __init__(self, inputs: int, classes: int, ballast: int) -> None:
         super().__init__()

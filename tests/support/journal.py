@@ -1,4 +1,4 @@
-"""Records for the tests of the journal, with plain values where a test does not care."""
+"""Records for the tests of the journal, with plain default values."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def task(task_id: int, *, client_id: int = 0, at_s: float = 0.5) -> TaskRow:
 def accepted(
     seq: int, handle: int, place: Location | None = None, *, client_id: int = 0, loss: float = 0.25
 ) -> UpdateRow:
-    """place: None for one that nobody will read."""
+    """place: None for an update that is never read."""
     some = Location(segment=1, offset=16, size_bytes=4, checksum=2**64 - 1)
     return _update(seq, client_id, "accepted", None, handle, place or some, loss)
 
@@ -60,7 +60,7 @@ def _update(
 
 
 def round_of(version: int, *handles: int, weight: float = 0.5, rate_factor: float = 1.0) -> RoundRow:
-    """One whose members have staleness 0, 1, 2, ..."""
+    """A round whose members have staleness 0, 1, 2, ..."""
     return RoundRow(
         version=version,
         closed_s=1.0,
@@ -93,5 +93,5 @@ def checkpoint(version: int, seq: int) -> CheckpointRow:
 
 
 def turn(seq: int, handle: int, place: Location | None = None) -> Batch:
-    """What one update brings: its verdict, and the next task."""
+    """The records of one update: its verdict, and the next task."""
     return Batch(updates=[accepted(seq, handle, place)], tasks=[task(seq)])

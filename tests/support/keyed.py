@@ -1,4 +1,4 @@
-"""A client that shows a key, or none where one is wanted."""
+"""A client with a key, or without the required one."""
 
 import zmq
 
@@ -8,7 +8,7 @@ from unstale_client.net.keys import Identity
 
 
 class KeyedClient(RawClient):
-    """A client with a key, or without one. routing_id: that it chooses for itself."""
+    """A client with a key, or without one. routing_id: chosen by the client."""
 
     def __init__(self, address: str, client_id: int, identity: Identity | None, routing_id: bytes = b"") -> None:
         self.client_id = client_id
@@ -27,9 +27,9 @@ class KeyedClient(RawClient):
         self.socket.connect(address)
 
     def is_let_in(self) -> bool:
-        """Whether there is a connection; waits for one."""
+        """Wait for a connection; whether there is one."""
         return bool(self.socket.poll(PATIENCE_S * 1000, zmq.POLLOUT))
 
     def is_kept_out(self) -> bool:
-        """Whether there is no connection now. To be asked when the other side has counted a refusal."""
+        """Whether there is no connection now. Call it once the other side has counted a refusal."""
         return not self.socket.poll(0, zmq.POLLOUT)

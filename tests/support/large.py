@@ -1,4 +1,4 @@
-"""Runs of a model that is too large for one message, and clients that take part in them."""
+"""Runs of a model that is too large for one message, and their clients."""
 
 import threading
 from pathlib import Path
@@ -16,13 +16,13 @@ WIDE = {"name": "support.factories:wide"}
 
 
 def wide(rounds: int = 1, clients: int = 1, *, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
-    told = {"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0, **(server or {})}
-    return small(clients=clients, rounds=rounds, model=WIDE, server=told, **changes)
+    limits = {"heartbeat_s": 0.2, "lease_s": 5.0, "linger_s": 5.0, **(server or {})}
+    return small(clients=clients, rounds=rounds, model=WIDE, server=limits, **changes)
 
 
 class RunningClient:
     """The clients of a run from `first` on, in a thread of the test, which must end by themselves. folder: of their
-    outbox; None for none. identity: who they are; None for plain text."""
+    outbox; None for none. identity: their keys; None for plain text."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Parts of payloads that lie in memory, for those who play with no disk."""
+"""Parts of payloads in memory, for simulations without a disk."""
 
 
 class PlayedPart:
-    """Holds what it is given. full: nothing more can be kept. log: how much it had, after each change."""
+    """Stores its bytes. full: no more can be stored. log: its size after each change."""
 
     def __init__(self) -> None:
         self.bytes = b""

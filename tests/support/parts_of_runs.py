@@ -14,7 +14,7 @@ from unstale.training.schedule import create as create_schedule
 
 
 def partition_of(name: str, **values: Any) -> Partition:
-    """alpha may be infinite here, which no configuration takes: it is the limit of equal parts."""
+    """alpha may be infinite here, unlike in a configuration: it is the limit of equal parts."""
     is_infinite = values.get("alpha") == inf
     made = create_partition(PartitionSettings(name=name, **values | ({"alpha": 1e6} if is_infinite else {})))
     return made.model_copy(update={"alpha": inf}) if is_infinite else made

@@ -1,4 +1,4 @@
-"""The server's exchange on a network, a clock and a computing thread that are played: nothing is waited for."""
+"""The server's exchange on a simulated network, clock and computing thread: without waiting."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ M = TypeVar("M", bound=Message)
 
 
 def version_of(number: int) -> Version:
-    """A version that can be told by its model, which has two parameters."""
+    """A version, encoded in its model of two parameters."""
     return Version(model_d=torch.full((2,), float(number)), buffers_b=torch.empty(0))
 
 
 class PlayedWire:
-    """Keeps what is sent to each route until somebody hears it. wrapped: how many models were. gone, full: routes that
-    nothing can be sent to."""
+    """Stores the messages to each route until they are read. wrapped: number of wrapped models. gone, full: routes that
+    do not accept messages."""
 
     def __init__(self) -> None:
         self.sent: dict[bytes, list[tuple[Message, list[bytes]]]] = defaultdict(list)
@@ -64,10 +64,10 @@ class PlayedWire:
 
 
 class WatchedStaging(Staging):
-    """row_written: given last. kept: rows by handle that no round has taken."""
+    """row_written: the newest row. kept: rows by handle that are in no round yet."""
 
-    def __init__(self, *told: Any, **named: Any) -> None:
-        super().__init__(*told, **named)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.row_written: Tensor
         self.kept: dict[int, Tensor] = {}
 
@@ -93,7 +93,7 @@ class PlayedServer:
     """An exchange whose clients all train a model of two parameters, which is [v, v] in version v.
 
     client_limits, may_speak, norm_max, admission, journal, transfers, partial_files, task_timeout_s: as for
-    `ServerProtocol`. encoding: that it would like; models are sent as float32 only. told: to the coordinator.
+    `ServerProtocol`. encoding: its preference; models are sent as float32 only. changes: settings of the coordinator.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PlayedServer:
         journal: Journal | None = None,
         stays: bool = False,
         task_timeout_s: float | None = None,
-        **told: Any,
+        **changes: Any,
     ) -> None:
         self.now_s = 0.0
         self.wire = PlayedWire()
@@ -128,11 +128,11 @@ class PlayedServer:
             lease_s=10.0,
             evaluate_every=rounds,
             retry_s=5.0,
-            **{"min_clients": None, **told},
+            **{"min_clients": None, **changes},
         )
         self.coordinator = Coordinator(settings)
         rows = settings.unaggregated_max + 1
-        # As `config.build.staging` does it for every server.
+        # As in `config.build.staging`.
         rows_per_block = 1 if settings.once_a_cycle else settings.round_size_max
         self.staging = WatchedStaging(2, rows_per_block, blocks_max=rows // rows_per_block + 2)
         self.protocol = ServerProtocol(
@@ -165,7 +165,7 @@ class PlayedServer:
         )
 
     def compute(self) -> None:
-        """Carry out every command; eta_l of version v is 1 / (v + 1)."""
+        """Execute every command; eta_l of version v is 1 / (v + 1)."""
         while self.commands:
             result = self.carry_out(self.commands.pop(0))
             if result is not None:
@@ -177,11 +177,11 @@ class PlayedServer:
         self.protocol.flush()
 
     def client(self, client_id: int, route: bytes = b"") -> "PlayedClient":
-        """A client that says what it is told to, over a connection of its own."""
+        """A scripted client with a connection of its own."""
         return PlayedClient(self, client_id, route or b"%d" % client_id)
 
     def carry_out(self, command: Command) -> ComputeResult | None:
-        """What the computing thread would answer; None where it answers nothing."""
+        """The result of the computing thread; None without one."""
         if isinstance(command, EvaluateCommand):
             evaluation = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(), examples=1)
             return Evaluated(version=command.version, evaluation=evaluation, evaluate_s=0.0)
@@ -203,7 +203,7 @@ class PlayedServer:
 
 
 class PlayedClient:
-    """What a client says over one connection, and hears there."""
+    """The messages of a client over one connection."""
 
     def __init__(self, server: PlayedServer, client_id: int, route: bytes) -> None:
         self.server = server
@@ -216,28 +216,28 @@ class PlayedClient:
         self.server.protocol.flush()
 
     def hears(self) -> list[Message]:
-        """All that was sent to it since it last heard."""
+        """All messages to it since the last call."""
         return [message for message, _ in self.server.wire.sent.pop(self.route, [])]
 
     def hear(self, kind: type[M]) -> M:
-        """The only message that was sent to it, which is of this type."""
+        """The only message to it, which has this type."""
         (message,) = self.hears()
         assert isinstance(message, kind), message
         return message
 
     def join(self, holding: tuple[int, ...] = (), session: str = "a" * 32) -> None:
-        """Say hello; what comes back waits to be heard."""
+        """Send a hello; the answers stay unread."""
         self.say(Hello(client_id=self.client_id, session=session, holding=holding))
 
     def task(self) -> Task:
-        """Join, and hear the task that comes with the welcome."""
+        """Join, and receive the task after the welcome."""
         self.join()
-        said, task = self.hears()
-        assert isinstance(said, Welcome) and isinstance(task, Task)
+        greeting, task = self.hears()
+        assert isinstance(greeting, Welcome) and isinstance(task, Task)
         return task
 
     def beat(self, newest_task: int | None = None, heard: int | None = None) -> list[Message]:
-        """Say the next heartbeat. What is heard then."""
+        """Send the next heartbeat. Returns the answers."""
         self.say(Heartbeat(number=self.beats, version=0, newest_task=newest_task, heard=heard))
         self.beats += 1
         return self.hears()
@@ -247,6 +247,6 @@ class PlayedClient:
         self.say(update_of(task), [memoryview(np.ones(2, dtype="<f4").tobytes())])
 
     def answer(self, task: Task) -> Ack:
-        """Send an update of ones, and hear the verdict."""
+        """Send an update of ones, and receive the verdict."""
         self.say_update(task)
         return self.hear(Ack)

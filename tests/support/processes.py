@@ -11,14 +11,14 @@ import threading
 from pathlib import Path
 from typing import IO, Any, Self
 
-START_S = 120.0  # importing torch on a machine that is busy with something else
+START_S = 120.0  # importing torch on a busy machine
 
 
 class Process:
-    """One `unstale` command. Left as a context, it is killed if it still runs.
+    """One `unstale` command. The end of the context kills it if it still runs.
 
-    folder: where it runs, and leaves what it keeps; None for one of its own that goes with it. python_path: where it
-    finds code that it is told to use.
+    folder: its working directory; None for a temporary one of its own. python_path: where it
+    finds code that it has to import.
     """
 
     def __init__(self, *arguments: str, folder: Path | None = None, python_path: Path | None = None) -> None:
@@ -52,29 +52,29 @@ class Process:
         self._own_folder.cleanup()
 
     def fact(self) -> dict[str, Any]:
-        """The next line that it prints, which is JSON."""
+        """The next line of its output, which is JSON."""
         line = self._output.next()
-        assert line is not None, f"it has ended: {self._errors.seen}"
+        assert line is not None, f"the process has ended: {self._errors.seen}"
         fact: dict[str, Any] = json.loads(line)
         return fact
 
     def says(self, text: str) -> None:
         """Wait for a line on stderr with this text in it."""
         while text not in (line := self._errors.next() or ""):
-            assert line, f"it has ended: {self._errors.seen}"
+            assert line, f"the process has ended: {self._errors.seen}"
 
     def end(self) -> int:
         """Wait for its end; the exit code."""
         return self.process.wait(START_S)
 
     def errors(self) -> str:
-        """All that it has written to stderr, once it has ended."""
+        """Its complete stderr, once it has ended."""
         self._errors.finish()
         return "".join(self._errors.seen)
 
 
 class _Lines:
-    """What a process writes, read by a thread so that waiting for it has an end."""
+    """The lines of a process, read by a thread so that waiting is bounded."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.seen: list[str] = []
@@ -84,7 +84,7 @@ class _Lines:
         self._reader.start()
 
     def next(self) -> str | None:
-        """The next line, or None when there will be no more."""
+        """The next line, or None after the last one."""
         return self._lines.get(timeout=START_S)
 
     def finish(self) -> None:
@@ -102,7 +102,7 @@ class _Lines:
 
 
 def free_port() -> int:
-    """A port that nothing listens at. Somebody else may take it; on loopback, in a moment, nobody does."""
+    """A port without a listener. Another process could bind it, but on loopback the risk is small."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, which scrapes what a test tells it to and evaluates rules."""
+"""A real Prometheus on loopback, which scrapes the targets of a test and evaluates rules."""
 
 import json
 import re
@@ -55,7 +55,7 @@ class Series(NamedTuple):
 
 
 class Prometheus:
-    """Runs while the context lasts. targets: HOST:PORT by job. rules: files of rules, evaluated as often as it
+    """Runs within a context. targets: HOST:PORT by job. rules: files of rules, evaluated as often as it
     scrapes, which is every `scrape`."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Prometheus:
             f"--config.file={configuration}",
             f"--storage.tsdb.path={folder / 'prometheus'}",
             f"--web.listen-address={self.url.removeprefix('http://')}",
-            "--query.lookback-delta=2s",  # many scrapes, and short enough that what has gone is gone
+            "--query.lookback-delta=2s",  # many scrapes, and short enough that ended series disappear
             "--log.level=warn",
         ]
 
@@ -90,7 +90,7 @@ class Prometheus:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         try:
-            self.until(lambda: self._is_ready(), "it is ready")
+            self.until(lambda: self._is_ready(), "Prometheus is ready")
         except BaseException:
             self._end()
             raise
@@ -104,7 +104,7 @@ class Prometheus:
         self._process.wait(PATIENCE_S)
 
     def query(self, expression: str) -> list[Series]:
-        """An instant query, now. Raises AssertionError, with Prometheus' words, when it is refused."""
+        """An instant query, now. Raises AssertionError with the message of Prometheus when it is refused."""
         found = self.get("query", query=expression)
         if found["resultType"] == "scalar":
             return [Series({}, float(found["result"][1]))]
@@ -114,23 +114,23 @@ class Prometheus:
         """`data` of an answer of its HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urlencode(parameters)}"
         with urlopen(Request(url), timeout=PATIENCE_S) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        return told["data"]
+            reply = json.load(answer)
+        assert reply["status"] == "success", reply
+        return reply["data"]
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait until something holds, while Prometheus runs: longer than elsewhere, since it takes several scrapes."""
+        """Wait for a condition, while Prometheus runs: longer than elsewhere, since it takes several scrapes."""
         pause = threading.Event()
         for _ in range(int(4 * PATIENCE_S / 0.1)):
             if holds():
                 return
             assert self._process.poll() is None, f"Prometheus has ended: {self._log.read_text()}"
             pause.wait(0.1)
-        raise AssertionError(f"it does not happen: {what}")
+        raise AssertionError(f"timeout: {what}")
 
     def _is_ready(self) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Something between clients and server that passes messages on, and swallows what a test says."""
+"""A proxy between clients and server that forwards messages, and drops those that a test selects."""
 
 import threading
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from unstale_proto import codec
 from unstale_proto.messages import Message
 
 Swallows = Callable[[Message, bool], bool]
-"""Whether a message is lost, given it and whether it goes up, to the server."""
+"""Whether a message is lost, by the message and whether it is sent up, to the server."""
 
 
 class Proxy:
-    """Runs while the context lasts. server: its address. Each connection of a client has one of its own to the server,
-    as the server expects; what is between two ends keeps its order."""
+    """Runs within a context. server: its address. Each client connection has its own to the server,
+    as the server expects; messages between two ends keep their order."""
 
     def __init__(self, server: str, swallows: Swallows) -> None:
         self._server = server

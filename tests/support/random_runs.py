@@ -40,10 +40,10 @@ def trace(
     handle: Handle = Coordinator.handle,
     before: Callable[[Coordinator], Coordinator] = lambda coordinator: coordinator,
 ) -> list[actions.Action]:
-    """All actions of a run in which the next thing to happen, and to whom, is drawn.
+    """All actions of a run with random events of random clients.
 
     tasks_go_astray: whether clients decline tasks, too, and tasks are lost. handle: in place of the coordinator's own.
-    before: whose result takes the coordinator's place, before each event.
+    before: its result replaces the coordinator, before each event.
     """
     coordinator = Coordinator(
         CoordinatorSettings(

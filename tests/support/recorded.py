@@ -1,4 +1,4 @@
-"""Runs that left a directory behind."""
+"""Recorded runs with their directories."""
 
 import threading
 from pathlib import Path
@@ -13,13 +13,13 @@ from unstale.simulator.assemble import simulation
 
 
 def simulated(path: Path, observe: Observer | None = None, **changes: Any) -> Outcome:
-    """One in virtual time, of six clients. changes: keys at the top."""
+    """A run in virtual time, of six clients. changes: keys at the top."""
     settings = small(**{"clients": 6, "rounds": 12, "evaluate_every": 4, "run": {}, **changes})
     return simulation(settings, on_progress=lambda _: None, observe=observe, record_in=path).run()
 
 
 def over_sockets(path: Path, *, run: dict[str, Any] | None = None, **changes: Any) -> Outcome:
-    """One over loopback, of six clients. run: keys of that group. changes: keys at the top."""
+    """A run over loopback, of six clients. run: keys of that group. changes: keys at the top."""
     settings = small(
         **{
             "clients": 6,

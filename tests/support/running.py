@@ -14,7 +14,7 @@ from unstale.metrics.progress import Outcome, Progress
 from unstale.server.service import Server
 from unstale_proto.limits import HEADER_BYTES_MAX
 
-PATIENCE_S = 30.0  # a wait that takes so long has failed; nothing is measured by it
+PATIENCE_S = 30.0  # a longer wait has failed; it is no measurement
 
 SMALL: dict[str, Any] = {
     "clients": 2,
@@ -32,27 +32,27 @@ SMALL_SERVER: dict[str, Any] = {
     "address": "tcp://127.0.0.1:0",
     "http_address": "127.0.0.1:0",
     "linger_s": 0.1,
-    "retry_s": 3600.0,  # whoever was refused gets no other task while the test looks
+    "retry_s": 3600.0,  # a refused client gets no other task during a test
 }
 
 
 def until(holds: Callable[[], object], what: str = "") -> None:
-    """Look again and again. what: is waited for, to be said when it never comes."""
+    """Poll a condition. what: its description, for the message on a timeout."""
     pause = threading.Event()
     for _ in range(int(20 * PATIENCE_S)):
         if holds():
             return
         pause.wait(0.05)
-    raise AssertionError(f"it does not happen: {what}")
+    raise AssertionError(f"timeout: {what}")
 
 
 def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
-    """Settings of a run that costs next to nothing. changes: keys at the top. server: keys of that group."""
+    """Settings of a cheap run. changes: keys at the top. server: keys of that group."""
     return Settings(**{**SMALL, **changes, "server": {**SMALL_SERVER, **(server or {})}})
 
 
 class RunningServer:
-    """A server that runs while the context lasts. Left, it is stopped, and what it died of is raised."""
+    """A server that runs within a context. At its end the server is stopped, and its exception is raised."""
 
     def __init__(
         self, settings: Settings, on_progress: Callable[[Progress], None] | None = None, observe: Observer | None = None
@@ -89,7 +89,7 @@ class RunningServer:
         return self._outcome
 
     def forgive(self) -> None:
-        """What it died of was expected."""
+        """Drop its exception, which was expected."""
         self._error = None
 
     @property
@@ -110,7 +110,7 @@ class RunningServer:
         return f"http://{self.server.http_address}"
 
     def state(self) -> dict[str, Any]:
-        """All that a refused message must leave as it was; read between two messages of the test."""
+        """The state that a refused message must leave unchanged; read between two messages of the test."""
         coordinator = self.server._protocol._coordinator
         return {
             "version": coordinator.version,

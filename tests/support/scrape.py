@@ -1,4 +1,4 @@
-"""What the server says over HTTP, read by prometheus_client's own parser."""
+"""The HTTP pages of a server, read by prometheus_client's own parser."""
 
 from typing import NamedTuple
 from urllib.error import HTTPError
@@ -33,7 +33,7 @@ def families(http: str) -> dict[str, Metric]:
 
 
 def sample(http: str, name: str, **labels: str) -> float:
-    """The value of one sample; 0 where there is none yet, as for a counter that nothing has counted."""
+    """The value of one sample; 0 where there is none yet, as for a new counter."""
     values = [
         found.value
         for family in families(http).values()

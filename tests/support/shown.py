@@ -1,4 +1,4 @@
-"""A status page whose run is played: what it shows is what the test says."""
+"""A status page of a simulated run, whose content the test sets."""
 
 from dataclasses import replace
 from types import TracebackType
@@ -38,7 +38,7 @@ GATHERING = Live(
 
 
 class Site:
-    """Serves the pages of a status while the context lasts. about: other facts than the usual ones."""
+    """Serves the pages of a status within a context. about: facts in place of the usual ones."""
 
     def __init__(self, address: str = "127.0.0.1:0", **about: str | int) -> None:
         self.live = GATHERING
@@ -68,11 +68,11 @@ class Site:
         self._http.close()
 
     def now(self, **changes: Any) -> None:
-        """How the coordinator stands from now on."""
+        """Set the state of the coordinator."""
         self.live = replace(self.live, **changes)
 
     def begin(self) -> None:
-        """Everybody has joined, and tasks are out."""
+        """All clients have joined, and have tasks."""
         self.now(phase=Phase.OPEN, clients={**NOBODY, "working": 15, "waiting": 5})
         self.status.started()
 

@@ -1,4 +1,4 @@
-"""What holds for every toxic, whatever it does. A law is given a toxic's class, and asserts."""
+"""The laws of every toxic. A law takes the class of a toxic, and asserts."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def some() -> list[InFlightMessage]:
     return list(islice(traffic(), 0, 3000, 7))
 
 
-def it_writes_to_none_of_its_arguments(toxic_class: ToxicClass) -> None:
+def arguments_are_not_modified(toxic_class: ToxicClass) -> None:
     toxic, its_draws = made(toxic_class), draws()
     before = toxic.model_dump()
     for flight in some():
@@ -56,7 +56,7 @@ def it_writes_to_none_of_its_arguments(toxic_class: ToxicClass) -> None:
     assert toxic.model_dump() == before
 
 
-def a_message_meets_the_same_whatever_came_before_it(toxic_class: ToxicClass) -> None:
+def a_message_is_independent_of_earlier_ones(toxic_class: ToxicClass) -> None:
     toxic, used = made(toxic_class), draws()
     flights = some()
     in_turn = {flight.number: toxic.apply(flight, used) for flight in flights}
@@ -67,7 +67,7 @@ def a_message_meets_the_same_whatever_came_before_it(toxic_class: ToxicClass) ->
         assert toxic.apply(flight, draws()) == in_turn[flight.number]
 
 
-def messages_are_conserved_unless_it_says_that_it_destroys(toxic_class: ToxicClass) -> None:
+def messages_are_conserved_unless_loss_is_declared(toxic_class: ToxicClass) -> None:
     way = through(made(toxic_class))
     for flight in some():
         out = way.send(flight)
@@ -79,7 +79,7 @@ def messages_are_conserved_unless_it_says_that_it_destroys(toxic_class: ToxicCla
             assert copies.count(0) == 1
 
 
-def nothing_comes_out_before_it_went_in(toxic_class: ToxicClass) -> None:
+def no_message_leaves_before_it_enters(toxic_class: ToxicClass) -> None:
     way = through(made(toxic_class))
     for flight in some():
         for out in way.send(flight):
@@ -87,11 +87,11 @@ def nothing_comes_out_before_it_went_in(toxic_class: ToxicClass) -> None:
             assert out.occupies_s >= 0
 
 
-def with_toxicity_0_it_does_nothing(toxic_class: ToxicClass) -> None:
-    leaves_alone(through(made(toxic_class, toxicity=0)), some())
+def toxicity_0_has_no_effect(toxic_class: ToxicClass) -> None:
+    unaffected(through(made(toxic_class, toxicity=0)), some())
 
 
-def a_toxicity_is_the_share_that_it_touches(toxic_class: ToxicClass) -> None:
+def toxicity_is_the_share_of_affected_messages(toxic_class: ToxicClass) -> None:
     share, wanted = 0.3, 10_000
     always, its_draws = made(toxic_class), draws()
     concerned = Applied(always)
@@ -109,7 +109,7 @@ def a_toxicity_is_the_share_that_it_touches(toxic_class: ToxicClass) -> None:
     assert abs(way.counts.touched["toxic"] - share * wanted) < 4 * sqrt(wanted * share * (1 - share))
 
 
-def messages_that_keep_their_place_come_out_in_order(toxic_class: ToxicClass) -> None:
+def messages_in_order_leave_in_order(toxic_class: ToxicClass) -> None:
     for toxicity in (1.0, 0.5):
         way = through(made(toxic_class, toxicity=toxicity))
         last_s = 0.0
@@ -123,20 +123,20 @@ def messages_that_keep_their_place_come_out_in_order(toxic_class: ToxicClass) ->
                     assert out.copy or toxic_class.type == "reorder"
 
 
-def outside_of_its_limits_it_does_nothing(toxic_class: ToxicClass) -> None:
+def a_toxic_has_no_effect_outside_its_limits(toxic_class: ToxicClass) -> None:
     flights = some()
     late = made(toxic_class, start_s=1000.0, end_s=1010.0)
-    leaves_alone(through(late), flights)
+    unaffected(through(late), flights)
     early = made(toxic_class, start_s=0.0, end_s=0.005)
-    leaves_alone(through(early), flights[1:])
-    leaves_alone(through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN])
-    leaves_alone(through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP])
+    unaffected(through(early), flights[1:])
+    unaffected(through(made(toxic_class, direction="up")), [one for one in flights if one.direction == DOWN])
+    unaffected(through(made(toxic_class, direction="down")), [one for one in flights if one.direction == UP])
     of_two_types = made(toxic_class, messages=("update", "hello"))
-    leaves_alone(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
-    leaves_alone(through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)])
+    unaffected(through(of_two_types), [one for one in flights if one.type not in ("update", "hello")])
+    unaffected(through(made(toxic_class), frozenset((1, 2))), [one for one in flights if one.client_id not in (1, 2)])
 
 
-def twice_the_time_is_the_same_twice_as_slow(toxic_class: ToxicClass) -> None:
+def doubling_the_time_doubles_the_delays(toxic_class: ToxicClass) -> None:
     scenario = Scenario.parsed({"groups": [{"name": "all", "toxics": [example(toxic_class)]}]}, "here")
     once, twice = (through(one.groups[0].toxics[0]) for one in (scenario, scenario.scaled(2)))
     for flight in some():
@@ -148,33 +148,33 @@ def stretched(flight: InFlightMessage) -> InFlightMessage:
     return replace(flight, **{name: 2 * getattr(flight, name) for name in times})
 
 
-def its_plain_data_makes_an_equal_one(toxic_class: ToxicClass) -> None:
+def plain_data_restores_an_equal_toxic(toxic_class: ToxicClass) -> None:
     toxic = made(toxic_class, toxicity=0.5, messages=["task", "update"], clients=[0, "2-4"])
     assert create(json.loads(json.dumps(plain(toxic))), "here") == toxic
 
 
-def it_says_what_it_is(toxic_class: ToxicClass) -> None:
+def a_toxic_and_its_fields_are_documented(toxic_class: ToxicClass) -> None:
     assert toxic_class.__doc__
     for name, field in toxic_class.model_fields.items():
         assert field.description, name
 
 
-def leaves_alone(way: ToxicLink, flights: list[InFlightMessage]) -> None:
+def unaffected(way: ToxicLink, flights: list[InFlightMessage]) -> None:
     for flight in flights:
         assert way.send(flight) == (flight,)
     assert not way.counts.touched
 
 
 LAWS: tuple[Callable[[ToxicClass], None], ...] = (
-    it_writes_to_none_of_its_arguments,
-    a_message_meets_the_same_whatever_came_before_it,
-    messages_are_conserved_unless_it_says_that_it_destroys,
-    nothing_comes_out_before_it_went_in,
-    with_toxicity_0_it_does_nothing,
-    a_toxicity_is_the_share_that_it_touches,
-    messages_that_keep_their_place_come_out_in_order,
-    outside_of_its_limits_it_does_nothing,
-    twice_the_time_is_the_same_twice_as_slow,
-    its_plain_data_makes_an_equal_one,
-    it_says_what_it_is,
+    arguments_are_not_modified,
+    a_message_is_independent_of_earlier_ones,
+    messages_are_conserved_unless_loss_is_declared,
+    no_message_leaves_before_it_enters,
+    toxicity_0_has_no_effect,
+    toxicity_is_the_share_of_affected_messages,
+    messages_in_order_leave_in_order,
+    a_toxic_has_no_effect_outside_its_limits,
+    doubling_the_time_doubles_the_delays,
+    plain_data_restores_an_equal_toxic,
+    a_toxic_and_its_fields_are_documented,
 )

@@ -1,4 +1,4 @@
-"""What tests of toxics share: messages in flight, toxics from plain data, and a population that is written out."""
+"""Helpers of toxic tests: messages in flight, toxics from plain data, and a written-out population."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _TRAFFIC: tuple[tuple[Direction, MessageType], ...] = (
 
 
 def message(**fields: Any) -> InFlightMessage:
-    """An update of 1000 bytes from client 0, sent at 0 s and not held up, but for what is said."""
+    """An update of 1000 bytes from client 0, sent at 0 s without delay, except for the arguments."""
     sent_s = fields.get("sent_s", 0.0)
     default = {"client_id": 0, "direction": UP, "type": "update", "number": 1, "size_bytes": 1000}
     times = {"sent_s": sent_s, "due_s": sent_s, "began_s": sent_s}
@@ -42,7 +42,7 @@ def task(**fields: Any) -> InFlightMessage:
 
 
 def traffic(clients: int = 5) -> Iterator[InFlightMessage]:
-    """Messages of every type, without an end: one each 10 ms, of one client after the other."""
+    """An endless sequence of messages of every type: one each 10 ms, of each client in turn."""
     for number in count():
         direction, type_ = _TRAFFIC[number % len(_TRAFFIC)]
         sent_s = number * 0.01
@@ -59,7 +59,7 @@ def traffic(clients: int = 5) -> Iterator[InFlightMessage]:
 
 
 def toxic(**settings: Any) -> Toxic:
-    """From its plain data; it is called by its type if nothing else is said."""
+    """A toxic from plain data; its default name is its type."""
     return create({"name": settings["type"], **settings}, "here")
 
 
@@ -73,7 +73,7 @@ def passage(*toxics: Mapping[str, Any], seed: int = SEED, clients: frozenset[int
 
 
 def dues_s(way: ToxicLink, flights: Iterable[InFlightMessage]) -> list[list[float]]:
-    """When each message comes out: not at all, once or several times."""
+    """The delivery times of each message: none, one or several."""
     return [[out.due_s for out in way.send(flight)] for flight in flights]
 
 

@@ -1,4 +1,4 @@
-"""Rounds for the tests of policies: who sent what, and the updates of the golden vectors."""
+"""Rounds for the tests of policies: updates by client, and those of the golden vectors."""
 
 import torch
 
@@ -19,7 +19,7 @@ GOLDEN = UpdateBatch(
 
 
 def senders(*updates: tuple[int, float], version: int = 0) -> UpdateBatch:
-    """Which client sent what, in order of arrival: one parameter, all fresh, one example each."""
+    """The updates of clients, in order of arrival: one parameter, all fresh, one example each."""
     rows = len(updates)
     return UpdateBatch(
         version=version,

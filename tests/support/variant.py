@@ -1,4 +1,4 @@
-"""Two data files of a user's own, of which the second takes the place of the first."""
+"""Two data files of a user, of which the second replaces the first."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ CLASSES = 3
 
 
 def write(path: Path, *, side: int, channels: int, brightness: int, seed: int) -> Path:
-    """An .npz of 90 training and 30 test images, as many of each class, in an order that the seed decides. brightness:
-    of all pixels but those of a column, whose place says the class."""
+    """An .npz of 90 training and 30 test images, as many of each class, in an order drawn from the seed. brightness:
+    of all pixels except those of a column, whose position is the class."""
     rng = stream(seed, Stream.PARTITION)
     arrays: dict[str, Any] = {}
     for part, examples in (("train", 90), ("test", 30)):
@@ -25,7 +25,7 @@ def write(path: Path, *, side: int, channels: int, brightness: int, seed: int) -
 
 
 def small_and_large(folder: Path, *, seed: int = 2) -> dict[str, Any]:
-    """The section `data` of grey 4x4 images that give way to colour 8x8 images. seed: of the second file."""
+    """The section `data` of grey 4x4 images that colour 8x8 images replace. seed: of the second file."""
     small = write(folder / "small.npz", side=4, channels=1, brightness=10, seed=1)
     large = write(folder / f"large_{seed}.npz", side=8, channels=3, brightness=90, seed=seed)
     variant = {"name": "npz", "path": str(large), "rate": 1.5}

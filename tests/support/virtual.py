@@ -1,4 +1,4 @@
-"""Runs in virtual time of a model of one parameter, whose clients do what a test says."""
+"""Runs in virtual time of a model of one parameter with scripted clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,14 +49,14 @@ def update_of(value: float, *, loss: float = 1.0, kind: Kind = "gradient") -> Lo
 
 
 def still(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate:
-    return update_of(1e-30)  # as good as nothing
+    return update_of(1e-30)  # negligible
 
 
 class OneNumber(Backend):
-    """A model of one parameter, which costs nothing. train: what a task makes of its base model.
+    """A model of one parameter without cost. train: maps a base model to the result of its task.
 
     settled: client, number of the task, and whether its update was accepted. accuracy: of the client's own evaluation.
-    batches: how many jobs were computed together.
+    batches: numbers of jobs computed together.
     """
 
     def __init__(self, train: Train = still, *, at_a_time: int = 1) -> None:
@@ -89,7 +89,7 @@ class OneNumber(Backend):
 
 
 class Takes(Devices):
-    """Tasks that take as long as a test says."""
+    """Durations of tasks, set by a test."""
 
     def __init__(self, latency: Latency) -> None:
         super().__init__(0, {})
@@ -101,7 +101,7 @@ class Takes(Devices):
 
 
 def drawn(clients: int, task: Distribution | None = None, *, seed: int = 0, **device: Any) -> Latency:
-    """What devices draw for tasks; Exp(1) unless told otherwise."""
+    """Durations that devices draw for tasks; Exp(1) by default."""
     made = Device(task=task or Exponential(distribution="exponential", mean_s=1.0), **device)
     devices = Devices(seed, dict.fromkeys(range(clients), made))
     return lambda client_id, number: devices.duration_s(client_id, number, 1)
@@ -113,7 +113,7 @@ def always(seconds: float) -> Latency:
 
 @dataclass
 class Trace:
-    """What a simulation told its observer."""
+    """The events of a simulation for its observer."""
 
     told: list[tuple[events.Event, Sequence[actions.Action]]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""A client that says what a test tells it to, byte by byte if need be."""
+"""A scripted client, byte by byte if necessary."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ RUN = "1" * 32
 def welcome(
     run_id: str = RUN, *, client_id: int = 0, clients: int = 20, extra: bool | None = None, buffers: int = 0
 ) -> Welcome:
-    """What a server says of a run with a model of two parameters. buffers: numbers of each of two, 0 for none."""
+    """The welcome of a server of a run with a model of two parameters. buffers: numbers of each of two, 0 for none."""
     return Welcome(
         client_id=client_id,
         run_id=run_id,
@@ -54,9 +54,9 @@ def welcome(
 
 
 class RawClient:
-    """A DEALER without any of our own client's manners. Used as a context, it vanishes without a goodbye.
+    """A DEALER without the logic of the client. The end of its context closes it without a goodbye.
 
-    session: 16 bytes in hex; made from the client id unless given. receive_queue: messages that it takes in unread.
+    session: 16 bytes in hex; made from the client id unless given. receive_queue: bound of its unread messages.
     """
 
     def __init__(self, address: str, client_id: int = 0, session: str | None = None, receive_queue: int = 1000) -> None:
@@ -93,7 +93,7 @@ class RawClient:
         return message
 
     def hears_nothing_before(self, number: int) -> None:
-        """A heartbeat is answered, and nothing else was said before: whatever went before had no answer."""
+        """The next message answers a heartbeat: earlier messages had no answer."""
         self.say(Heartbeat(number=number, version=0))
         assert self.hear(Heartbeat).number == number
 
@@ -111,19 +111,19 @@ class RawClient:
         return message, np.frombuffer(b"".join(frames), dtype="<f4")
 
     def answer(self, task: Task, vector: "np.ndarray[Any, Any]", **changes: Any) -> Ack:
-        """Send an update of a task, and hear the verdict. vector: [d]. changes: fields of the update."""
+        """Send an update of a task, and receive the verdict. vector: [d]. changes: fields of the update."""
         self.say(update_of(task, **changes), [vector.astype("<f4").tobytes()])
         return self.hear(Ack)
 
     def leave_after_stop(self) -> Stop:
-        """The next message, which must be `stop`; the server is told goodbye, and waits no longer."""
+        """The next message, which must be `stop`; the client says goodbye, and the server stops waiting."""
         stop = self.hear(Stop)
         self.say(Bye())
         return stop
 
 
 def update_of(task: Task, **changes: Any) -> Update:
-    """A well-made header for an update of a task, but for the changes."""
+    """A valid header for an update of a task, except for the changes."""
     fields: dict[str, Any] = {
         "task_id": task.task_id,
         "base_version": task.version,

@@ -1,4 +1,4 @@
-"""A peer that speaks ZMTP 3.0 by hand, so that it can say what libzmq would not (RFC 23)."""
+"""A peer that speaks ZMTP 3.0 by hand, so that it can send bytes that libzmq would not (RFC 23)."""
 
 import socket
 from types import TracebackType
@@ -7,7 +7,7 @@ from typing import Self
 from support.running import PATIENCE_S
 
 NULL, CURVE = b"NULL", b"CURVE"
-EMPTY_MORE = b"\x01\x00"  # an empty frame of a message that goes on
+EMPTY_MORE = b"\x01\x00"  # an empty frame of an unfinished message
 _MORE, _LONG, _COMMAND = 1, 2, 4
 
 
@@ -22,7 +22,7 @@ def frame(content: bytes, *, more: bool = False) -> bytes:
 
 
 def frame_start(content_bytes: int, *, more: bool = False, command: bool = False) -> bytes:
-    """What comes before the contents of a frame."""
+    """The header of a frame."""
     flags = _MORE * more | _COMMAND * command
     if content_bytes > 255:
         return bytes([flags | _LONG]) + content_bytes.to_bytes(8, "big")
@@ -77,7 +77,7 @@ class ZmtpPeer:
         return data
 
     def is_ended(self) -> bool:
-        """Wait until the other side ends the connection; what it says before is read and dropped."""
+        """Wait until the other side ends the connection; earlier bytes are read and dropped."""
         try:
             while self.socket.recv(65536):
                 pass

@@ -1,1 +1,1 @@
-"""A seeded swarm: server, injector and clients as pure parts, with a played network, clock and computation."""
+"""A seeded swarm: server, injector and clients as pure parts, with a simulated network, clock and computation."""

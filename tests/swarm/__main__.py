@@ -15,7 +15,7 @@ PROCESSES = 2
 
 
 def say(line: str) -> None:
-    """A line, at once."""
+    """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -23,15 +23,15 @@ def say(line: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m swarm", description=__doc__)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--seed", type=int, help="play this one")
-    which.add_argument("--seeds", type=int, default=1000, help="play so many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--verbose", action="store_true", help="with --seed: print all that happens")
+    which.add_argument("--seed", type=int, help="run this seed")
+    which.add_argument("--seeds", type=int, default=1000, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--verbose", action="store_true", help="with --seed: print every event")
     parser.add_argument("--processes", type=int, default=PROCESSES)
-    told = parser.parse_args()
-    if told.seed is not None:
-        return one(told.seed, verbose=told.verbose)
-    return many(range(told.first, told.first + told.seeds), told.processes)
+    options = parser.parse_args()
+    if options.seed is not None:
+        return one(options.seed, verbose=options.verbose)
+    return many(range(options.first, options.first + options.seeds), options.processes)
 
 
 def one(seed: int, *, verbose: bool) -> int:
@@ -51,7 +51,7 @@ def many(seeds: range, processes: int) -> int:
     seen: Counter[str] = Counter()
     failures = 0
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:  # says so when one of them dies
+    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:  # raises when one of them dies
         for done, outcome in enumerate(pool.map(attempt, seeds, chunksize=4), start=1):
             if isinstance(outcome, str):
                 failures += 1

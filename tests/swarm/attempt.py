@@ -1,4 +1,4 @@
-"""A seed in a process of its own: the report, or the sentences about its failure."""
+"""A seed in a process of its own: the report, or the text of its failure."""
 
 import logging
 import traceback
@@ -11,7 +11,7 @@ LINES_SHOWN = 25
 
 
 def attempt(seed: int) -> Report | str:
-    """A seed's report, or how it failed."""
+    """The report of a seed, or the text of its failure."""
     torch.set_num_threads(1)
     logging.disable()
     try:
@@ -23,7 +23,7 @@ def attempt(seed: int) -> Report | str:
 
 
 def failed(failure: FailureError) -> str:
-    """What happened, and how to see it again."""
+    """The failure, and the command that reproduces it."""
     last = "\n".join(failure.transcript[-LINES_SHOWN:])
     where = "".join(traceback.format_exception(failure.__cause__)[-3:])
     return f"{last}\n\n{where}\n{failure}\n\nmake swarm SEED={failure.seed}\n"

@@ -1,4 +1,4 @@
-"""What events came to, counted from one to the next, and what of it must be found where the run is kept."""
+"""Totals over events, counted from one to the next, and the expected content of the stored run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from unstale.journal.database import Conservation, Database
 
 
 class Bookkeeping:
-    """What follows from events, counted from one event to the next.
+    """Totals over events, counted from one event to the next.
 
-    given, accepted: by task. refused: tasks. rejected: verdicts that are stored. aggregated: tasks in a round, also in
-    the one that is being made. round: the last that was closed. rounds: tasks by the version that was made of them.
+    given, accepted: by task. refused: tasks. rejected: verdicts that are stored. aggregated: tasks in rounds, including
+    the one in aggregation. round: the last closed one. rounds: tasks by the resulting version.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class Bookkeeping:
         self.rejected = 0
         self.aggregated: set[int] = set()
         self.forgotten: set[int] = set()
-        self.lost: set[int] = set()  # tasks that were called so
+        self.lost: set[int] = set()  # tasks declared lost
         self.round: tuple[actions.Contribution, ...] = ()
         self.rounds: dict[int, tuple[int, ...]] = {}
 
-    def happened(self, coordinator: Coordinator, event: events.Event, done: Sequence[actions.Action]) -> None:
-        """An event, and what came of it."""
+    def record(self, coordinator: Coordinator, event: events.Event, done: Sequence[actions.Action]) -> None:
+        """An event, and its actions."""
         if isinstance(event, events.TaskLost):
             self.lost.add(event.task_id)
         if isinstance(event, events.RoundApplied):
@@ -48,18 +48,18 @@ class Bookkeeping:
                     pass
 
     def check(self, coordinator: Coordinator) -> None:
-        """Whether the coordinator counts as we do."""
+        """Whether the coordinator has the same totals."""
         assert coordinator.accepted == len(self.accepted)
         making = coordinator.making or ()
         assert len(self.aggregated) == coordinator.aggregated + len(making)
         unaggregated = {update.task_id for update in coordinator.pending}
-        assert self.aggregated.isdisjoint(unaggregated), "an update waits that a round holds already"
+        assert self.aggregated.isdisjoint(unaggregated), "a pending update is already in a round"
         assert self.aggregated | unaggregated == self.accepted.keys(), (
-            "what was accepted is not what rounds hold and what waits for one"
+            "the accepted updates differ from those in rounds and pending"
         )
 
     def _send_task(self, coordinator: Coordinator, action: actions.SendTask) -> None:
-        assert action.task_id not in self.given, f"task {action.task_id} is given twice"
+        assert action.task_id not in self.given, f"task {action.task_id} is assigned twice"
         assert action.version <= coordinator.version
         assert action.version not in self.forgotten, f"a task on version {action.version}, which is forgotten"
         self.given[action.task_id] = action
@@ -70,7 +70,7 @@ class Bookkeeping:
         if action.outcome is actions.Outcome.ACCEPTED:
             given = self.given[task_id]
             assert given.client_id == action.client_id, "an update counts for a task of another client"
-            assert given.version == event.base_version, "an update counts that was made of another version"
+            assert given.version == event.base_version, "an update of another version counts"
             assert task_id not in self.accepted, f"the update of task {task_id} counts twice"
             assert task_id not in self.refused, f"the update of task {task_id} was refused, and counts"
             self.accepted[task_id] = event
@@ -81,7 +81,7 @@ class Bookkeeping:
 
     def _apply_round(self, coordinator: Coordinator, event: events.Event, action: actions.ApplyRound) -> None:
         if isinstance(event, events.Resumed):
-            assert action.contributions == self.round, "another round is made than the one that was closed"
+            assert action.contributions == self.round, "the aggregated round differs from the closed one"
             return
         for contribution in action.contributions:
             task_id = contribution.task_id
@@ -94,8 +94,8 @@ class Bookkeeping:
         self.round = action.contributions
 
 
-def check_taken_up(coordinator: Coordinator, undisturbed: Coordinator) -> None:
-    """Whether a coordinator that read the journal stands where one does that was never disturbed."""
+def check_resumed(coordinator: Coordinator, undisturbed: Coordinator) -> None:
+    """Whether a coordinator restored from the journal equals one without a restart."""
     found, expected = _state(coordinator), _state(undisturbed)
     for name in expected:
         assert found[name] == expected[name], (
@@ -104,7 +104,7 @@ def check_taken_up(coordinator: Coordinator, undisturbed: Coordinator) -> None:
 
 
 def _state(coordinator: Coordinator) -> dict[str, Any]:
-    """But for when somebody was heard of, and for what says nothing new and is not stored."""
+    """The state without times of contact and without repeats, which are not stored."""
     state = snapshot.taken(coordinator)
     for name in ("now_s", "leases", "rejected", "duplicates"):
         del state[name]
@@ -113,18 +113,18 @@ def _state(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def check_stored(database: Database, bookkeeping: Bookkeeping, digests: Mapping[int, str]) -> None:
-    """Whether the database holds what happened: each update once, each round with its updates in order, and nothing
+    """Whether the database matches the events: each update once, each round with its updates in order, and nothing
     else. digests: by version."""
     updates = list(database.updates_after(0))
     accepted = [row for row in updates if row.handle is not None]
     found = {row.staged.task_id: (row.staged.client_id, row.staged.base_version) for row in accepted}
     assert len(found) == len(accepted), "an update is stored twice"
     expected = {task_id: (one.client_id, one.base_version) for task_id, one in bookkeeping.accepted.items()}
-    assert found == expected, "what is stored is not what was accepted"
+    assert found == expected, "the stored updates differ from the accepted ones"
     task_of = {row.handle: row.staged.task_id for row in accepted}
     rounds = {row.version: row for row in database.rounds()}
     members = {version: tuple(task_of[one.handle] for one in row.members) for version, row in rounds.items()}
-    assert members == bookkeeping.rounds, "the rounds that are stored are not those that were made"
+    assert members == bookkeeping.rounds, "the stored rounds differ from the aggregated ones"
     for version, row in rounds.items():
         assert row.digest == digests[version], f"version {version} is stored with another digest"
     aggregated = sum(map(len, members.values()))
@@ -135,4 +135,4 @@ def check_stored(database: Database, bookkeeping: Bookkeeping, digests: Mapping[
         rejected=bookkeeping.rejected,
     )
     counts = database.conservation()
-    assert counts == expected_counts, f"{counts} is stored, and {expected_counts} happened"
+    assert counts == expected_counts, f"{counts} is stored, expected {expected_counts}"

@@ -1,4 +1,4 @@
-"""What goes wrong beside the toxics, as long as it may: to clients, connections and the server."""
+"""Faults besides the toxics, during the fault phase: of clients, connections and the server."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 FULL_S = 2.0  # how long a disk is full, on average
 AWAY_S = 3.0  # how long a client is away
-PASSES = 5.0  # how often a server gets past the place where it is to die
+PASSES = 5.0  # how often a server passes its kill place before it dies
 
 
 class Chaos:
-    """Of one seed, until `end`."""
+    """The faults of one seed, until `end`."""
 
     def __init__(self, swarm: "Swarm") -> None:
         self._swarm = swarm
         self._world = swarm.world
         self._rng = swarm.world.draws("chaos")
-        self.goes_on = True
+        self.is_active = True
 
     def random(self) -> float:
         """In [0, 1)."""
@@ -49,11 +49,11 @@ class Chaos:
             ]
         for rate, what in happenings:
             if rate > 0:
-                _Often(self, rate, what, self._world.draws(what.__name__)).plan()
+                _Recurring(self, rate, what, self._world.draws(what.__name__)).plan()
 
     def end(self) -> None:
-        """Nothing goes wrong any more."""
-        self.goes_on = False
+        """End all faults."""
+        self.is_active = False
         self._swarm.server.doom.spare()
         self._empty_disk()
 
@@ -62,19 +62,19 @@ class Chaos:
 
     # --- clients ---
 
-    def _someone(self) -> Process | None:
+    def _random_client(self) -> Process | None:
         alive = [process for process in self._swarm.newest.values() if process.alive]
         return alive[int(self._rng.integers(len(alive)))] if alive else None
 
     def _crash(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             process.crash()
             self._world.seen["crashes"] += 1
             self._come_back(process.client_id)
 
     def _leave(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             process.leave()
             self._world.seen["clients left"] += 1
@@ -82,19 +82,19 @@ class Chaos:
 
     def _come_back(self, client_id: int) -> None:
         def back() -> None:
-            if self.goes_on and not self._swarm.newest[client_id].alive:
+            if self.is_active and not self._swarm.newest[client_id].alive:
                 self._swarm.start(client_id)
 
         self._world.after(float(self._rng.exponential(AWAY_S)), back)
 
     def _take_over(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None:
             self._world.seen["take-overs"] += 1
             self._swarm.start(process.client_id)
 
     def _say_hello(self) -> None:
-        process = self._someone()
+        process = self._random_client()
         if process is not None and process.link is not None:
             self._world.seen["hellos for no reason"] += 1
             process.say_hello_again()
@@ -110,7 +110,7 @@ class Chaos:
 
     def _meet_a_stranger(self) -> None:
         self._world.seen["strangers"] += 1
-        link = self._swarm.server.dial(_Stranger())
+        link = self._swarm.server.dial(_NonsensePeer())
         if link is not None:
             self._swarm.network.send(link, NEAR, self._rng.bytes(int(self._rng.integers(40))), ())
             self._swarm.network.close(link, NEAR)
@@ -122,13 +122,13 @@ class Chaos:
         self._swarm.server.sleep(float(self._rng.exponential(2.0)))
 
     def _begin_another_run(self) -> None:
-        """The server dies, and another run begins after a while."""
+        """The server dies, and another run starts later."""
         if self._swarm.server.is_alive:
             self._world.seen["server restarts"] += 1
             self._swarm.server.kill()
 
     def _kill(self) -> None:
-        """The server will die somewhere."""
+        """Select the place where the server dies."""
         place = PLACES[int(self._rng.integers(len(PLACES)))]
         passes = 0 if place in RARE_PLACES else int(self._rng.exponential(PASSES))
         self._swarm.server.doom.strike(place, passes)
@@ -145,16 +145,16 @@ class Chaos:
             self._swarm.server.journal.is_full = False
 
 
-class _Stranger:
-    """Somebody who says nonsense, and listens to nothing."""
+class _NonsensePeer:
+    """A peer that sends nonsense and ignores all answers."""
 
-    def took(self, link: Link, header: bytes, frames: Frames) -> None: ...
+    def receive(self, link: Link, header: bytes, frames: Frames) -> None: ...
 
     def lost(self, link: Link) -> None: ...
 
 
-class _Often:
-    """Something that happens now and then, as long as things go wrong."""
+class _Recurring:
+    """A recurring fault, during the fault phase."""
 
     def __init__(self, chaos: Chaos, rate: float, what: Callable[[], None], rng: Generator) -> None:
         self._chaos = chaos
@@ -166,6 +166,6 @@ class _Often:
         self._chaos.after(float(self._rng.exponential(self._mean_s)), self._happen)
 
     def _happen(self) -> None:
-        if self._chaos.goes_on:
+        if self._chaos.is_active:
             self._what()
             self.plan()

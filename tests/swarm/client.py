@@ -1,4 +1,4 @@
-"""Client processes: the real session, with a played connection and played training. They crash, leave and come back."""
+"""Client processes: the real session, with simulated connections and training. They crash, leave and return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from support.parts import PlayedPart
-from swarm.hostile import Malice
+from swarm.hostile import HostileUpdates
 from swarm.learning import NUMBERS
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
@@ -27,13 +27,13 @@ def payload_of(numbers: Sequence[float]) -> list[memoryview]:
 
 
 def vector(client_id: int, task_id: int, base_version: int) -> list[memoryview]:
-    """The payload of an update: who made it, of what."""
+    """The payload of an update: its client, task and base version."""
     return payload_of([client_id, task_id, base_version])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
-    """What clients are like. Seconds: the most that each takes. Shares: of tasks."""
+class Behaviour:
+    """The behaviour of clients. Seconds: upper bounds. Shares: of tasks."""
 
     training_s: float
     reconnect_s: float
@@ -42,9 +42,9 @@ class Manners:
 
 
 class Watcher(Protocol):
-    """Told of what clients hear, before they take it in, and of what they make."""
+    """Observes the messages to clients, before they process them, and their updates."""
 
-    def client_heard(self, process: "Process", message: Message, frames: Frames) -> None: ...
+    def client_received(self, process: "Process", message: Message, frames: Frames) -> None: ...
 
     def client_trains(self, process: "Process", train: Train) -> None: ...
 
@@ -56,7 +56,7 @@ class Watcher(Protocol):
 class Process:
     """One client's process, from its start until it ends.
 
-    number: no two have the same. kept: updates that it finds in its outbox. malice: of a hostile one.
+    number: unique. kept: updates in its outbox at the start. malice: of a hostile one.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Process:
         world: World,
         network: Network,
         dial: Dial,
-        manners: Manners,
+        behaviour: Behaviour,
         transfers: TransferBounds | None,
         watcher: Watcher,
         kept: Sequence[PendingUpdate] = (),
-        malice: Malice | None = None,
+        malice: HostileUpdates | None = None,
     ) -> None:
         self.client_id = client_id
         self.is_hostile = malice is not None
@@ -87,15 +87,15 @@ class Process:
         self._world = world
         self._network = network
         self._dial = dial
-        self._manners = manners
+        self._manners = behaviour
         self._watcher = watcher
         self._malice = malice
         self._rng = world.draws(self.name)
         self._ticking_s: float | None = None
-        world.after(self._up_to(manners.reconnect_s), self._connect)
+        world.after(self._up_to(behaviour.reconnect_s), self._connect)
 
     def crash(self) -> None:
-        """End without a word; the connection closes, as the operating system does it."""
+        """End without a goodbye; the connection closes as by the operating system."""
         self._end("crashes")
 
     def leave(self) -> None:
@@ -104,26 +104,26 @@ class Process:
         self._end("leaves")
 
     def say_hello_again(self) -> None:
-        """A copy of a hello, for no reason, on the connection that there is."""
+        """Send a superfluous copy of the hello on the current connection."""
         self.session.state = State.GREETING
         self._follow(self.session._greet(None, (), self._world.now_s))
 
     @property
     def run_id(self) -> str | None:
-        """Of the run that it takes part in."""
+        """The id of its run."""
         return self.session.run_id
 
     @property
     def unacknowledged(self) -> Sequence[int]:
-        """Tasks of the updates kept."""
+        """The tasks of the stored updates."""
         return list(self.session._updates)
 
     @property
     def outbox(self) -> Sequence[PendingUpdate]:
-        """What the next process of this client finds."""
+        """The updates for the next process of this client."""
         return [entry.pending for entry in self.session._updates._entries.values()]
 
-    def took(self, link: Link, header: bytes, frames: Frames) -> None:
+    def receive(self, link: Link, header: bytes, frames: Frames) -> None:
         if not self.alive or link is not self.link:
             return
         try:
@@ -131,8 +131,8 @@ class Process:
         except RemoteContractError as error:
             self._say(Error(reason=error.reason, message=str(error)), ())
             return
-        self._watcher.client_heard(self, message, frames)
-        self._world.note(self.name, f"hears {said(message)}")
+        self._watcher.client_received(self, message, frames)
+        self._world.note(self.name, f"hears {summary(message)}")
         self._follow(self.session.received(message, frames, self._world.now_s))
 
     def lost(self, link: Link) -> None:
@@ -140,7 +140,7 @@ class Process:
             self.link = None
             self._world.after(self._up_to(self._manners.reconnect_s), self._connect)
 
-    # --- the loop of a process ---
+    # --- the loop ---
 
     def _up_to(self, most_s: float) -> float:
         return most_s * float(self._rng.random())
@@ -167,7 +167,7 @@ class Process:
                 case Send(message=message, parcel=parcel):
                     if not self._say(message, parcel):
                         self.session.unreachable()
-                        if self.link is not None:  # a queue that is full empties, and can be written to
+                        if self.link is not None:  # a full queue drains, and becomes writable
                             self._world.after(self._manners.reconnect_s, self._writable)
                         break
                 case Train():
@@ -187,10 +187,10 @@ class Process:
             self._follow(self.session.reachable(self._world.now_s))
 
     def _say(self, message: Message, parcel: Frames) -> bool:
-        """Whether it could be handed to a connection."""
+        """Whether a connection accepted it."""
         if self.link is None:
             return False
-        self._world.note(self.name, f"says {said(message)}")
+        self._world.note(self.name, f"says {summary(message)}")
         return self._network.send(self.link, NEAR, codec.encode(message), parcel) is Delivery.SENT
 
     def _plan_tick(self) -> None:
@@ -201,7 +201,7 @@ class Process:
 
         def tick() -> None:
             if self._ticking_s != due_s or not self.alive:
-                return  # planned anew since
+                return  # rescheduled since
             self._ticking_s = None
             self._follow(self.session.tick(self._world.now_s))
 
@@ -238,7 +238,7 @@ class Process:
         self._world.note(self.name, f"made the update of task {task.task_id}")
         self._follow(self.session.trained(run_id, update, parcel))
 
-    def _corrupted(self, malice: Malice, update: Update, parcel: Frames) -> tuple[Update, Frames]:
+    def _corrupted(self, malice: HostileUpdates, update: Update, parcel: Frames) -> tuple[Update, Frames]:
         self._world.seen["bad updates"] += 1
         for header, frames in malice.rubbish(update, parcel):
             if self.link is not None:
@@ -262,8 +262,8 @@ def update_of(task: Task) -> Update:
     )
 
 
-def said(message: Message) -> str:
-    """A message in a transcript, short."""
+def summary(message: Message) -> str:
+    """A short text of a message for the transcript."""
     match message:
         case Task(task_id=task_id, version=version):
             return f"task {task_id} on version {version}"

@@ -1,4 +1,4 @@
-"""Clients that mean harm: whatever they send is wrong, and should be refused as what it is."""
+"""Hostile clients: every message is invalid, and must be refused with its reason."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,20 +16,20 @@ RUBBISH_MAX = 4  # messages for one task
 
 
 class Bad(NamedTuple):
-    """An update as a hostile client sends it."""
+    """An update of a hostile client."""
 
     update: Update
     parcel: Frames
 
 
-class Malice:
+class HostileUpdates:
     """Of one client. rng: its draws."""
 
     def __init__(self, rng: Generator) -> None:
         self._rng = rng
 
     def update(self, right: Update, numbers: int) -> Bad:
-        """In the place of the right one. numbers: that the right payload has."""
+        """Replaces the valid update. numbers: of the valid payload."""
         kind = ("non-finite", "too long", "zero", "wrong size", "another model")[int(self._rng.integers(5))]
         values = np.ones(numbers, dtype="<f4")
         update = right
@@ -51,7 +51,7 @@ class Malice:
         return Bad(update, parcel)
 
     def rubbish(self, right: Update, parcel: Frames) -> Sequence[tuple[bytes, Frames]]:
-        """What it says besides, as headers with payloads."""
+        """Its other messages, as headers with payloads."""
         return [self._one(right, parcel) for _ in range(int(self._rng.integers(RUBBISH_MAX + 1)))]
 
     def _one(self, right: Update, parcel: Frames) -> tuple[bytes, Frames]:
@@ -59,11 +59,11 @@ class Malice:
         if kind == 0:
             return self._rng.bytes(int(self._rng.integers(40))), ()
         never_given = right.task_id + 10**6
-        said: Sequence[Message] = (
+        summary: Sequence[Message] = (
             right.model_copy(update={"task_id": never_given, "checksum": None}),
             right.model_copy(update={"base_version": right.base_version + 1, "checksum": None}),
             Stop(reason="finished", version=10**6),
             Heartbeat(number=10**6, version=0, newest_task=never_given, heard=10**6),
         )
-        message = said[kind - 1]
+        message = summary[kind - 1]
         return codec.encode(message), parcel if isinstance(message, Update) else ()

@@ -1,4 +1,4 @@
-"""The injector's shell, played: the real core between connections of clients and connections to the server."""
+"""A simulated shell of the injector: the real core between connections of clients and connections to the server."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,8 +15,8 @@ WAITING_MAX = 16  # messages that wait for a connection to the server
 
 
 @dataclass(slots=True, eq=False)
-class _Passed:
-    """A client's connection, and the one to the server that stands for it. waiting: for the latter to be there."""
+class _Pair:
+    """A client's connection, and its counterpart to the server. waiting: messages until the latter exists."""
 
     front: Link
     back: Link | None = None
@@ -24,7 +24,7 @@ class _Passed:
 
 
 class Injector:
-    """dial: connects to the server. observe: told of what comes in and, when it goes on, of that."""
+    """dial: connects to the server. observe: called for each incoming and each forwarded message."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Injector:
         self._network = network
         self._dial_server = dial
         self._observe = observe
-        self._by_front: dict[int, _Passed] = {}
-        self._by_back: dict[int, _Passed] = {}
+        self._by_front: dict[int, _Pair] = {}
+        self._by_back: dict[int, _Pair] = {}
         self._unread: deque[tuple[Link, bytes, Frames]] = deque()
         self._refused_until_s: dict[int, float] = {}
         self._releasing_s: float | None = None
 
     def dial(self, client_id: int, end: End) -> Link | None:
-        """A client connects; it may not for a while after a cut."""
+        """Connect a client, which is refused for a while after a cut."""
         if self._world.now_s < self._refused_until_s.get(client_id, 0.0):
             return None
         front = self._network.connect(end, self)
-        passed = self._by_front[front.number] = _Passed(front)
+        passed = self._by_front[front.number] = _Pair(front)
         self._connect_back(passed)
         return front
 
@@ -65,19 +65,19 @@ class Injector:
 
     # --- connections, on both sides ---
 
-    def took(self, link: Link, header: bytes, frames: Frames) -> None:
+    def receive(self, link: Link, header: bytes, frames: Frames) -> None:
         self._unread.append((link, header, frames))
         self._read()
 
     def lost(self, link: Link) -> None:
         passed = self._by_back.pop(link.number, None)
-        if passed is not None:  # ZeroMQ connects again by itself, and nobody hears of it
+        if passed is not None:  # ZeroMQ reconnects by itself, without an event
             passed.back = None
             self._world.after(RECONNECT_S, lambda: self._connect_back(passed))
             return
-        self._let_go(link.number)
+        self._close(link.number)
 
-    def _connect_back(self, passed: _Passed) -> None:
+    def _connect_back(self, passed: _Pair) -> None:
         if passed.front.number not in self._by_front or passed.back is not None:
             return
         passed.back = self._dial_server(self)
@@ -88,8 +88,8 @@ class Injector:
         while passed.waiting:
             self._network.send(passed.back, NEAR, *passed.waiting.popleft())
 
-    def _let_go(self, number: int) -> None:
-        """Both connections, and what is on them."""
+    def _close(self, number: int) -> None:
+        """Close both connections, and drop their messages."""
         passed = self._by_front.pop(number, None)
         if passed is None:
             return
@@ -103,7 +103,7 @@ class Injector:
     # --- messages ---
 
     def _read(self) -> None:
-        """As long as there is room; what is not read waits."""
+        """Read up to the bound; unread messages wait."""
         while self._unread and not self.core.is_full:
             link, header, frames = self._unread.popleft()
             passed = self._by_back.get(link.number)
@@ -139,9 +139,9 @@ class Injector:
                 passed = self._by_front.get(number)
                 if passed is not None:
                     self._network.cut(passed.front)
-                    self._let_go(number)
+                    self._close(number)
             case Close(connection=int(number)):
-                self._let_go(number)
+                self._close(number)
 
     def _forward(self, forward: Forward) -> None:
         number = forward.connection
@@ -153,7 +153,7 @@ class Injector:
         self._observe(passed.front, forward.direction, header, True)
         if forward.direction is Direction.DOWN:
             if self._network.send(passed.front, FAR, header, frames) is not Delivery.SENT:
-                self._let_go(number)  # it is gone, or does not read: the server is to see that, too
+                self._close(number)  # it is closed, or does not read: the server must see that, too
         elif passed.back is not None:
             if self._network.send(passed.back, NEAR, header, frames) is Delivery.GONE:
                 passed.waiting.append((header, frames))

@@ -1,6 +1,6 @@
-"""The server's disk, and its death: the real journal in a folder in memory, left as it is by a server that is killed.
+"""The server's disk and its kills: the real journal in a folder in memory, which a killed server leaves as it is.
 
-Killed is what SIGKILL does: what was handed to the operating system stays, the rest is gone.
+A kill is a SIGKILL: data passed to the operating system stays, the rest is lost.
 """
 
 import os
@@ -23,25 +23,25 @@ GOOD = 0.7  # share of disks that lose nothing
 
 PLACES = (
     "between turns",
-    "heard",  # a message was taken in, and nothing is settled
+    "heard",  # a message is processed, and nothing is settled
     "row written",
     "before the commit",
-    "in the commit",  # the database has it, and the file beside it does not say so
+    "in the commit",  # the database has it, and the file beside it does not yet
     "after the commit",
-    "letting go",  # of what only older checkpoints need
-    "before a word",  # of those that follow from what is committed
+    "letting go",  # of files that only older checkpoints need
+    "before a word",  # of messages that follow from committed events
     "before a checkpoint",
-    "after a checkpoint",  # it is whole, and its server does not know yet
+    "after a checkpoint",  # it is complete, and its server has not recorded it yet
 )
-"""Where a server may be killed."""
+"""Places where a server can be killed."""
 
 RARE_PLACES = frozenset({"letting go", "before a checkpoint", "after a checkpoint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """How a run is kept. segment_bytes: of a segment. spills: rows wait on disk. Rates: times a second that something
-    happens to the server. kill: it dies. stop: it is asked to end, and started again. fill: its disk is full.
+    """How a run is stored. segment_bytes: of a segment. spills: rows wait on disk. Rates: events per second
+    of the server. kill: it dies. stop: the operator ends and restarts it. fill: its disk is full.
     """
 
     durability: Literal["full", "normal"]
@@ -56,7 +56,7 @@ class Keeping:
 
     @property
     def settings(self) -> Settings:
-        """Of the run, as far as its folder cares."""
+        """The settings of the run that its folder needs."""
         return Settings(
             run=RunSettings(
                 durability=self.durability,
@@ -69,7 +69,7 @@ class Keeping:
 
 
 class Killed(BaseException):
-    """The server is dead here."""
+    """The server dies here."""
 
 
 class Doom:
@@ -80,7 +80,7 @@ class Doom:
         self._passes = 0
 
     def strike(self, place: str, passes: int) -> None:
-        """There, after so many times that it gets past it."""
+        """Die there, after passing it so many times."""
         self._place, self._passes = place, passes
 
     def spare(self) -> None:
@@ -96,7 +96,7 @@ class Doom:
 
 
 class PlayedJournal(Journal):
-    """The real one. committed: told of every commit, as soon as it is one. is_full: there is no room for updates."""
+    """The real journal. committed: called after every commit. is_full: no space for updates."""
 
     def __init__(
         self, path: Path, keeping: Keeping, *, clock: Callable[[], float], doom: Doom, committed: Callable[[], None]
@@ -116,7 +116,7 @@ class PlayedJournal(Journal):
             (self.segments, ("retire",)),
         ):
             for name in names:
-                setattr(owner, name, partial(self._let_go_of, getattr(owner, name)))
+                setattr(owner, name, partial(self._delete_old, getattr(owner, name)))
 
     def has_room(self, size_bytes: int) -> bool:
         return not self.is_full and super().has_room(size_bytes)
@@ -132,11 +132,11 @@ class PlayedJournal(Journal):
         self._set_newest(number)
 
     def _sync_at_once(self, then: Path | None = None) -> bool:
-        """What goes on in the background would be another play each time."""
+        """Background work would make each simulation different."""
         self.segments.sync()
         return True
 
-    def _let_go_of(self, forget: Callable[..., object], *what: object) -> None:
+    def _delete_old(self, forget: Callable[..., object], *what: object) -> None:
         self._doom.reach("letting go")
         forget(*what)
 
@@ -158,13 +158,13 @@ class PlayedJournal(Journal):
         return written
 
     def close(self) -> None:
-        if not self.is_closed:  # its server may be killed while it closes
+        if not self.is_closed:  # its server can be killed while it closes
             self.is_closed = True
             super().close()
 
 
 class Disk:
-    """Folders of one seed. path: of its run, as it is now. rng: whether the newest checkpoint loses a bit."""
+    """Folders of one seed. path: of its current run. rng: draws whether the newest checkpoint loses a bit."""
 
     def __init__(self, rng: Generator) -> None:
         self._rng = rng
@@ -178,12 +178,12 @@ class Disk:
         return self._folder / f"{self._lives}"
 
     def outlive(self, journal: PlayedJournal) -> None:
-        """Whoever had the journal open was killed: the next life begins with what is there now."""
+        """The owner of the journal was killed: the next process starts with the current files."""
         before, snapshot = self.path, self._folder / "snapshot"
         self._lives += 1
         shutil.copytree(before, snapshot)
         kept = [] if journal.is_closed else [row.file for row in journal.database.checkpoints()]
-        journal.close()  # must not change what the dead one left: into the same files, whose inodes stay
+        journal.close()  # must not change the files of the dead one: into the same files, whose inodes stay
         for path in [path for path in before.rglob("*") if path.is_file()]:
             if not (snapshot / path.relative_to(before)).exists():
                 path.unlink()
@@ -191,12 +191,12 @@ class Disk:
         shutil.rmtree(snapshot)
         before.rename(self.path)
         self.is_damaged = not self._is_good and len(kept) >= CHECKPOINTS_KEPT
-        if self.is_damaged:  # once: the one before is there for that
+        if self.is_damaged:  # once: the previous one is the fallback
             self._is_good = True
             self._damage(self.path / CHECKPOINTS / kept[0])
 
     def _damage(self, path: Path) -> None:
-        """Turn one bit."""
+        """Flip one bit."""
         content = bytearray(path.read_bytes())
         content[int(self._rng.integers(len(content)))] ^= 1 << int(self._rng.integers(8))
         path.write_bytes(content)

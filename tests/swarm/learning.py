@@ -1,4 +1,4 @@
-"""The learner and the thread that computes, played: a model tells which version it is, and all that went into it.
+"""A simulated learner and computing thread: a model encodes its version and all its inputs.
 
 Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
@@ -34,7 +34,7 @@ LEARNING_RATE = 0.1
 
 
 def chained(chain: int, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> int:
-    """What comes behind this in the chain: every bit of the rows counts, and of what is said of them, and their order.
+    """The next link of the chain: a digest of every bit of the rows, of their metadata, and of their order.
 
     rows: [K, D].
     """
@@ -43,7 +43,7 @@ def chained(chain: int, rows: Tensor | Rows, updates: Sequence[RoundUpdate]) -> 
 
 
 def version_of(number: int, chain: int) -> Version:
-    """What is sent of a version."""
+    """The payload of a version."""
     model_d = torch.tensor([number, chain & 0xFFFF, chain >> 16], dtype=torch.float32)
     return Version(model_d=model_d, buffers_b=torch.empty(0))
 
@@ -54,12 +54,12 @@ def model(number: int, chain: int) -> bytes:
 
 
 def evaluation(_: Version) -> Evaluation:
-    """What every version comes to."""
+    """The evaluation of every version."""
     return Evaluation(accuracy=0.5, loss=1.0, class_accuracy=(0.5,), examples=2)
 
 
 class PlayedLearner:
-    """In the place of `Learner`. chains: of the versions kept."""
+    """Replaces `Learner`. chains: of the stored versions."""
 
     row_numbers = NUMBERS
     learning_rate = LEARNING_RATE
@@ -108,11 +108,11 @@ class PlayedLearner:
 
 
 class PlayedCompute:
-    """As `server.compute.Compute`; its work takes virtual time, and then is done at once.
+    """Replaces `server.compute.Compute`; its work takes virtual time, and then is done at once.
 
-    work_s: the most that a round takes; an evaluation and a checkpoint take as long. check: given each round before it
-    is made. post: takes the results. save: writes a checkpoint, None where there is none. guarded: carries out what may
-    be the server's last moment.
+    work_s: upper bound for a round, an evaluation or a checkpoint. check: called with each round before it
+    is aggregated. post: receives the results. save: writes a checkpoint, None without one. guarded: runs calls that may
+    kill the server.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Connections as ZeroMQ gives them: order is kept, and what is under way when one breaks is lost in part.
+"""Connections as in ZeroMQ: order is kept, and messages in transit at a break are lost in part.
 
 Neither side learns at once that a connection has broken, and what had arrived before may be read after the next
 connection's first words.
@@ -17,20 +17,20 @@ NEAR, FAR = 0, 1  # the side that connects, and the one that listens
 
 
 class End(Protocol):
-    """Who holds one side of connections. link: which."""
+    """The owner of one side of connections. link: the connection."""
 
-    def took(self, link: "Link", header: bytes, frames: Frames) -> None:
-        """A message came in."""
+    def receive(self, link: "Link", header: bytes, frames: Frames) -> None:
+        """A message arrived."""
         ...
 
     def lost(self, link: "Link") -> None:
-        """The connection is gone, as this side sees it."""
+        """The connection is closed, as this side sees it."""
         ...
 
 
 @dataclass(slots=True)
 class _Line:
-    """One way. last_s: when the last message arrives. broken_at: how many of those sent arrive, None for all."""
+    """One direction. last_s: when the last message arrives. broken_at: how many of those sent arrive, None for all."""
 
     last_s: float = 0.0
     sent: int = 0
@@ -40,7 +40,7 @@ class _Line:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A connection. number: no two have the same. open: what each side thinks of it."""
+    """A connection. number: unique. open: its state as each side sees it."""
 
     number: int
     ends: tuple[End, End]
@@ -50,12 +50,12 @@ class Link:
 
     @property
     def route(self) -> bytes:
-        """As a ROUTER names it."""
+        """Its route id of a ROUTER."""
         return b"\0" + self.number.to_bytes(4, "big")
 
 
 class Network:
-    """delay_s: the most that a message takes. queue_max: messages under way that a side takes on for the other."""
+    """delay_s: upper bound per message. queue_max: messages in transit that one side accepts for the other."""
 
     def __init__(self, world: World, *, delay_s: float, notice_s: float, queue_max: int) -> None:
         self._world = world
@@ -73,7 +73,7 @@ class Network:
         return Link(self._links, (near, far))
 
     def send(self, link: Link, side: int, header: bytes, frames: Frames) -> Delivery:
-        """Send from one side. What is sent may still be lost; otherwise it is not taken on."""
+        """Send from one side; whether it was accepted. An accepted message may still be lost."""
         line = link.lines[side]
         if not link.open[side]:
             return Delivery.GONE
@@ -89,20 +89,20 @@ class Network:
         def arrive() -> None:
             line.arrived += 1
             if link.open[1 - side] and (line.broken_at is None or number <= line.broken_at):
-                receiver.took(link, header, frames)
+                receiver.receive(link, header, frames)
 
         self._world.at(line.last_s, arrive)
         return Delivery.SENT
 
     def close(self, link: Link, side: int) -> None:
-        """One side lets go: what it sent arrives, then the other learns of it. What is sent to it is lost."""
+        """One side closes: its messages arrive, then the other side learns of it. Messages to it are lost."""
         link.open[side] = False
         if not link.broken:
             link.broken = True
             self._notice(link, 1 - side, max(link.lines[side].last_s, self._world.now_s))
 
     def cut(self, link: Link) -> None:
-        """The connection breaks: of what is under way a part still arrives, the first of it."""
+        """The connection breaks: of the messages in transit, a first part still arrives."""
         if link.broken:
             return
         link.broken = True
@@ -113,7 +113,7 @@ class Network:
             self._notice(link, side, self._world.now_s + self._notice_s * float(self._rng.random()))
 
     def _notice(self, link: Link, side: int, at_s: float) -> None:
-        """Tell a side, behind what still arrives there."""
+        """Notify a side, after the messages that still arrive there."""
 
         def notice() -> None:
             if link.open[side]:
@@ -124,4 +124,4 @@ class Network:
 
 
 Dial = Callable[["End"], Link | None]
-"""Connects a side to the one that listens for it; None where nobody does now."""
+"""Connects a side to its listener; None without one."""

@@ -1,10 +1,10 @@
-"""What is drawn for a seed: the run, its clients, its network, and what goes wrong."""
+"""The draws of a seed: the run, its clients, its network, and its faults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from swarm.client import Manners
+from swarm.client import Behaviour
 from swarm.journal import Keeping
 from swarm.world import World
 from unstale.coordinator.settings import CoordinatorSettings
@@ -15,14 +15,14 @@ from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.toxics.in_flight import MESSAGE_TYPES
 from unstale.toxics.scenario import Conditions, Scenario
 
-ENDLESS = 10**6  # rounds of a run that is stopped once everybody was served
-OUT_OF_ORDER = frozenset({"reorder", "duplicate", "corrupt"})  # messages may overtake, or be others than were sent
+ENDLESS = 10**6  # rounds of a run that is stopped once all clients were served
+OUT_OF_ORDER = frozenset({"reorder", "duplicate", "corrupt"})  # messages may overtake or be damaged
 UNTIL_STOPPED = 0.7  # share of such runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chaos:
-    """How often something happens, times a second, to some client or connection, or to the server."""
+    """Rates of faults, per second, of some client or connection, or of the server."""
 
     crash: float
     leave: float
@@ -36,7 +36,7 @@ class Chaos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What the server lets clients do, as its settings of the same names."""
+    """Limits of the server on clients, as in its settings of the same names."""
 
     messages_per_s_max: float | None
     quarantine_after: int
@@ -45,12 +45,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All of a seed. Seconds: the most that each takes, unless it is said otherwise.
+    """All options of a seed. Seconds: upper bounds, unless documented otherwise.
 
-    fault_s: how long things go wrong. first_s: within it the clients start. injector: whether there is one, with these
-    conditions. bytes_max: what it holds. queue_max: messages that a connection holds. transfers: how payloads go in
-    chunks, if they do. keeping: how the run is kept, if it is. outbox: clients keep what they made when they die.
-    hostile: clients that mean harm.
+    fault_s: duration of the fault phase. first_s: within it the clients start. injector: whether it exists, with these
+    conditions. bytes_max: its bound. queue_max: messages that a connection queues. transfers: limits of payloads in
+    chunks, if used. keeping: how the run is stored, if it is. outbox: updates of clients survive their processes.
+    hostile: hostile clients.
     """
 
     coordinator: CoordinatorSettings
@@ -62,7 +62,7 @@ class Options:
     queue_max: int
     fault_s: float
     first_s: float
-    manners: Manners
+    behaviour: Behaviour
     chaos: Chaos
     injector: bool
     bytes_max: int
@@ -76,31 +76,31 @@ class Options:
 
     @property
     def return_s(self) -> float:
-        """How long clients take to come back to a server that was gone."""
-        return 2 * self.manners.reconnect_s + 2 * self.heartbeat_s + 20 * self.delay_s
+        """Upper bound on the return of clients after an absence of the server."""
+        return 2 * self.behaviour.reconnect_s + 2 * self.heartbeat_s + 20 * self.delay_s
 
     @property
     def words(self) -> str:
-        """For the transcript; the conditions are what the scenario makes of the clients."""
+        """A text for the transcript; the conditions are those of the resolved scenario."""
         return ", ".join(
             f"{each.name}={getattr(self, each.name)}" for each in fields(self) if each.name != "conditions"
         )
 
     @property
     def toxic_types(self) -> frozenset[str]:
-        """Of all that is applied."""
+        """The types of all applied toxics."""
         return frozenset(applied.toxic.type for applied in self.conditions.toxics)
 
     @property
     def keeps_order_down(self) -> bool:
-        """Whether no toxic lets what goes to a client overtake, or come again."""
+        """Whether no toxic reorders or duplicates messages to clients."""
         return not any(
             applied.toxic.type in OUT_OF_ORDER and applied.toxic.direction != "up" for applied in self.conditions.toxics
         )
 
 
 class _Population:
-    """Ten classes; a client holds that of its id and the next."""
+    """Ten classes; a client has that of its id and the next."""
 
     classes = 10
 
@@ -136,20 +136,20 @@ def draw(world: World) -> Options:
         queue_max=_one_of(rng, [2, 8, 64, 64]),
         fault_s=fault_s,
         first_s=_one_of(rng, [0.0, 1.0, fault_s]),
-        manners=Manners(
+        behaviour=Behaviour(
             training_s=_one_of(rng, [0.05, 0.2, 1.0, 4.0]),
             reconnect_s=_one_of(rng, [0.1, 0.5, 2.0]),
             failing=_one_of(rng, [0.0, 0.0, 0.1]),
             non_finite=_one_of(rng, [0.0, 0.0, 0.1]),
         ),
         chaos=Chaos(
-            crash=_sometimes(rng, 0.2),
-            leave=_sometimes(rng, 0.1),
-            take_over=_sometimes(rng, 0.1),
-            cut=_sometimes(rng, 0.5),
-            hello=_sometimes(rng, 0.5),
-            sleep=_sometimes(rng, 0.1),
-            stranger=_sometimes(rng, 0.5),
+            crash=_rate(rng, 0.2),
+            leave=_rate(rng, 0.1),
+            take_over=_rate(rng, 0.1),
+            cut=_rate(rng, 0.5),
+            hello=_rate(rng, 0.5),
+            sleep=_rate(rng, 0.1),
+            stranger=_rate(rng, 0.5),
             restart=0.05 if restarts and keeping is None else 0.0,
         ),
         injector=injector,
@@ -165,7 +165,7 @@ def draw(world: World) -> Options:
 
 
 def _keeping(rng: Generator) -> Keeping | None:
-    """For 40 % of the seeds, so little in each file that all of them come to their ends."""
+    """For 40 % of the seeds, with so small files that all of them fill up."""
     if rng.random() < 0.6:
         return None
     return Keeping(
@@ -176,8 +176,8 @@ def _keeping(rng: Generator) -> Keeping | None:
         segment_bytes=_one_of(rng, [32, 128, 1024, 2**20]),
         spills=bool(rng.random() < 0.3),
         kill=_between(rng, 0.1, 1.0),
-        stop=_sometimes(rng, 0.1),
-        fill=_sometimes(rng, 0.3),
+        stop=_rate(rng, 0.1),
+        fill=_rate(rng, 0.3),
     )
 
 
@@ -216,7 +216,7 @@ _NOTHING: Mapping[str, Any] = {"groups": [{"name": "everyone"}]}
 def _coordinator(
     rng: Generator, seed: int, clients: int, lease_s: float, conditions: Conditions
 ) -> CoordinatorSettings:
-    """Drawn until the settings fit together."""
+    """Draw until the settings are compatible."""
     while True:
         name = _one_of(rng, ["sync", "k-sync", "k-async", "k-async", "async", "buffered", "deadline"])
         selector = _one_of(rng, ["all", "all", "random", "round-robin", "availability"])
@@ -246,7 +246,7 @@ def _coordinator(
             continue
 
 
-# --- what goes wrong on the way ---
+# --- faults in transit ---
 
 
 def _scenario(rng: Generator, clients: int, fault_s: float) -> Mapping[str, Any]:
@@ -356,6 +356,6 @@ def _one_of(rng: Generator, choices: Sequence[Any]) -> Any:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _sometimes(rng: Generator, most: float) -> float:
+def _rate(rng: Generator, most: float) -> float:
     """A rate for half of the seeds."""
     return most * float(rng.random()) if rng.random() < 0.5 else 0.0

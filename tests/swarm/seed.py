@@ -1,4 +1,4 @@
-"""One seed from its beginning to its end: things go wrong for a while, and then everybody must be served."""
+"""One seed from start to end: faults for a while, and then all clients must be served."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from functools import partial
 
 from swarm.chaos import Chaos
 from swarm.client import Process
-from swarm.hostile import Malice
+from swarm.hostile import HostileUpdates
 from swarm.injection import Injector
 from swarm.invariants import Ledger, Order
 from swarm.journal import Disk
@@ -23,7 +23,7 @@ from unstale_client.actions import PendingUpdate, Train
 from unstale_client.session import GREETING_S, State
 from unstale_proto.messages import Message, Stop, Task, Update
 
-FAULTY_EVENTS_MAX = 4_000  # as long as things go wrong, so that a quick run takes no longer than others
+FAULTY_EVENTS_MAX = 4_000  # during the fault phase, so that a quick run takes no longer than others
 EVENTS_MAX = 150_000  # of one seed
 RESTART_S = 1.0
 FEW_MESSAGES = 2  # a queue that an ack and a task fill
@@ -31,7 +31,7 @@ FEW_MESSAGES = 2  # a queue that an ack and a task fill
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a seed came to. seen: how often each kind of thing happened."""
+    """The result of a seed. seen: the number of events by kind."""
 
     seed: int
     digest: str
@@ -39,7 +39,7 @@ class Report:
 
 
 class FailureError(AssertionError):
-    """Something did not hold. transcript: the last lines."""
+    """An invariant is violated. transcript: the last lines."""
 
     def __init__(self, seed: int, what: BaseException, at_s: float, transcript: list[str]) -> None:
         super().__init__(f"seed {seed} at {at_s:.6f} s: {type(what).__name__}: {what}")
@@ -48,7 +48,7 @@ class FailureError(AssertionError):
 
 
 def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> Report:
-    """Play a seed. Raises FailureError where anything does not hold."""
+    """Simulate a seed. Raises FailureError when an invariant is violated."""
     world = World(seed, verbose=verbose)
     disk = Disk(world.draws("disk"))
     try:
@@ -65,7 +65,7 @@ def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> Report:
 
 
 class Swarm:
-    """Everything of a seed. newest: process of each client. links: connections, the broken ones perhaps."""
+    """The state of a seed. newest: process of each client. links: connections, possibly broken."""
 
     def __init__(self, world: World, options: Options, disk: Disk) -> None:
         self.world = world
@@ -83,9 +83,9 @@ class Swarm:
         self.links: list[Link] = []
         self._calm_since_s = math.inf
         self._served: set[Process] = set()  # since then
-        self._told: set[Process] = set()  # that the run is over
-        self._reachable: list[Process] = []  # when the server left; what a toxic took in may be cut late
-        self._pauses = False  # the server was asked to end, and comes back
+        self._first_acks: set[Process] = set()  # that the run is over
+        self._reachable: list[Process] = []  # when the server left; a toxic may cut a message late
+        self._pauses = False  # the operator has ended the server, which restarts
         self.ledger = self._begin_run()
         self.server = self._start_server()
         self._chaos = Chaos(self)
@@ -97,11 +97,11 @@ class Swarm:
             observe=self._order.passed,
         )
 
-    # --- the play ---
+    # --- the phases ---
 
     def play(self) -> None:
-        """First everything goes wrong that may, and nothing wrong must come of it. Then nothing goes wrong any more,
-        and everybody must be served, and the run must end."""
+        """First all faults occur, and every invariant must hold. Then the faults end,
+        all clients must be served, and the run must end."""
         options, world = self.options, self.world
         world.note("swarm", options.words)
         for client_id in range(options.coordinator.clients):
@@ -110,21 +110,21 @@ class Swarm:
         while world.now_s < options.fault_s and world.events < FAULTY_EVENTS_MAX and not self._is_over:
             self._step()
         self._end_of_faults()
-        self._until(self._everyone_is_served, self._patience_s, "everybody is served")
+        self._until(self._all_are_served, self._patience_s, "all clients are served")
         if options.coordinator.rounds == ENDLESS:
             self.server.stop()
-        self._until(self._all_is_over, self._patience_s, "the run ends, and everybody knows it")
-        self._look_at_what_is_stored()
+        self._until(self._all_is_over, self._patience_s, "the run ends, and all clients know it")
+        self._check_stored()
 
     def _step(self) -> None:
-        assert self.world.events < EVENTS_MAX, "there is no end of it"
+        assert self.world.events < EVENTS_MAX, "the seed does not end"
         self.world.step()
 
     def _until(self, holds: Callable[[], bool], patience_s: float, what: str) -> None:
         until_s = self.world.now_s + patience_s
         while not holds():
             self._step()
-            assert self.world.now_s <= until_s, f"it is not so after {patience_s:.1f} s: {what}"
+            assert self.world.now_s <= until_s, f"this is not so after {patience_s:.1f} s: {what}"
 
     @property
     def touched(self) -> dict[str, int]:
@@ -134,12 +134,12 @@ class Swarm:
     # --- the end of the faults, and of the run ---
 
     def _end_of_faults(self) -> None:
-        self.world.note("swarm", "nothing goes wrong any more")
+        self.world.note("swarm", "the faults end")
         self._chaos.end()
         self.link.change(())
         for client_id in range(self.options.coordinator.clients):
             process = self.newest.get(client_id)
-            # Who was told nonsense may believe it for good: people would start it again.
+            # A client that received nonsense may have ended for good: an operator would restart it.
             if process is None or not process.alive or self._may_damage:
                 self.start(client_id)
         self._calm_since_s = self.world.now_s
@@ -152,12 +152,12 @@ class Swarm:
 
     @property
     def _patience_s(self) -> float:
-        """How long it may take until everybody is served, or a run of few rounds is over: generous, and no more."""
+        """A generous bound on the time until all clients are served, or a run of few rounds is over."""
         options = self.options
         coordinator = options.coordinator
         turn_s = (
             coordinator.lease_s
-            + options.manners.training_s
+            + options.behaviour.training_s
             + GREETING_S
             + 4 * options.heartbeat_s
             + options.apply_s
@@ -171,17 +171,17 @@ class Swarm:
 
     @property
     def _may_blunder(self) -> bool:
-        """Whether clients that mean no harm may be taken for such."""
-        return self._may_damage or self.options.manners.non_finite > 0
+        """Whether honest clients may be quarantined."""
+        return self._may_damage or self.options.behaviour.non_finite > 0
 
     @property
     def _rounds_to_serve(self) -> int:
-        """Rounds until everybody was given a task, with plenty for a selector that draws."""
+        """Rounds until every client had a task, with a margin for a random selector."""
         selector, clients = self.options.coordinator.selector, self.options.coordinator.clients
         return 1 if selector.size is None else 8 * clients // selector.size + clients
 
-    def _everyone_is_served(self) -> bool:
-        """Every client has one process, that was given a task since, and has an answer to all that it kept then."""
+    def _all_are_served(self) -> bool:
+        """Every client has one process, which had a task since, and an answer to every update stored then."""
         if self.server.protocol.is_finishing and not self._pauses:
             return True
         kept = any(task_id in process.unacknowledged for process, task_id in self._kept_then if process.alive)
@@ -192,13 +192,13 @@ class Swarm:
             and not self._pauses
             and not kept
             and sorted(process.client_id for process in alive) == list(range(settings.clients))
-            # Those that are always there may be left out for good.
+            # Clients that are always available may never be selected.
             and (self._leaves_some_out or all(one in self._served or one.is_hostile for one in alive))
         )
 
     @property
     def _leaves_some_out(self) -> bool:
-        """Whether the loop may never give a task to some of the clients."""
+        """Whether the loop may never assign a task to some of the clients."""
         return self.options.coordinator.selector.name == "availability"
 
     @property
@@ -209,28 +209,28 @@ class Swarm:
         if not self._is_over:
             return False
         core = self.injector.core
-        return core.in_flight_messages == 0 and core.in_flight_bytes == 0 and self._are_told()
+        return core.in_flight_messages == 0 and core.in_flight_bytes == 0 and self._all_are_informed()
 
-    def _are_told(self) -> bool:
-        """Whether nobody takes the run to go on; and, where the server waited long enough for goodbyes, everybody was
-        told that it is over."""
+    def _all_are_informed(self) -> bool:
+        """Whether no client expects the run to continue; and, if the server waited long enough for goodbyes, all were
+        informed of the end."""
         options, alive = self.options, [process for process in self._processes if process.alive]
         waited_s = 2 * options.heartbeat_s + 20 * options.delay_s
-        # Nobody waits for a client whose queue was full when it was to be told.
+        # The server does not wait for a client whose queue was full at the end.
         waits = options.linger_s >= waited_s and options.queue_max > FEW_MESSAGES
         were_served = options.coordinator.rounds == ENDLESS and not self._leaves_some_out
         if were_served and waits and not self._may_damage:
-            assert all(one in self._told or one.is_hostile for one in self._reachable), (
-                "the server has ended, and not everybody was told"
+            assert all(one in self._first_acks or one.is_hostile for one in self._reachable), (
+                "the server has ended before it informed all clients"
             )
         return all(process.link is None or process.session.state is not State.IN for process in alive)
 
     # --- clients and server ---
 
     def start(self, client_id: int) -> None:
-        """A process for a client; one that is there already is to be superseded."""
+        """Start a process for a client; it supersedes an existing one."""
         before = self.newest.get(client_id)
-        if before is not None and before.alive and not self._chaos.goes_on:
+        if before is not None and before.alive and not self._chaos.is_active:
             before.crash()
         number = len(self._processes)
         kept: Sequence[PendingUpdate] = ()
@@ -243,18 +243,18 @@ class Swarm:
             world=self.world,
             network=self.network,
             dial=self._dial,
-            manners=self.options.manners,
+            behaviour=self.options.behaviour,
             transfers=self.options.transfers,
             watcher=self,
             kept=kept,
-            malice=Malice(self.world.draws(f"malice of {number}")) if is_hostile else None,
+            malice=HostileUpdates(self.world.draws(f"malice of {number}")) if is_hostile else None,
         )
         self._processes.append(process)
         self.newest[client_id] = process
         self.world.seen["processes"] += 1
 
     def _start_first(self, client_id: int) -> None:
-        if client_id not in self.newest:  # else the faults ended before, and it came then
+        if client_id not in self.newest:  # otherwise the faults ended before, and it started then
             self.start(client_id)
 
     def _dial(self, end: End) -> Link | None:
@@ -280,7 +280,7 @@ class Swarm:
         return Server(self.ledger, self.options, world=self.world, network=self.network, disk=self._disk, ended=self)
 
     def pause_server(self) -> None:
-        """The operator ends the process of a run that goes on, and starts it again."""
+        """The operator ends the process of an unfinished run, and restarts it."""
         if self.server.is_alive and not self._pauses:
             self._pauses = True
             self.server.stop()
@@ -297,7 +297,7 @@ class Swarm:
         self._reachable = [
             one
             for one in self._processes
-            if one.alive and one.link is not None and not one.link.broken and not self.ledger.is_out(one.client_id)
+            if one.alive and one.link is not None and not one.link.broken and not self.ledger.is_excluded(one.client_id)
         ]
         self.ledger.server_died()
         if server.protocol.outcome.reason == "finished":
@@ -312,20 +312,20 @@ class Swarm:
             self.ledger = self._begin_run()
         self.server = self._start_server()
 
-    def _look_at_what_is_stored(self) -> None:
+    def _check_stored(self) -> None:
         if self._disk is not None:
             database = Database(self._disk.path / DATABASE, read_only=True)
             self.ledger.check_stored(database)
             database.close()
 
-    def client_heard(self, process: Process, message: Message, frames: Frames) -> None:
+    def client_received(self, process: Process, message: Message, frames: Frames) -> None:
         ledger = self._ledgers.get(process.run_id or "")
         if ledger is not None:
-            ledger.client_heard(process, message, frames)
+            ledger.client_received(process, message, frames)
         if isinstance(message, Task) and self.ledger.given_s(message.task_id) >= self._calm_since_s:
             self._served.add(process)
         if isinstance(message, Stop):
-            self._told.add(process)
+            self._first_acks.add(process)
 
     def client_trains(self, process: Process, train: Train) -> None:
         ledger = self._ledgers.get(process.run_id or "")

@@ -1,5 +1,5 @@
-"""The server's process, played: the real exchange, coordinator, staging and journal; sockets, clock and computation are
-played."""
+"""A simulated server process: the real exchange, coordinator, staging and journal; simulated sockets, clock and
+computation."""
 
 import math
 from collections import deque
@@ -34,11 +34,11 @@ from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import PartitionPlan, TensorSpec, TrainingPlan, Welcome
 
-TURN_MESSAGES = 64  # taken in before timers and results get their turn
+TURN_MESSAGES = 64  # messages read before timers and results
 
 
 class Wire:
-    """The server protocol's way out, to the connections that the server listens on. observe: told of all that it
+    """The output of the server protocol, to the connections of the server. observe: called with all that it
     sends."""
 
     def __init__(self, network: Network, doom: Doom, observe: Callable[[Link, bytes, Frames], None]) -> None:
@@ -63,7 +63,7 @@ class Wire:
 
 
 class WatchedGuard(ClientLimits):
-    """The real one. ledger: told who is kept out."""
+    """The real guard. ledger: notified of excluded clients."""
 
     def __init__(self, ledger: Ledger, **bounds: Any) -> None:
         super().__init__(**bounds)
@@ -80,7 +80,7 @@ class WatchedGuard(ClientLimits):
 
 
 class Ended(Protocol):
-    """Told how a server's process ended."""
+    """Notified of the end of a server's process."""
 
     def server_killed(self, server: "Server") -> None: ...
 
@@ -90,7 +90,7 @@ class Ended(Protocol):
 class Server:
     """One process of a run's server: turns as the protocol thread does.
 
-    disk: where the run is kept; None for a run that leaves nothing behind. doom: where the process dies.
+    disk: stores the run; None for a run without files. doom: where the process dies.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Server:
         self.is_alive = True
         self._has_left = False
         self.doom = Doom()
-        self.wire = Wire(network, self.doom, ledger.server_said)
+        self.wire = Wire(network, self.doom, ledger.server_sent)
         learner = PlayedLearner()
         coordinator = Watched(options.coordinator, ledger)
         self.journal = None if disk is None else self._opened(disk, options)
@@ -115,7 +115,7 @@ class Server:
         recovered_s = None
         if self.journal is not None and not self.journal.directory.is_new:
             recovered_s = _recover(self.journal, coordinator, learner, staging)
-            ledger.taken_up(coordinator, learner, self.journal.database, recovered_s)
+            ledger.resumed(coordinator, learner, self.journal.database, recovered_s)
         self._begins_s = world.now_s if recovered_s is None else recovered_s
         self._ahead_s = self._begins_s - world.now_s
         coordinator.is_watched = True
@@ -188,24 +188,24 @@ class Server:
     # --- connections ---
 
     def dial(self, end: End) -> Link | None:
-        """Somebody connects."""
+        """A peer connects."""
         if not self.is_alive:
             return None
         link = self._network.connect(end, self)
         self.wire.links[link.route] = link
         return link
 
-    def took(self, link: Link, header: bytes, frames: Frames) -> None:
+    def receive(self, link: Link, header: bytes, frames: Frames) -> None:
         self._inbox.append((link, header, frames))
         self._plan_turn(self._world.now_s)
 
     def lost(self, link: Link) -> None:
         del self.wire.links[link.route]
 
-    # --- its life, and its end ---
+    # --- its end ---
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for a while: the process was stopped, or the machine was."""
+        """Do nothing for a while, as a paused process or machine."""
         self._asleep_until_s = self._world.now_s + seconds
         self._world.note("server", f"sleeps for {seconds:.3f} s")
 
@@ -214,7 +214,7 @@ class Server:
         self._post(StopNow())
 
     def kill(self) -> None:
-        """End without a word. Nobody hears at once; of what was said last a part still arrives."""
+        """End without a goodbye. Peers learn of it later; a part of the last messages still arrives."""
         self._world.note("server", "is killed")
         self.is_alive = False
         for link in list(self.wire.links.values()):
@@ -238,7 +238,7 @@ class Server:
         self.wire.links.clear()
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """What a process that is dead does not do, and what it may die of."""
+        """Run a call unless the process is dead; the call may kill it."""
         if not self.is_alive:
             return
         try:
@@ -250,7 +250,7 @@ class Server:
     # --- turns ---
 
     def _clock(self) -> float:
-        """Time of the run, which goes on from its last record."""
+        """Time of the run, which resumes from its last record."""
         return max(self._begins_s, self._world.now_s + self._ahead_s)
 
     def _post(self, item: QueueItem) -> None:
@@ -280,7 +280,7 @@ class Server:
             self.protocol.on_result(self._letters.popleft())
         for _ in range(min(TURN_MESSAGES, len(self._inbox))):
             link, header, frames = self._inbox.popleft()
-            self._ledger.server_heard(link, header)
+            self._ledger.server_received(link, header)
             self.protocol.on_message(link.route, header, frames)
             self.doom.reach("heard")
         self.protocol.flush(more_waits=bool(self._inbox))
@@ -291,11 +291,11 @@ class Server:
             self._plan_turn(self._world.now_s)
         elif self.protocol.due_s is not None:
             is_later = self.protocol.due_s > self._clock()
-            assert did_something or is_later, "a turn that did nothing is followed by another"
-            self._plan_turn(self._in_the_world(self.protocol.due_s))
+            assert did_something or is_later, "a turn without effect is followed by another"
+            self._plan_turn(self._world_time(self.protocol.due_s))
 
-    def _in_the_world(self, run_s: float) -> float:
-        """The first instant at which the run's clock says so."""
+    def _world_time(self, run_s: float) -> float:
+        """The first instant of the world at this time of the run."""
         at_s = run_s - self._ahead_s
         while at_s + self._ahead_s < run_s:
             at_s = math.nextafter(at_s, math.inf)
@@ -309,7 +309,7 @@ def _staging(options: Options, journal: PlayedJournal | None) -> Staging:
 
 
 def _recover(journal: PlayedJournal, coordinator: Watched, learner: PlayedLearner, staging: Staging) -> float:
-    """Take the run up; the time of its last record."""
+    """Resume the run; returns the time of its last record."""
     recovery = Recovery(
         journal, coordinator=coordinator, learner=cast("Learner", learner), staging=staging, evaluate=evaluation
     )
@@ -327,7 +327,7 @@ def _saver(journal: PlayedJournal | None) -> Save | None:
 
 
 def welcome(settings: CoordinatorSettings, *, run_id: str, heartbeat_s: float) -> Welcome:
-    """What every client is told of the run."""
+    """The welcome for every client."""
     tensors = (TensorSpec(name="weights", shape=(NUMBERS,), dtype="float32"),)
     return Welcome(
         client_id=0,

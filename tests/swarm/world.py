@@ -1,4 +1,4 @@
-"""Virtual time, what is due in it, and an account of all that happened."""
+"""Virtual time, its scheduled calls, and a transcript of all events."""
 
 import hashlib
 import heapq
@@ -14,7 +14,7 @@ LINES_REMEMBERED = 60  # of the transcript, for a seed that fails
 class World:
     """The clock and the queue of one seed.
 
-    now_s: virtual seconds. verbose: write every line of the transcript. seen: how often each kind of thing happened.
+    now_s: virtual seconds. verbose: write every line of the transcript. seen: the number of events by kind.
     """
 
     def __init__(self, seed: int, *, verbose: Callable[[str], None] | None = None) -> None:
@@ -29,16 +29,16 @@ class World:
         self._planned = 0
 
     def clock(self) -> float:
-        """What the server takes for its clock."""
+        """The clock of the server."""
         return self.now_s
 
     def draws(self, purpose: str) -> Generator:
-        """Random numbers for one part of the world, which no other part shares."""
+        """Random numbers of one part of the world only."""
         # The draws of a toxic have 0 or 1 in the second place.
         return stream(self.seed, Stream.TOXICS, crc32(purpose.encode()), 2)
 
     def at(self, due_s: float, call: Callable[[], None]) -> None:
-        """Call this at a time; in the order in which it was asked for, where times are equal."""
+        """Schedule a call; calls at equal times run in the order of scheduling."""
         heapq.heappush(self._queue, (max(due_s, self.now_s), self._planned, call))
         self._planned += 1
 
@@ -46,8 +46,8 @@ class World:
         self.at(self.now_s + wait_s, call)
 
     def step(self) -> None:
-        """Let the next thing happen."""
-        assert self._queue, "nothing is due any more, and the run is not over"
+        """Run the next scheduled call."""
+        assert self._queue, "no call is scheduled, and the run is not over"
         self.now_s, _, call = heapq.heappop(self._queue)
         self.events += 1
         call()

@@ -1,4 +1,4 @@
-"""A scenario as objects of Chaos Mesh: what is the same, what is nearly so, and what is left out."""
+"""A scenario as objects of Chaos Mesh: exact translations, approximate ones, and parts left out."""
 
 from math import sqrt
 from typing import Any
@@ -13,7 +13,7 @@ PODS = Pods(clients=10, clients_each=2, namespace="here")
 
 
 class Ten:
-    """Ten clients whose data nobody asks for."""
+    """Ten clients without data."""
 
     clients = 10
     classes = 10
@@ -52,7 +52,7 @@ def indices(selector: dict[str, Any]) -> list[str]:
 # --- the network ---
 
 
-def test_a_delay_up_is_one_of_what_the_pods_of_clients_send() -> None:
+def test_a_delay_up_applies_to_the_traffic_sent_by_client_pods() -> None:
     kind, spec, remark = only(translation({"type": "latency", "direction": "up", "delay": 0.15}))
     assert (kind, remark) == ("NetworkChaos", "")
     assert spec == {
@@ -63,7 +63,7 @@ def test_a_delay_up_is_one_of_what_the_pods_of_clients_send() -> None:
     }
 
 
-def test_a_delay_down_is_one_of_what_the_server_sends_to_the_pods_that_are_meant() -> None:
+def test_a_delay_down_applies_to_the_traffic_from_the_server_to_the_affected_pods() -> None:
     toxic = {"type": "latency", "direction": "down", "delay": 2, "clients": ["2-5"]}
     _, spec, _ = only(translation(toxic))
     assert spec["selector"] == labels("server")
@@ -71,7 +71,7 @@ def test_a_delay_down_is_one_of_what_the_server_sends_to_the_pods_that_are_meant
     assert indices(spec["target"]["selector"]) == ["1", "2"]
 
 
-def test_both_ways_are_two_objects_with_names_of_their_own() -> None:
+def test_two_directions_make_two_objects_with_distinct_names() -> None:
     made = translation({"type": "latency", "delay": 1}, {"type": "latency", "delay": 2})
     assert [fault.manifest["spec"]["selector"] for fault in made.faults] == [labels("client"), labels("server")] * 2
     names = [fault.manifest["metadata"]["name"] for fault in made.faults]
@@ -101,13 +101,13 @@ def test_delays_are_spread_evenly_around_their_mean(
     assert (remark == "") == is_exact
 
 
-def test_a_loss_of_messages_becomes_one_of_packets_and_says_so() -> None:
+def test_message_loss_becomes_packet_loss_with_a_remark() -> None:
     _, spec, remark = only(translation({"type": "drop", "toxicity": 0.02, "direction": "up"}))
     assert spec["loss"] == {"loss": "2", "correlation": "0"}
     assert remark.startswith("packets are lost, not messages")
 
 
-def test_a_line_of_each_client_becomes_one_of_each_pod() -> None:
+def test_a_bandwidth_per_client_becomes_a_bandwidth_per_pod() -> None:
     made = translation({"type": "bandwidth", "bytes_per_s": 1000, "clients": ["4-7"]})
     up, *down = [fault.manifest["spec"] for fault in made.faults]
     assert up["bandwidth"]["rate"] == "2000bps"  # bytes a second, for two clients
@@ -119,7 +119,7 @@ def test_a_line_of_each_client_becomes_one_of_each_pod() -> None:
     assert {fault.remark for fault in made.faults} == {"the 2 clients of a pod share a channel of 2 times the rate"}
 
 
-def test_a_blackout_of_the_tcp_layer_is_a_partition_for_as_long() -> None:
+def test_a_tcp_blackout_is_a_partition_of_the_same_duration() -> None:
     toxic = {"type": "blackout", "layer": "tcp", "end_s": 60, "direction": "up"}
     kind, spec, remark = only(translation(toxic))
     assert (kind, spec["action"], spec["duration"], remark) == ("NetworkChaos", "partition", "60s", "")
@@ -130,7 +130,7 @@ def test_a_blackout_of_the_tcp_layer_is_a_partition_for_as_long() -> None:
     )
 
 
-def test_one_of_messages_says_that_they_are_not_lost() -> None:
+def test_a_message_blackout_remarks_that_messages_are_not_lost() -> None:
     _, spec, remark = only(translation({"type": "blackout", "end_s": 60}))
     assert spec["direction"] == "both"
     assert remark == "messages are not lost: TCP sends them when the blackout is over"
@@ -139,7 +139,7 @@ def test_one_of_messages_says_that_they_are_not_lost() -> None:
 # --- times ---
 
 
-def test_what_begins_later_waits_in_a_workflow() -> None:
+def test_a_toxic_that_starts_later_waits_in_a_workflow() -> None:
     toxic = {"type": "blackout", "layer": "tcp", "start_s": 300, "end_s": 360.5}
     kind, spec, _ = only(translation(toxic))
     assert (kind, spec["entry"]) == ("Workflow", "all")
@@ -150,7 +150,7 @@ def test_what_begins_later_waits_in_a_workflow() -> None:
     assert fault["networkChaos"]["action"] == "partition"
 
 
-def test_what_comes_again_is_on_a_schedule() -> None:
+def test_a_repeated_toxic_is_a_schedule() -> None:
     toxic = {"type": "blackout", "layer": "tcp", "start_s": 30, "end_s": 40, "every_s": 3600}
     kind, spec, remark = only(translation(toxic))
     assert (kind, spec["schedule"], spec["type"]) == ("Schedule", "@every 3600s", "NetworkChaos")
@@ -158,7 +158,7 @@ def test_what_comes_again_is_on_a_schedule() -> None:
     assert remark == "the first begins 3600 s after it is applied"
 
 
-def test_clients_that_come_and_go_are_pods_that_fail() -> None:
+def test_absent_clients_are_failing_pods() -> None:
     # 30 of 90 seconds away: a third of the pods at any time.
     kind, spec, remark = only(translation({"type": "dropout", "on_s": 60, "off_s": 30}))
     assert (kind, spec["schedule"], spec["type"]) == ("Schedule", "@every 30s", "PodChaos")
@@ -175,11 +175,11 @@ def test_clients_that_come_and_go_are_pods_that_fail() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (1.5, "1500ms"), (0.0005, "0.5ms"), (86400, "86400s"), (1e9, "1000000000s")]
 )
-def test_durations_are_as_go_reads_them(seconds: float, text: str) -> None:
+def test_durations_have_the_format_of_go(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-# --- what is left out ---
+# --- parts left out ---
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_durations_are_as_go_reads_them(seconds: float, text: str) -> None:
         ({"type": "latency", "delay": 1, "clients": ["0-2"]}, "client 3 is in pod 1, too"),
     ],
 )
-def test_what_it_cannot_say_is_left_out_with_the_reason(toxic: dict[str, Any], why: str) -> None:
+def test_an_untranslatable_toxic_is_reported_with_the_reason(toxic: dict[str, Any], why: str) -> None:
     made = translation(toxic)
     assert made.faults == ()
     (sentence,) = made.left_out
@@ -206,7 +206,7 @@ def test_what_it_cannot_say_is_left_out_with_the_reason(toxic: dict[str, Any], w
     assert why in sentence
 
 
-def test_devices_and_staleness_are_left_to_those_who_play_them() -> None:
+def test_devices_and_staleness_are_reported_as_left_out() -> None:
     made = translation(device={"task": 1}, stale_rounds=3)
     assert [sentence.partition(":")[0] for sentence in made.left_out] == ["devices", "stale_rounds"]
 
@@ -218,6 +218,6 @@ def test_the_last_pod_may_have_fewer_clients() -> None:
     assert indices(spec["selector"]) == ["2"]
 
 
-def test_a_toxic_on_no_pod_has_no_object_for_each_pod() -> None:
+def test_a_toxic_on_no_pod_has_no_object_per_pod() -> None:
     toxic = Bandwidth(bytes_per_s=1000.0, direction="down")
     assert list(_network_faults("bandwidth", {}, toxic, PODS, (), "")) == []

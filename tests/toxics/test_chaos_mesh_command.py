@@ -1,4 +1,4 @@
-"""`unstale scenario chaos-mesh`: every ready scenario comes out as YAML, and what is left out is said twice."""
+"""`unstale scenario chaos-mesh`: every ready scenario becomes YAML, and omitted parts are reported twice."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from unstale.cli import main
 from unstale.config.scenario import ready_names
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list[str]]:
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list[str]]:
     assert main.run(["scenario", "chaos-mesh", *arguments]) == 0
     captured = capsys.readouterr()
     return captured.out, captured.err.splitlines()
 
 
 @pytest.mark.parametrize("name", ready_names())
-def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out, errors = said(capsys, name)
+def test_a_ready_scenario_is_translated_or_reported(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, errors = output(capsys, name)
     objects = [one for one in yaml.safe_load_all(out) if one]
     assert objects or errors
     assert {one["apiVersion"] for one in objects} <= {"chaos-mesh.org/v1alpha1"}
@@ -27,7 +27,7 @@ def test_a_ready_scenario_is_said_or_left_out_and_never_dropped(name: str, capsy
         assert f"# Not in Chaos Mesh: {error.removeprefix('not in Chaos Mesh: ')}" in out.splitlines()
 
 
-def test_a_scenario_of_ones_own_for_pods_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_scenario_targets_custom_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("""
 groups:
@@ -37,7 +37,7 @@ groups:
       - {type: latency, direction: up, delay: 10}
 """)
     arguments = ["--clients", "9", "--clients-each", "3", "--namespace", "lab", "--scenario.time-scale", "0.1"]
-    out, errors = said(capsys, str(file), *arguments)
+    out, errors = output(capsys, str(file), *arguments)
     (made,) = yaml.safe_load_all(out)
     assert errors == []
     assert made["metadata"]["namespace"] == "lab"

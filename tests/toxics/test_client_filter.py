@@ -1,4 +1,4 @@
-"""Which clients a group or a toxic is about."""
+"""The clients of a group or a toxic."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from unstale.toxics.client_filter import EXPECTED, ClientFilter
 
 @dataclass(frozen=True)
 class Clients:
-    """Of class 0 all hold something, the first the most; of class 1 only clients 3, 7 and 5 do, in this order."""
+    """All hold class 0, the first the most; only clients 3, 7 and 5 hold class 1, in this order."""
 
     clients: int = 10
     classes: int = 3
@@ -43,7 +43,7 @@ def resolved(data: Any, *, seed: int = 0, name: str = "g", among: frozenset[int]
         ({"smallest_class": 1}, {1, 3, 5, 7, 9}),
     ],
 )
-def test_clients_are_named_by_id_or_by_what_they_hold(data: Any, expected: set[int]) -> None:
+def test_clients_are_selected_by_id_or_by_their_data(data: Any, expected: set[int]) -> None:
     assert resolved(data) == expected
 
 
@@ -67,7 +67,7 @@ def test_every_client_is_as_likely_to_be_in_a_share() -> None:
     assert all(abs(count - 600) < 82 for count in counts.values())
 
 
-def test_within_a_group_there_are_only_its_clients_to_choose_from() -> None:
+def test_a_filter_within_a_group_selects_among_its_clients() -> None:
     group = frozenset({2, 3, 4, 5})
     assert resolved("all", among=group) == group
     assert resolved([0, "4-9"], among=group) == {4, 5}
@@ -100,7 +100,7 @@ def test_within_a_group_there_are_only_its_clients_to_choose_from() -> None:
         ({"smallest_class": 2}, None, "clients is {smallest_class: 2}, which matches nobody; name others"),
     ],
 )
-def test_clients_that_do_not_exist_are_one_sentence(data: Any, among: frozenset[int] | None, sentence: str) -> None:
+def test_unknown_clients_get_a_one_sentence_error(data: Any, among: frozenset[int] | None, sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         resolved(data, among=among)
     assert str(raised.value) == sentence
@@ -131,7 +131,7 @@ def test_clients_that_do_not_exist_are_one_sentence(data: Any, among: frozenset[
         {"top": 5},
     ],
 )
-def test_what_describes_no_clients_is_refused_with_what_would(data: Any) -> None:
+def test_an_invalid_filter_is_refused_with_the_valid_forms(data: Any) -> None:
     with pytest.raises(ValidationError) as raised:
         ClientFilter.model_validate(data)
     (error,) = raised.value.errors()
@@ -139,7 +139,7 @@ def test_what_describes_no_clients_is_refused_with_what_would(data: Any) -> None
 
 
 @pytest.mark.parametrize("data", ["all", [0, "3-5"], {"share": 0.25}, {"holding": 5, "top": 10}, {"smallest_class": 1}])
-def test_as_plain_data_it_makes_the_same_again(data: Any) -> None:
+def test_plain_data_restores_an_equal_filter(data: Any) -> None:
     audience = ClientFilter.model_validate(data)
     assert ClientFilter.model_validate(audience.model_dump()) == audience
     assert ClientFilter.model_validate_json(audience.model_dump_json(exclude_none=True)) == audience

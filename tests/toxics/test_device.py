@@ -1,4 +1,4 @@
-"""How long a task takes on a client."""
+"""The duration of a task on a client."""
 
 from math import exp, log
 from typing import Any
@@ -17,7 +17,7 @@ def devices(seed: int = 0, clients: int = 10, **settings: Any) -> Devices:
     return Devices(seed, dict.fromkeys(range(clients), Device.model_validate(settings)))
 
 
-def test_a_task_takes_what_it_takes_and_its_steps() -> None:
+def test_the_time_of_a_task_is_its_base_and_its_steps() -> None:
     # 3 * (2 + 0.1 * 5) = 7.5
     assert devices(task=2, step_s=0.1, factor=3).duration_s(0, 0, 5) == pytest.approx(7.5)
     assert devices(step_s=0.1).duration_s(0, 0, 5) == pytest.approx(0.5)
@@ -29,7 +29,7 @@ def test_a_client_without_a_device_takes_no_time() -> None:
 
 
 @given(seed=st.integers(0, 2**63 - 1), client=st.integers(0, 9), number=st.integers(0, 2**40))
-def test_exponential_times_are_the_draws_that_were_published(seed: int, client: int, number: int) -> None:
+def test_exponential_times_match_the_published_draws(seed: int, client: int, number: int) -> None:
     drawn = devices(seed, task={"distribution": "exponential", "mean_s": 0.7}).duration_s(client, number, 5)
     assert drawn == float(stream(seed, Stream.LATENCY, client, number).exponential(0.7))
 
@@ -66,7 +66,7 @@ def test_the_speed_of_a_client_multiplies_its_steps_too() -> None:
     assert made.duration_s(5, 0, 10) == pytest.approx(speed * 5)  # 3 + 0.2 * 10
 
 
-def test_recorded_times_are_taken_in_turn() -> None:
+def test_recorded_times_are_used_in_turn() -> None:
     made = devices(task={"distribution": "trace", "values_s": [1, 2, 5]})
     assert [made.duration_s(0, number, 5) for number in range(5)] == [1, 2, 5, 1, 2]
 
@@ -75,7 +75,7 @@ def test_recorded_times_are_taken_in_turn() -> None:
     seed=st.integers(0, 2**63 - 1),
     tasks=st.permutations([(client, number) for client in range(4) for number in range(4)]),
 )
-def test_the_order_of_asking_changes_no_time(seed: int, tasks: list[tuple[int, int]]) -> None:
+def test_the_order_of_queries_changes_no_time(seed: int, tasks: list[tuple[int, int]]) -> None:
     settings = {"task": {"distribution": "exponential", "mean_s": 1}, "spread": 1, "jitter": [0.9, 1.1]}
     in_order = devices(seed, **settings)
     expected = {task: in_order.duration_s(*task, 5) for task in sorted(tasks)}
@@ -100,6 +100,6 @@ def test_the_order_of_asking_changes_no_time(seed: int, tasks: list[tuple[int, i
         {"tusk": 1},
     ],
 )
-def test_what_is_no_device_is_refused(settings: dict[str, Any]) -> None:
+def test_an_invalid_device_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Device.model_validate(settings)

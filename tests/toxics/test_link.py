@@ -1,4 +1,4 @@
-"""The way of a message: through toxics in turn, then along a line that keeps order."""
+"""The path of a message: through toxics in turn, then along a line that keeps order."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from unstale.toxics.link import Applied, ToxicLink
 SECOND = {"type": "latency", "delay": 1.0}
 
 
-def test_without_toxics_a_message_comes_out_as_it_was() -> None:
+def test_without_toxics_a_message_is_unchanged() -> None:
     way = passage()
     for _, flight in zip(range(100), traffic(), strict=False):
         assert way.send(flight) == (flight,)
@@ -24,21 +24,21 @@ def test_toxics_apply_in_their_order() -> None:
     assert dues_s(passage(double, SECOND), [message()]) == [[1.0]]
 
 
-def test_what_is_lost_is_not_touched_any_more() -> None:
+def test_a_lost_message_passes_no_further_toxic() -> None:
     way = passage({"type": "drop"}, SECOND)
     way.send(message())
     assert dict(way.counts.touched) == {"drop": 1}
 
 
-def test_it_counts_what_each_toxic_touched() -> None:
+def test_a_link_counts_the_messages_affected_by_each_toxic() -> None:
     way = passage({"type": "drop", "messages": ["heartbeat"]}, SECOND, {"type": "slow", "factor": 2.0})
     for flight in (message(), message(number=2), message(type="heartbeat"), task()):
         way.send(flight)
     assert dict(way.counts.touched) == {"drop": 1, "latency": 3, "slow": 2}
 
 
-def test_a_message_counts_once_however_often_a_toxic_touches_it() -> None:
-    # The blackout holds it up as it enters, at 1 s, and again as it comes out, at 2 + 9.5 s; both copies are lost.
+def test_a_message_affected_twice_by_a_toxic_counts_once() -> None:
+    # The blackout affects it as it enters, at 1 s, and as it exits, at 2 + 9.5 s; both copies are lost.
     blackout = {"type": "blackout", "start_s": 0.0, "end_s": 2.0, "every_s": 10.0, "layer": "tcp"}
     way = passage(blackout, {"type": "latency", "delay": 9.5})
     (out,) = way.send(message(sent_s=1.0))
@@ -50,7 +50,7 @@ def test_a_message_counts_once_however_often_a_toxic_touches_it() -> None:
     assert dict(way.counts.touched) == {"duplicate": 1, "drop": 1}
 
 
-def test_a_change_concerns_what_is_sent_from_then_on() -> None:
+def test_a_change_applies_to_later_messages() -> None:
     way = passage({"type": "latency", "delay": 10.0})
     first = way.send(message(sent_s=0.0))
     way.change(())
@@ -59,7 +59,7 @@ def test_a_change_concerns_what_is_sent_from_then_on() -> None:
     assert [out.due_s for out in (*first, *second)] == [10.0, 10.0]
 
 
-def test_the_same_toxics_given_again_draw_the_same() -> None:
+def test_setting_the_same_toxics_again_keeps_the_draws() -> None:
     settings = {"type": "latency", "delay": {"distribution": "exponential", "mean_s": 1.0}}
     once, twice = passage(settings), passage(settings)
     twice.change(twice.toxics)
@@ -77,7 +77,7 @@ def test_draws_depend_on_the_name_of_the_toxic_and_on_the_seed() -> None:
     assert len({out.due_s for (out,) in dues}) == 3
 
 
-def test_a_line_that_is_forgotten_is_free_and_others_are_not() -> None:
+def test_a_forgotten_line_is_free_and_others_stay_busy() -> None:
     way = passage({"type": "bandwidth", "bytes_per_s": 100.0})
     dues_s(way, [message(client_id=client_id) for client_id in (0, 1)])
     way.forget_client(0)
@@ -111,12 +111,12 @@ def test_the_order_of_different_lines_does_not_matter() -> None:
         ({"start_s": 5.0, "end_s": 6.0}, message(sent_s=6.0), False),
     ],
 )
-def test_a_toxic_concerns_what_it_says(settings: dict[str, object], flight: InFlightMessage, is_touched: bool) -> None:
+def test_a_toxic_affects_its_messages(settings: dict[str, object], flight: InFlightMessage, is_touched: bool) -> None:
     way = passage({"type": "drop", **settings})
     assert (way.send(flight) == ()) is is_touched
 
 
-def test_a_toxic_concerns_its_clients_alone() -> None:
+def test_a_toxic_applies_to_its_clients_only() -> None:
     way = ToxicLink([Applied(toxic(type="drop"), frozenset((2, 3)))], SEED)
     assert [len(way.send(message(client_id=client_id))) for client_id in range(5)] == [1, 1, 0, 0, 1]
 

@@ -1,4 +1,4 @@
-"""Scenarios from plain data, and the sentences about what is wrong in them."""
+"""Scenarios from plain data, and the errors about invalid ones."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def group(**settings: Any) -> dict[str, Any]:
     return {"groups": [{"name": "g", **settings}]}
 
 
-def test_what_is_left_out_is_everybody_with_no_device_and_no_toxics() -> None:
+def test_a_group_defaults_to_all_clients_without_device_and_toxics() -> None:
     made = Scenario.parsed({"groups": [{"name": "g", "toxics": None}]}, "here")
     (only,) = made.groups
     assert made.description == ""
@@ -79,13 +79,13 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "sentence"), WRONG)
-def test_a_mistake_is_one_sentence_that_names_the_place(data: Any, sentence: str) -> None:
+def test_a_mistake_gets_a_one_sentence_error_with_its_place(data: Any, sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         Scenario.parsed(data, "here")
     assert str(raised.value) == sentence
 
 
-def test_there_is_a_limit_on_groups_and_on_toxics() -> None:
+def test_groups_and_toxics_are_bounded() -> None:
     many = [{"name": f"g{place}"} for place in range(GROUPS_MAX + 1)]
     for data in ({"groups": many}, group(toxics=[{"type": "drop"}] * 101)):
         with pytest.raises(UserError, match=r"at most (1000|100) items"):

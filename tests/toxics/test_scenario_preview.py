@@ -1,4 +1,4 @@
-"""What `unstale scenario show` is told: tasks and updates played through a scenario."""
+"""The data of `unstale scenario show`: tasks and updates simulated through a scenario."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from unstale.toxics.preview import BINS, NO_GROUP, PLAYED_MAX, TASKS_MAX, Previe
 from unstale.toxics.scenario import Scenario
 
 
-def played(*groups: dict[str, Any], clients: int = 4, seconds: float = 100.0) -> Preview:
+def preview_of(*groups: dict[str, Any], clients: int = 4, seconds: float = 100.0) -> Preview:
     scenario = Scenario.parsed({"groups": list(groups)}, "here")
     population = Written([(0,)] * clients)
     return preview(
@@ -17,7 +17,7 @@ def played(*groups: dict[str, Any], clients: int = 4, seconds: float = 100.0) ->
     )
 
 
-def test_a_round_trip_is_seen_leg_by_leg() -> None:
+def test_a_round_trip_is_shown_by_leg() -> None:
     # 800 bytes and 200 of a header at 500 bytes/s: 2 s down; 10 steps of 0.3 s; 0.25 s up.
     group = {
         "name": "g",
@@ -27,32 +27,32 @@ def test_a_round_trip_is_seen_leg_by_leg() -> None:
             {"type": "latency", "direction": "up", "delay": 0.25},
         ],
     }
-    (seen,) = played(group).groups
+    (seen,) = preview_of(group).groups
     assert seen.seen.down_s == pytest.approx((2.0,) * 4 * 20)  # 5.25 s each, in 100 s
     assert seen.seen.computing_s == pytest.approx((3.0,) * 4 * 20)
     assert seen.seen.up_s == pytest.approx((0.25,) * 4 * 20)
     assert (seen.seen.tasks_lost, seen.seen.updates_lost, seen.seen.declined) == (0, 0, 0)
 
 
-def test_a_client_gets_its_next_task_when_it_is_done() -> None:
+def test_a_client_gets_its_next_task_after_its_update() -> None:
     # 10 s down and 10 s up: five round trips in 100 s. Tasks each 2.5 s would queue.
-    (seen,) = played({"name": "g", "toxics": [{"type": "bandwidth", "bytes_per_s": 100}]}).groups
+    (seen,) = preview_of({"name": "g", "toxics": [{"type": "bandwidth", "bytes_per_s": 100}]}).groups
     assert seen.seen.down_s == seen.seen.up_s == pytest.approx((10.0,) * 4 * 5)
 
 
-def test_what_is_lost_and_what_is_declined_are_counted_apart() -> None:
+def test_lost_and_declined_tasks_are_counted_separately() -> None:
     lost = {"name": "g", "toxics": [{"type": "drop", "messages": ["update"]}]}
-    (seen,) = played(lost).groups
+    (seen,) = preview_of(lost).groups
     assert (seen.seen.tasks_lost, seen.seen.updates_lost, seen.seen.declined) == (0, 1, 0)
-    (seen,) = played({"name": "g", "toxics": [{"type": "drop", "messages": ["task"]}]}).groups
+    (seen,) = preview_of({"name": "g", "toxics": [{"type": "drop", "messages": ["task"]}]}).groups
     assert (seen.seen.tasks_lost, seen.seen.updates_lost, seen.seen.updates) == (1, None, 0)
-    (seen,) = played({"name": "g", "toxics": [{"type": "dropout", "p": 0}]}).groups
+    (seen,) = preview_of({"name": "g", "toxics": [{"type": "dropout", "p": 0}]}).groups
     assert (seen.seen.tasks_lost, seen.seen.declined) == (0, 4 * TASKS_MAX)
-    (seen,) = played({"name": "g", "toxics": [{"type": "disconnect", "messages": ["task"]}]}).groups
+    (seen,) = preview_of({"name": "g", "toxics": [{"type": "disconnect", "messages": ["task"]}]}).groups
     assert seen.seen.tasks_lost == 1
 
 
-def test_a_blackout_shows_in_the_time_line_and_a_drop_does_not() -> None:
+def test_a_blackout_appears_in_the_time_line_and_a_drop_does_not() -> None:
     group = {
         "name": "g",
         "toxics": [
@@ -60,7 +60,7 @@ def test_a_blackout_shows_in_the_time_line_and_a_drop_does_not() -> None:
             {"type": "drop", "toxicity": 0.5},
         ],
     }
-    seen = played(group)
+    seen = preview_of(group)
     quarter = BINS // 4
     assert seen.groups[0].share_available == (1.0,) * quarter + (0.5,) * quarter + (1.0,) * 2 * quarter
     assert (seen.by_time, seen.by_rounds) == (True, False)
@@ -69,26 +69,26 @@ def test_a_blackout_shows_in_the_time_line_and_a_drop_does_not() -> None:
 @pytest.mark.parametrize("layer", ["message", "tcp"])
 def test_a_blackout_shows_on_either_layer(layer: str) -> None:
     group = {"name": "g", "toxics": [{"type": "blackout", "start_s": 50, "end_s": 100, "layer": layer}]}
-    (seen,) = played(group).groups
+    (seen,) = preview_of(group).groups
     assert seen.share_available == (1.0,) * (BINS // 2) + (0.0,) * (BINS // 2)
 
 
 def test_a_dropout_by_rounds_shows_by_rounds() -> None:
-    seen = played({"name": "g", "toxics": [{"type": "dropout", "p": 0.5}]}, clients=100)
+    seen = preview_of({"name": "g", "toxics": [{"type": "dropout", "p": 0.5}]}, clients=100)
     assert (seen.by_time, seen.by_rounds) == (False, True)
     there = [one for client in seen.groups[0].available for one in client]
     # Binomial(6000, 1/2): sd 38.7; four of them either way.
     assert abs(sum(there) - 3000) < 155
 
 
-def test_with_nobody_coming_and_going_everybody_is_there() -> None:
-    seen = played({"name": "g"})
+def test_without_absences_all_clients_are_present() -> None:
+    seen = preview_of({"name": "g"})
     assert (seen.by_time, seen.by_rounds) == (False, False)
     assert seen.groups[0].share_available == (1.0,) * BINS
 
 
-def test_who_is_in_no_group_is_shown_too_and_who_is_in_two_counts_in_both() -> None:
-    seen = played(
+def test_clients_without_a_group_are_shown_and_clients_in_two_groups_count_in_both() -> None:
+    seen = preview_of(
         {"name": "a", "clients": [0, 1], "device": {"task": 1}},
         {"name": "b", "clients": [1, 2], "device": {"task": 2}, "stale_rounds": 7},
     )
@@ -100,7 +100,7 @@ def test_who_is_in_no_group_is_shown_too_and_who_is_in_two_counts_in_both() -> N
     assert [set(one.seen.computing_s) for one in seen.groups] == [{1.0, 2.0}, {2.0}, {0.0}]
 
 
-def test_of_many_clients_some_are_played() -> None:
-    (seen,) = played({"name": "g"}, clients=1000).groups
+def test_a_sample_of_many_clients_is_simulated() -> None:
+    (seen,) = preview_of({"name": "g"}, clients=1000).groups
     assert seen.clients == 1000
     assert seen.client_ids == tuple(range(0, 1000, 1000 // PLAYED_MAX))

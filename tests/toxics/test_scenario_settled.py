@@ -1,4 +1,4 @@
-"""What a scenario means for the clients of one run."""
+"""A scenario resolved for the clients of one run."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def settled(*groups: dict[str, Any], seed: int = 0) -> Conditions:
     return scenario(*groups).settled(TEN, seed)
 
 
-def test_a_group_of_everybody_names_nobody() -> None:
+def test_a_group_of_all_clients_lists_no_clients() -> None:
     made = settled({"name": "g", "toxics": [{"type": "drop"}]}, {"name": "h", "clients": ["0-9"]})
     assert [one.clients for one in made.toxics] == [None]
 
@@ -33,13 +33,13 @@ def test_a_toxic_narrows_its_group() -> None:
     assert [one.clients for one in made.toxics] == [{0, 1, 2, 3, 4}, {3, 4}]
 
 
-def test_toxics_stay_in_order_and_get_names_that_differ() -> None:
+def test_toxics_stay_in_order_and_get_distinct_names() -> None:
     drop, named = {"type": "drop"}, {"type": "drop", "name": "g/drop-2"}
     made = settled({"name": "g", "toxics": [drop, drop, named]}, {"name": "h", "toxics": [drop]})
     assert [one.toxic.name for one in made.toxics] == ["g/drop", "g/drop-3", "g/drop-2", "h/drop"]
 
 
-def test_a_later_group_takes_the_place_of_an_earlier_ones_device_and_staleness() -> None:
+def test_a_later_group_overrides_device_and_staleness() -> None:
     made = settled(
         {"name": "all", "device": {"task": 1}, "stale_rounds": 3},
         {"name": "some", "clients": [1, 2], "device": {"task": 5}},
@@ -49,12 +49,12 @@ def test_a_later_group_takes_the_place_of_an_earlier_ones_device_and_staleness()
     assert dict(made.stale_rounds) == {client: 4 if client == 2 else 3 for client in range(10)}
 
 
-def test_without_dropouts_by_rounds_nobody_speaks_of_availability() -> None:
+def test_without_dropouts_by_rounds_there_is_no_availability() -> None:
     assert settled({"name": "g", "toxics": [{"type": "drop"}]}).availability is None
     assert settled({"name": "g", "toxics": [{"type": "dropout", "on_s": 1, "off_s": 1}]}).availability is None
 
 
-def test_the_availability_of_a_client_is_that_of_the_strictest_of_its_dropouts_by_rounds() -> None:
+def test_the_strictest_dropout_by_rounds_gives_the_availability() -> None:
     half = {"type": "dropout", "p": 0.5}
     made = settled(
         {"name": "g", "toxics": [half]},
@@ -67,7 +67,7 @@ def test_the_availability_of_a_client_is_that_of_the_strictest_of_its_dropouts_b
     assert made.availability == pytest.approx((0.5, 0.3, 0.2, *[0.5] * 7))
 
 
-def test_drawn_availability_is_that_of_the_stream_and_no_less_than_its_least() -> None:
+def test_drawn_availability_is_from_its_stream_and_at_least_its_minimum() -> None:
     made = settled({"name": "g", "toxics": [{"type": "dropout", "p_min": 0.4}]}, seed=3)
     assert made.availability == pytest.approx(
         [0.4 + 0.6 * float(stream(3, Stream.AVAILABILITY, client).random()) for client in range(10)]
@@ -81,7 +81,7 @@ def test_adversarial_availability_grows_with_the_smallest_class() -> None:
     assert made.availability == pytest.approx([0.1 + 0.1 * label for label in smallest])
 
 
-def test_some_clients_can_be_late_and_others_away() -> None:
+def test_some_clients_can_be_stale_and_others_absent() -> None:
     made = settled(
         {"name": "late", "clients": [0], "stale_rounds": 2},
         {"name": "away", "clients": [1], "toxics": [{"type": "dropout", "p": 0.5}]},
@@ -90,7 +90,7 @@ def test_some_clients_can_be_late_and_others_away() -> None:
     assert (dict(made.stale_rounds), made.availability) == ({0: 2}, (1.0, 0.5, *[1.0] * 8))
 
 
-def test_clients_that_hold_a_class_can_be_late() -> None:
+def test_clients_of_a_class_can_be_stale() -> None:
     made = settled({"name": "g", "clients": {"holding": 5}, "stale_rounds": 40})
     assert dict(made.stale_rounds) == {5: 40, 6: 40}
 
@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_same_clients_and_another_seed_others() -> None:
     assert len(set(drawn)) > 1
 
 
-def test_times_are_scaled_and_rates_the_other_way_and_nothing_else() -> None:
+def test_scaling_multiplies_times_and_divides_rates_only() -> None:
     made = scenario(
         {
             "name": "g",
@@ -151,7 +151,7 @@ def test_times_are_scaled_and_rates_the_other_way_and_nothing_else() -> None:
     assert made == expected
 
 
-def test_scaled_by_one_nothing_changes() -> None:
+def test_scaling_by_one_changes_nothing() -> None:
     made = scenario({"name": "g", "device": {"task": 0.1}, "toxics": [{"type": "drop"}]})
     assert made.scaled(1) == made
 
@@ -173,13 +173,13 @@ def test_scaled_by_one_nothing_changes() -> None:
         ),
     ],
 )
-def test_times_that_are_scaled_keep_their_bounds(group: dict[str, Any], factor: float, sentence: str) -> None:
+def test_scaled_times_keep_their_bounds(group: dict[str, Any], factor: float, sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         scenario({"name": "g", **group}).scaled(factor)
     assert str(raised.value) == sentence
 
 
-def test_settling_leaves_the_scenario_as_it_was() -> None:
+def test_resolving_leaves_the_scenario_unchanged() -> None:
     made = scenario({"name": "g", "toxics": [{"type": "latency", "delay": 1}]})
     made.settled(TEN, 0)
     (toxic,) = made.groups[0].toxics
@@ -209,7 +209,7 @@ def test_settling_leaves_the_scenario_as_it_was() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_for_these_clients_is_one_sentence(group: dict[str, Any], sentence: str) -> None:
+def test_a_scenario_invalid_for_these_clients_gets_a_one_sentence_error(group: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         settled(group)
     assert str(raised.value) == sentence

@@ -1,4 +1,4 @@
-"""`bandwidth`: a line carries so many bytes a second, one message after the other."""
+"""`bandwidth`: a line carries a bounded number of bytes per second, one message after the other."""
 
 from support.toxics import DOWN, UP, dues_s, message, passage, toxic
 
@@ -21,24 +21,24 @@ def test_clients_and_directions_have_lines_of_their_own() -> None:
 
 
 def test_latency_and_bandwidth_together() -> None:
-    # Both reach the narrow part 1 s after they were sent: 1 + 2 = 3, and max(1.5, 3) + 2 = 5. In either order.
+    # Both reach the slower link 1 s after they were sent: 1 + 2 = 3, and max(1.5, 3) + 2 = 5. In either order.
     latency = {"type": "latency", "delay": 1.0}
     flights = [message(sent_s=0.0), message(sent_s=0.5)]
     assert dues_s(passage(latency, SLOW_LINE), flights) == [[3.0], [5.0]]
     assert dues_s(passage(SLOW_LINE, latency), flights) == [[3.0], [5.0]]
 
 
-def test_a_message_goes_through_two_narrow_parts_in_turn() -> None:
+def test_a_message_passes_two_bandwidths_in_turn() -> None:
     # 1000/500 + 1000/1000 = 3
     way = passage(SLOW_LINE, {"type": "bandwidth", "name": "wider", "bytes_per_s": 1000.0})
     assert dues_s(way, [message()]) == [[3.0]]
 
 
-def test_a_message_that_is_lost_takes_no_place() -> None:
+def test_a_lost_message_uses_no_bandwidth() -> None:
     way = passage({"type": "drop", "messages": ["heartbeat"]}, SLOW_LINE)
     assert dues_s(way, [message(type="heartbeat"), message()]) == [[], [2.0]]
 
 
-def test_the_layer_says_who_carries_it_out() -> None:
+def test_the_tcp_layer_is_below_messages() -> None:
     assert not toxic(**SLOW_LINE).below_messages
     assert toxic(**SLOW_LINE, layer="tcp").below_messages

@@ -1,4 +1,4 @@
-"""Distributions of delays: against their laws, as scipy has them, and by hand."""
+"""Distributions of delays: against those of scipy, and by hand."""
 
 from math import inf, nan
 from pathlib import Path
@@ -43,12 +43,12 @@ def drawn(settings: object, number: int = DRAWS) -> list[float]:
 
 
 @over_all_laws
-def test_draws_follow_their_law(settings: dict[str, Any], law: Any) -> None:
+def test_draws_follow_their_distribution(settings: dict[str, Any], law: Any) -> None:
     assert stats.kstest(drawn(settings), law.cdf).pvalue > 0.001
 
 
 @over_all_laws
-def test_quantiles_and_mean_are_those_of_the_law(settings: dict[str, Any], law: Any) -> None:
+def test_quantiles_and_mean_match_the_distribution(settings: dict[str, Any], law: Any) -> None:
     seconds = sorted(drawn(settings))
     for share in (0.1, 0.5, 0.9):
         # The share of draws below a quantile is binomial.
@@ -85,7 +85,7 @@ def by_time(one: Distribution, *times_s: float) -> list[float]:
     return [one.draw(stream(0, Stream.TOXICS), at_s) for at_s in times_s]
 
 
-def test_a_trace_holds_until_its_next_row_and_starts_again() -> None:
+def test_a_trace_row_applies_until_the_next_and_the_trace_repeats() -> None:
     # Rows at 0, 2 and 6 s; the last one lasts 4 s like the one before it: the period is 10 s.
     one = delay({"distribution": "trace", "steps_s": [[0, 0.5], [2, 1.0], [6, 0.0]]})
     assert by_time(one, 0, 1.9, 2, 5.9, 6, 9.9, 10, 12, 1006) == [0.5, 0.5, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0]
@@ -142,7 +142,7 @@ def sentence(settings: object) -> str:
     ],
     ids=str,
 )
-def test_a_mistake_is_told_in_a_sentence(settings: object, expected: str) -> None:
+def test_a_mistake_gets_a_one_sentence_error(settings: object, expected: str) -> None:
     if settings == {"distribution": "exponential", "means": 2}:
         settings = {"distribution": "exponential", "mean_s": 1, "means": 2}
     assert sentence(settings) == f"here: {expected}"
@@ -168,13 +168,13 @@ def test_a_trace_file_with_gaps_or_unsorted_times_is_refused(tmp_path: Path, tex
     assert sentence({"distribution": "trace", "file": str(file)}) == f"here: delay: trace {file}{expected}"
 
 
-def test_a_trace_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_trace_file_gets_a_one_sentence_error(tmp_path: Path) -> None:
     file = tmp_path / "delays.csv"
     expected = f"here: delay: trace {file} cannot be read: No such file or directory"
     assert sentence({"distribution": "trace", "file": str(file)}) == expected
 
 
-def test_a_trace_file_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
+def test_a_binary_trace_file_gets_a_one_sentence_error(tmp_path: Path) -> None:
     file = tmp_path / "delays.csv"
     file.write_bytes(b"\xff\xfe\x00")
     assert f"here: delay: trace {file} cannot be read: " in sentence({"distribution": "trace", "file": str(file)})

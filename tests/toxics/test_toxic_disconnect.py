@@ -11,12 +11,12 @@ def test_the_connection_breaks_at_the_message() -> None:
     assert out == (replace(flight, cuts=True, down_s=2.0),)
 
 
-def test_it_breaks_when_the_message_would_have_come_out() -> None:
+def test_the_connection_breaks_at_the_time_of_delivery() -> None:
     (out,) = passage({"type": "latency", "delay": 1.5}, {"type": "disconnect"}).send(message(sent_s=3.0))
     assert out.cuts and out.due_s == 4.5
 
 
-def test_nothing_happens_to_a_message_behind_its_break() -> None:
+def test_a_message_sent_after_its_break_is_unchanged() -> None:
     way = passage({"type": "disconnect"}, {"type": "duplicate"}, {"type": "drop"})
     (out,) = way.send(message())
     assert out.cuts

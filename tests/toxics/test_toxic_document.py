@@ -1,4 +1,4 @@
-"""docs/adding-a-toxic.md shows a toxic that is short, passes every law, and stands in a scenario."""
+"""docs/adding-a-toxic.md shows a toxic that is short, passes every law, and is part of a scenario."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_toxic_of_the_document_passes(congestion: Any, law: Any) -> None:
     law(congestion)
 
 
-def test_the_scenario_of_the_document_is_one(congestion: Any) -> None:
+def test_the_scenario_of_the_document_is_valid(congestion: Any) -> None:
     scenario = Scenario.parsed(yaml.safe_load(block("yaml")), DOCUMENT.name)
     (toxic,) = scenario.groups[0].toxics
     assert isinstance(toxic, congestion) and toxic.toxicity == 0.5

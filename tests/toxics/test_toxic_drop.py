@@ -15,12 +15,12 @@ def test_the_toxicity_is_the_probability() -> None:
         assert (way.send(flight) == ()) == lost.selects(0.2, flight)
 
 
-def test_a_message_that_is_sent_again_has_another_chance() -> None:
+def test_a_resent_message_gets_another_draw() -> None:
     way = passage({"type": "drop", "toxicity": 0.5})
     outcomes = {len(way.send(message(attempt=attempt))) for attempt in range(20)}
     assert outcomes == {0, 1}
 
 
-def test_only_the_messages_that_are_named_are_lost() -> None:
+def test_only_the_named_messages_are_lost() -> None:
     way = passage({"type": "drop", "messages": ["task", "ack"], "direction": "down"})
     assert dues_s(way, [message(), message(type="ack", direction="down"), message(type="heartbeat")]) == [[0], [], [0]]

@@ -1,4 +1,4 @@
-"""`dropout`: clients that are not always there. Source: docs/methods/heterogeneity.md#availability."""
+"""`dropout`: clients that are absent at times. Source: docs/methods/heterogeneity.md#availability."""
 
 from collections import Counter
 from dataclasses import replace
@@ -26,7 +26,7 @@ def dropout(**settings: object) -> Dropout:
 # --- by rounds ---
 
 
-def test_a_task_is_declined_in_a_round_in_which_its_client_is_not_there() -> None:
+def test_a_task_is_declined_in_a_round_in_which_its_client_is_absent() -> None:
     way = passage({"type": "dropout", "p": 0.3})
     for client_id in range(5):
         for version in range(20):
@@ -35,39 +35,39 @@ def test_a_task_is_declined_in_a_round_in_which_its_client_is_not_there() -> Non
             assert way.send(flight) == (replace(flight, declined=not is_there),)
 
 
-def test_p_is_the_share_of_rounds_in_which_a_client_is_there() -> None:
+def test_p_is_the_share_of_rounds_in_which_a_client_is_present() -> None:
     way = passage({"type": "dropout", "p": 0.3})
     there = sum(not way.send(task(version=version))[0].declined for version in range(5000))
     assert abs(there - 1500) < 4 * sqrt(5000 * 0.3 * 0.7)
 
 
 @pytest.mark.parametrize(("p", "declined"), [(0.0, True), (1.0, False)])
-def test_never_and_always(p: float, declined: bool) -> None:
+def test_p_0_is_never_present_and_p_1_is_always_present(p: float, declined: bool) -> None:
     way = passage({"type": "dropout", "p": p})
     assert all(way.send(task(version=version))[0].declined is declined for version in range(50))
 
 
-def test_a_task_that_is_sent_again_in_a_round_finds_the_same() -> None:
+def test_a_task_resent_in_a_round_gets_the_same_result() -> None:
     way = passage({"type": "dropout", "p": 0.5})
     for version in range(30):
         outcomes = {way.send(task(version=version, number=number))[0].declined for number in (1, 2, 3)}
         assert len(outcomes) == 1
 
 
-def test_rounds_concern_nothing_but_tasks() -> None:
+def test_dropout_by_rounds_affects_tasks_only() -> None:
     way = passage({"type": "dropout", "p": 0.0})
     flights = [message(), message(type="heartbeat"), message(type="welcome", direction="down")]
     assert dues_s(way, flights) == [[0.0]] * 3
     assert not way.counts.touched
 
 
-def test_a_declined_task_goes_no_further() -> None:
+def test_a_declined_task_is_not_forwarded() -> None:
     way = passage({"type": "dropout", "p": 0.0}, {"type": "drop"})
     (out,) = way.send(task())
     assert out.declined
 
 
-def test_of_two_dropouts_the_stricter_one_decides() -> None:
+def test_the_stricter_of_two_dropouts_decides() -> None:
     both = passage({"type": "dropout", "p": 0.7}, {"type": "dropout", "name": "stricter", "p": 0.4})
     one = passage({"type": "dropout", "p": 0.4})
     for version in range(100):
@@ -81,7 +81,7 @@ def test_each_client_has_a_p_of_its_own_drawn_uniformly() -> None:
     assert p[3] == stream(SEED, Stream.AVAILABILITY, 3).uniform(0.4, 1)
 
 
-def test_everybody_is_there_in_the_first_rounds_and_later_as_without_that() -> None:
+def test_all_clients_are_present_in_the_first_rounds() -> None:
     first, plain = (passage({"type": "dropout", "p": 0.3, "everyone_before": rounds}) for rounds in (2, 0))
     for client_id in range(20):
         for version in range(10):
@@ -89,14 +89,14 @@ def test_everybody_is_there_in_the_first_rounds_and_later_as_without_that() -> N
             assert first.send(flight) == ((flight,) if version < 2 else plain.send(flight))
 
 
-def test_policies_are_told_how_likely_a_client_is_there_in_later_rounds() -> None:
+def test_policies_receive_the_availability_of_later_rounds() -> None:
     assert dropout(p=0.3, everyone_before=1).probability(0, SEED) == 0.3
     settled = dropout(p_min=0.1, by="adversarial", everyone_before=1).settled(Written([[0], [9]]))
     assert [settled.probability(client_id, SEED) for client_id in (0, 1)] == pytest.approx([0.1, 1.0])
     assert settled.everyone_before == 1
 
 
-def test_of_two_dropouts_the_one_without_first_rounds_still_decides() -> None:
+def test_a_second_dropout_without_first_rounds_still_decides() -> None:
     way = passage({"type": "dropout", "p": 0.5, "everyone_before": 9}, {"type": "dropout", "name": "b", "p": 0.0})
     assert way.send(task(version=0))[0].declined
 
@@ -111,7 +111,7 @@ def test_a_dropout_in_time_has_no_first_rounds() -> None:
         dropout(p=0.5, everyone_before=-1)
 
 
-def test_adversarial_means_that_who_holds_low_classes_is_rarely_there() -> None:
+def test_adversarial_makes_clients_with_low_classes_rarely_available() -> None:
     # p_i = 0.1 + 0.9 c_i / 9
     population = Written([[0, 5], [9], [4, 7], [1, 2]])
     settled = dropout(p_min=0.1, by="adversarial").settled(population)
@@ -125,7 +125,7 @@ def test_adversarial_with_other_numbers_of_classes() -> None:
         dropout(p_min=0.5, by="adversarial").settled(Written([[0]], classes=1))
 
 
-def test_a_number_for_each_client() -> None:
+def test_p_accepts_a_number_for_each_client() -> None:
     by_rounds = dropout(p_by_client=[0.1, 0.9])
     assert [by_rounds.probability(client_id, SEED) for client_id in (0, 1)] == [0.1, 0.9]
     assert by_rounds.settled(Written([[0], [1]])) == by_rounds
@@ -180,14 +180,14 @@ def test_a_late_time_costs_no_more_than_an_early_one() -> None:
     assert its_draws.slices == 2
 
 
-def test_it_is_there_for_its_share_of_the_time() -> None:
+def test_a_client_is_present_for_its_share_of_the_time() -> None:
     # 3 / (3 + 1) of 40,000 s: about 10,000 pairs of times, whose share has a deviation of about 0.003.
     in_time, its_draws = dropout(on_s=3.0, off_s=1.0), draws()
     there = sum(in_time.is_available(0, float(at_s), its_draws) for at_s in range(40_000))
     assert abs(there / 40_000 - 0.75) < 4 * 0.004
 
 
-def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
+def test_a_message_that_enters_or_exits_during_an_absence_is_lost() -> None:
     in_time = dropout(on_s=5.0, off_s=5.0)
     way = passage({"type": "dropout", "on_s": 5.0, "off_s": 5.0}, {"type": "latency", "delay": 3.0})
     lost = 0
@@ -199,7 +199,7 @@ def test_what_enters_or_would_come_out_while_it_is_away_is_lost() -> None:
     assert 50 < lost < 290
 
 
-def test_clients_come_and_go_on_their_own() -> None:
+def test_clients_are_absent_independently() -> None:
     in_time, its_draws = dropout(on_s=5.0, off_s=5.0), draws()
     seen = {
         tuple(in_time.is_available(client_id, float(at_s), its_draws) for at_s in range(50)) for client_id in range(20)
@@ -207,7 +207,7 @@ def test_clients_come_and_go_on_their_own() -> None:
     assert len(seen) == 20
 
 
-def test_it_is_there_when_the_toxic_begins() -> None:
+def test_a_client_is_present_at_the_start_of_the_toxic() -> None:
     in_time, its_draws = dropout(on_s=1000.0, off_s=5.0, start_s=90.0), draws()
     early = dropout(on_s=1000.0, off_s=5.0)
     assert all(in_time.is_available(client_id, 90.0, its_draws) for client_id in range(50))
@@ -224,7 +224,7 @@ def recorded(folder: Path, *rows: str) -> str:
     return str(file)
 
 
-def test_a_trace_says_when_a_client_is_there(tmp_path: Path) -> None:
+def test_a_trace_gives_the_times_of_presence(tmp_path: Path) -> None:
     trace = recorded(tmp_path, "1,5,10", "0,0,4", "1,20.5,30")
     way = passage({"type": "dropout", "trace": trace})
     there = {
@@ -241,7 +241,7 @@ def test_a_trace_is_read_once(tmp_path: Path) -> None:
     assert in_time.is_available(0, 3.0, draws()) and not in_time.is_available(0, 4.0, draws())
 
 
-def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
+def test_every_affected_client_has_a_row(tmp_path: Path) -> None:
     in_time = dropout(trace=recorded(tmp_path, "0,0,4", "2,0,9"))
     population = Written([[0], [1], [2]])
     assert in_time.settled(population, (0, 2)) == in_time
@@ -264,7 +264,7 @@ def test_every_client_that_it_applies_to_has_a_row(tmp_path: Path) -> None:
         ([], "has no rows below its head, expected at least one"),
     ],
 )
-def test_a_trace_that_is_not_in_order_is_refused(tmp_path: Path, rows: list[str], sentence: str) -> None:
+def test_an_unsorted_trace_is_refused(tmp_path: Path, rows: list[str], sentence: str) -> None:
     trace = recorded(tmp_path, *rows)
     with pytest.raises(UserError) as raised:
         dropout(trace=trace)

@@ -1,4 +1,4 @@
-"""`duplicate`: messages come more than once."""
+"""`duplicate`: messages are delivered more than once."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ def test_a_message_and_two_copies() -> None:
     assert out == (flight, replace(flight, copy=1), replace(flight, copy=2))
 
 
-def test_a_late_copy_holds_up_nobody() -> None:
+def test_a_late_copy_delays_no_other_message() -> None:
     way = passage({"type": "duplicate", "after": 5.0, "messages": ["update"]})
     assert dues_s(way, [message(sent_s=0.0), message(sent_s=1.0, type="heartbeat")]) == [[0.0, 5.0], [1.0]]
 
@@ -21,13 +21,13 @@ def test_each_copy_draws_how_late_it_is() -> None:
     assert len({out.due_s for out in way.send(message())}) == 4
 
 
-def test_copies_take_their_time_on_the_line() -> None:
+def test_copies_use_time_on_the_line() -> None:
     # 1000 bytes on 500 bytes a second, twice.
     way = passage({"type": "duplicate"}, {"type": "bandwidth", "bytes_per_s": 500.0})
     assert dues_s(way, [message()]) == [[2.0, 4.0]]
 
 
-def test_a_copy_has_chances_of_its_own() -> None:
+def test_a_copy_has_draws_of_its_own() -> None:
     way = passage({"type": "duplicate"}, {"type": "drop", "toxicity": 0.5})
     arrived = {tuple(out.copy for out in way.send(message(number=number))) for number in range(50)}
     assert arrived == {(), (0,), (1,), (0, 1)}

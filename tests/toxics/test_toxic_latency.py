@@ -26,7 +26,7 @@ def test_clients_and_directions_do_not_wait_for_each_other() -> None:
     assert dues_s(passage({"type": "latency", "delay": TURNS}), flights) == [[3.0], [1.0], [1.0]]
 
 
-def test_a_random_delay_is_the_running_maximum_of_what_is_drawn() -> None:
+def test_a_random_delay_is_the_running_maximum_of_the_draws() -> None:
     settings = {"type": "latency", "delay": {"distribution": "exponential", "mean_s": 2.0}}
     flights = [message(number=number, sent_s=number / 10) for number in range(200)]
     alone = [passage(settings).send(flight)[0].due_s for flight in flights]

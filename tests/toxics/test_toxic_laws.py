@@ -1,4 +1,4 @@
-"""What holds for every toxic that is registered; and that each of these laws can be broken."""
+"""The laws of every registered toxic, and a toxic that violates each of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +9,12 @@ from typing_extensions import override
 from support.toxic_laws import (
     LAWS,
     ToxicClass,
-    a_message_meets_the_same_whatever_came_before_it,
-    a_toxicity_is_the_share_that_it_touches,
+    a_message_is_independent_of_earlier_ones,
     made,
-    messages_are_conserved_unless_it_says_that_it_destroys,
-    messages_that_keep_their_place_come_out_in_order,
-    nothing_comes_out_before_it_went_in,
+    messages_are_conserved_unless_loss_is_declared,
+    messages_in_order_leave_in_order,
+    no_message_leaves_before_it_enters,
+    toxicity_is_the_share_of_affected_messages,
 )
 from unstale.toxics import registry
 from unstale.toxics.in_flight import InFlightMessage
@@ -29,7 +29,7 @@ over_all_toxics = pytest.mark.parametrize("toxic_class", TOXICS.values(), ids=TO
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @over_all_toxics
-def test_law(toxic_class: ToxicClass, law: Law) -> None:
+def test_a_toxic_satisfies_a_law(toxic_class: ToxicClass, law: Law) -> None:
     law(toxic_class)
 
 
@@ -40,28 +40,28 @@ def test_a_toxic_cannot_be_changed(toxic_class: ToxicClass) -> None:
         toxic.toxicity = 0.5
 
 
-class Wrong(Toxic):
+class Faulty(Toxic):
     type = "wrong"
 
 
-class Loses(Wrong):
-    """Loses messages and does not say so."""
+class Loses(Faulty):
+    """Loses messages without declaring it."""
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return ()
 
 
-class Hurries(Wrong):
-    """Lets messages out before they went in."""
+class ArrivesEarly(Faulty):
+    """Delivers messages before they entered."""
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (flight.later(-1),)
 
 
-class Counts(Wrong):
-    """Delays a message by how many came before it."""
+class DelaysByCount(Faulty):
+    """Delays a message by the number of those before it."""
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
@@ -69,16 +69,16 @@ class Counts(Wrong):
         return (flight.later(rngs.cache[0]),)
 
 
-class Overtakes(Wrong):
-    """Lets messages pass each other, which is for `reorder` alone."""
+class Overtakes(Faulty):
+    """Reorders messages, which is allowed for `reorder` only."""
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
         return (replace(flight.later(1), in_order=False),)
 
 
-class Tosses(Wrong):
-    """Tosses a coin of its own, besides its toxicity."""
+class DrawsByItself(Faulty):
+    """Makes a random draw besides its toxicity."""
 
     @override
     def apply(self, flight: InFlightMessage, rngs: ToxicRng) -> tuple[InFlightMessage, ...]:
@@ -89,14 +89,14 @@ class Tosses(Wrong):
 @pytest.mark.parametrize(
     ("toxic_class", "law"),
     [
-        (Loses, messages_are_conserved_unless_it_says_that_it_destroys),
-        (Hurries, nothing_comes_out_before_it_went_in),
-        (Counts, a_message_meets_the_same_whatever_came_before_it),
-        (Overtakes, messages_that_keep_their_place_come_out_in_order),
-        (Tosses, a_toxicity_is_the_share_that_it_touches),
+        (Loses, messages_are_conserved_unless_loss_is_declared),
+        (ArrivesEarly, no_message_leaves_before_it_enters),
+        (DelaysByCount, a_message_is_independent_of_earlier_ones),
+        (Overtakes, messages_in_order_leave_in_order),
+        (DrawsByItself, toxicity_is_the_share_of_affected_messages),
     ],
 )
-def test_a_law_finds_a_wrong_toxic(toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_detects_a_faulty_toxic(toxic_class: ToxicClass, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.TOXICS, "wrong", toxic_class)
     with pytest.raises(AssertionError):
         law(toxic_class)

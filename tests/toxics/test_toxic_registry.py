@@ -1,4 +1,4 @@
-"""Toxics by type, from plain data; mistakes in one sentence; plug-ins."""
+"""Toxics by type, from plain data; errors of one sentence; plug-ins."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
@@ -30,7 +30,7 @@ class Nothing(Toxic):
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
-    """Let exactly these entry points be installed."""
+    """Install exactly these entry points."""
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints(points).select(**wanted))
 
 
@@ -44,12 +44,12 @@ def sentence(mapping: Any) -> str:
     return str(raised.value).removeprefix(WHERE)
 
 
-def test_these_toxics_are_there() -> None:
+def test_the_built_in_toxics_are_listed() -> None:
     expected = "bandwidth blackout corrupt disconnect drop dropout duplicate latency reorder slow"
     assert names() == tuple(expected.split())
 
 
-def test_a_toxic_is_made_from_plain_data() -> None:
+def test_a_toxic_is_built_from_plain_data() -> None:
     toxic = create({"type": "latency", "delay": 0.5, "toxicity": 0.1, "direction": "up", "messages": ["update"]}, WHERE)
     assert isinstance(toxic, Latency)
     assert (toxic.toxicity, toxic.direction, toxic.messages) == (0.1, "up", ("update",))
@@ -121,11 +121,11 @@ def test_a_toxic_is_made_from_plain_data() -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_told_in_one_sentence(mapping: Any, expected: str) -> None:
+def test_a_mistake_gets_a_one_sentence_error(mapping: Any, expected: str) -> None:
     assert sentence(mapping) == expected
 
 
-def test_a_long_value_is_cut() -> None:
+def test_a_long_value_is_truncated() -> None:
     assert len(sentence({"type": "drop", "toxicity": "x" * 10_000})) < 200
 
 
@@ -146,7 +146,7 @@ def test_a_plug_in_is_a_toxic_like_any_other(monkeypatch: pytest.MonkeyPatch) ->
         ([entry_point("math:pi"), entry_point("math:e")], "toxic 'nothing' is registered by several packages"),
     ],
 )
-def test_a_plug_in_that_is_none_is_told(
+def test_an_invalid_plug_in_gets_an_error(
     monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint], expected: str
 ) -> None:
     plug_in(monkeypatch, *points)
@@ -154,7 +154,7 @@ def test_a_plug_in_that_is_none_is_told(
         find("nothing")
 
 
-def test_a_built_in_type_cannot_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_in_type_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, entry_point("math:pi", name="drop"))
     assert find("drop") is TOXICS["drop"]
     assert names().count("drop") == 1

@@ -66,7 +66,7 @@ def test_colour_images_get_their_channels_first_and_each_is_normalised_on_its_ow
     np.testing.assert_allclose(dataset.test_examples()[0, :, 0].numpy(), [[-1, 1], [-1, 1], [0, 0]], atol=1e-6)
 
 
-def test_floats_are_kept_as_they_are(tmp_path):
+def test_floats_are_unchanged(tmp_path):
     x_train = np.array([[1.5, -300.0], [0.25, 0.0]])
     dataset = load("npz", saved(tmp_path, x_train=x_train, x_test=x_train[:1]))
     assert dataset.train_examples().dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Where the cache of data sets is."""
+"""The folder of the cache of data sets."""
 
 from pathlib import Path
 

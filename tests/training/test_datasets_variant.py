@@ -72,7 +72,7 @@ def test_more_images_than_are_converted_at_a_time_are_all_converted():
         assert torch.equal(made.train.stored_NX[row], again.train.stored_NX[0])
 
 
-def test_floats_of_one_shape_are_kept_as_they_are():
+def test_floats_of_one_shape_are_unchanged():
     first = data_of(torch.tensor([[0.5, 1.5], [2.5, 3.5]]))
     halved = data_of(torch.tensor([[8.0, 6.0], [4.0, 2.0]]), normalisation=Normalisation(divisor=2))
     made = both(first, halved, "standard")

@@ -31,7 +31,7 @@ def test_an_evaluation_by_hand_with_a_partial_last_batch(added_together, monkeyp
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_put_back_and_nothing_is_written_to(training):
+def test_the_mode_is_restored_and_nothing_is_written_to(training):
     model = workspace()
     model.module.train(training)
     model_d, inputs, labels = torch.ones(3), torch.ones(2, 1), torch.tensor([0, 1])

@@ -48,7 +48,7 @@ def digits_examples(examples: int = 10):
 
 
 def compute(training, model, base_d, inputs_nX, labels_n, draws=None, *, learning_rate=0.1, seed=0, buffers_b=None):
-    """One task of a client that has kept something, where its training keeps something."""
+    """One task of a client with a stored state, where its training stores one."""
     task = LocalTask(
         base_d=base_d,
         learning_rate=learning_rate,
@@ -225,7 +225,7 @@ def test_a_model_with_buffers_is_not_trained_without_them():
 
 
 class Recorder(nn.Module):
-    """One weight, and a list of which examples came by in each batch."""
+    """One weight, and a list of the examples of each batch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_written_whole_leaves_the_one_before(
     assert path.read_text() == "the one before"
 
 
-def test_a_link_goes_on_pointing_to_the_model(tmp_path: Path) -> None:
+def test_a_link_still_points_to_the_model(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     target, link = tmp_path / "elsewhere" / "model", tmp_path / "link"
     link.symlink_to(target)

@@ -1,4 +1,4 @@
-"""What PyTorch draws while a task is computed depends on the task's seed alone."""
+"""The draws of PyTorch during a task depend on the task's seed alone."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_the_same_task_gives_the_same_bits_on_a_cuda_device() -> None:
     same_task_twice("lenet_gi", "cuda")
 
 
-def test_afterwards_the_generator_goes_on_as_if_nothing_had_been_drawn() -> None:
+def test_afterwards_the_generator_continues_as_if_nothing_had_been_drawn() -> None:
     before = torch.random.get_rng_state()
     with seeded(2**63 - 1):
         torch.rand(1000)

@@ -1,4 +1,4 @@
-"""What is made of shares: histograms, each client's own test set."""
+"""Results computed from shares: histograms, each client's own test set."""
 
 import numpy as np
 import pytest

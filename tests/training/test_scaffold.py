@@ -89,7 +89,7 @@ def test_without_controls_it_is_sgd_to_the_bit_and_its_control_is_the_mean_gradi
     torch.testing.assert_close(ours.extra_d, theirs.vector_d / (4 * ETA))
 
 
-def test_a_client_whose_control_equals_the_servers_goes_where_sgd_goes():
+def test_a_client_whose_control_equals_the_servers_follows_sgd():
     model = logreg()
     inputs_n2, labels_n = torch.tensor(INPUTS_NnX[1]), torch.tensor(LABELS_Nn[1])
     control_d = torch.tensor([0.5, -0.25, 1.0, 0.0, 2.0, -1.0])

@@ -30,7 +30,7 @@ def a_trainer() -> Trainer:
 
 
 def held_at(client_id: int, version: int) -> torch.Tensor:
-    """What the client holds, gathered anew: the obvious way."""
+    """The examples of the client, gathered anew in the obvious way."""
     together_NX = torch.cat([DATA.train_examples(), DATA.later_examples()])
     return together_NX[torch.from_numpy(CHANGES.indices(client_id, version))]
 

@@ -1,4 +1,4 @@
-"""A model, named as `workers.gated_model:network`, whose computing a test can stop and let go on, in any process."""
+"""A model, named as `workers.gated_model:network`, whose computation a test can pause and resume in any process."""
 
 import os
 from contextlib import suppress
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from support.compensation import smooth
 
 FOLDER = "UNSTALE_TEST_GATE"
-"""The variable that names the folder of the gate. While `closed`, a pipe, is there, a process writes its number to the
-pipe `waiting`, and reads from `closed` until that is opened and ended by the test."""
+"""The variable that names the folder of the gate. While the pipe `closed` exists, a process writes its number to the
+pipe `waiting`, and reads from `closed` until the test opens and closes it."""
 
 
 class Gate(nn.Module):

@@ -1,4 +1,4 @@
-"""A driver that refuses, and names the address at which a cluster that Ray starts in its place would listen."""
+"""A driver that refuses, with the address at which a cluster started by Ray would listen."""
 
 import sys
 from multiprocessing.connection import Connection

@@ -1,4 +1,4 @@
-"""Inversions on a machine of a Ray cluster."""
+"""Inversion tasks on a machine of a Ray cluster."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def nothing_kept() -> None:
     worker._bench.cache_clear()
 
 
-def test_it_builds_the_model_from_its_name_and_says_how_long_it_took():
+def test_a_task_builds_the_named_model_and_reports_its_duration():
     inversions = Inversions(settings(), context(network(build("logreg", SHAPE, CLASSES, 0)), clock=now_s))
     size = 17 * CLASSES
     update = received(vector_d=torch.ones(size), base_d=torch.zeros(size))
@@ -72,9 +72,9 @@ def test_a_gpu_that_pytorch_does_not_find_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(("visible", "given", "number"), [(None, "1", 1), ("2,3", "3", 1), ("2,3", "2", 0)])
-def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
-    told = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: told))
+def test_a_task_uses_the_gpu_assigned_by_ray(monkeypatch, visible, given, number):
+    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": [given]})
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
@@ -83,8 +83,8 @@ def test_it_takes_the_gpu_that_ray_gave_it(monkeypatch, visible, given, number):
     assert worker._gpu(0.0) is None
 
 
-class OnAGpu:
-    """A worker's bench on one, with what became of it. error: of every inversion."""
+class GpuWorker:
+    """A worker on a simulated GPU, with its calls. error: of every inversion."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.happened: list[Any] = []
@@ -106,21 +106,21 @@ class OnAGpu:
         raise SystemExit(code)
 
 
-def test_what_it_does_not_use_of_a_gpu_is_free_for_others(monkeypatch):
-    there = OnAGpu(monkeypatch)
+def test_unused_gpu_memory_is_released(monkeypatch):
+    there = GpuWorker(monkeypatch)
     worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
-def test_so_it_is_after_an_error(monkeypatch):
-    there = OnAGpu(monkeypatch, RuntimeError("no such kernel"))
+def test_gpu_memory_is_released_after_an_error(monkeypatch):
+    there = GpuWorker(monkeypatch, RuntimeError("no such kernel"))
     with pytest.raises(RuntimeError, match="no such kernel"):
         worker.invert(json.dumps(described()), save({}))
     assert there.happened == ["empty"]
 
 
-def test_a_worker_that_can_use_its_gpu_no_more_ends(monkeypatch, capsys):
-    there = OnAGpu(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
+def test_a_worker_with_a_broken_gpu_ends(monkeypatch, capsys):
+    there = GpuWorker(monkeypatch, torch.AcceleratorError("device-side assert triggered"))
     with pytest.raises(SystemExit):
         worker.invert(json.dumps(described()), save({}))
     assert there.happened[0] == 1

@@ -92,7 +92,7 @@ def test_the_process_ends_with_the_socket_during_a_task() -> None:
         future.result(PATIENCE_S)
 
 
-def test_it_imports_the_modules_that_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_imports_the_modules_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("def begin(settings):\n    return lambda content, on_progress: b'mine'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     workers = pool.local("mine:begin", {})

@@ -1,4 +1,4 @@
-"""Tasks that hang, fail or find no memory: a simulated Ray, and the driver that submits them."""
+"""The driver against a simulated Ray: tasks that hang, fail or run out of memory."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ LOST = "The worker died unexpectedly while executing this task"
 
 @dataclass
 class SimulatedRay:
-    """machines: CPUs of each. checks: result of the first task on each, `None` for never; else it succeeds. tasks:
-    results of the tasks after them, in order: bytes, an error, None for never."""
+    """machines: CPUs of each. checks: result of the first task on each, `None` for never; by default success. tasks:
+    results of later tasks, in order: bytes, an error, None for never."""
 
     machines: dict[str, int] = field(default_factory=lambda: {ONE: 1, TWO: 1})
     checks: dict[str, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def answer_to_a_task(pipe: tuple[Side, Side], **given: Any) -> tuple[Kind, str]:
     return kind, content.decode()
 
 
-def test_a_second_try_does(ray, pipe):
+def test_a_retry_succeeds(ray, pipe):
     ray.tasks = [exceptions.WorkerCrashedError(), b"done"]
     assert answer_to_a_task(pipe) == (Kind.DONE, "done")
 
@@ -176,20 +176,20 @@ def test_a_second_failure_loses_the_task_and_says_why(ray, pipe, error, why):
     assert answer_to_a_task(pipe) == (Kind.LOST, f"{why}; it was tried 2 times")
 
 
-def test_what_hangs_is_ended_with_its_worker_tried_again_and_lost(ray, pipe):
+def test_a_hanging_task_is_ended_with_its_worker_retried_and_lost(ray, pipe):
     ray.tasks = [None, None]
     assert answer_to_a_task(pipe, task_s=-1.0) == (Kind.LOST, "there was no result in -1 s; it was tried 2 times")
     assert ray.ended == [(2, True), (3, True)]
 
 
-def test_what_waits_behind_others_does_not_hang(ray, pipe):
+def test_a_queued_task_is_not_treated_as_hanging(ray, pipe):
     subject = checked(pipe)
     ray.tasks = [None, b"done"]
     for number in range(2):
         subject.submit(module.Task(number=number, content=b""))
     subject._result_s -= 2 * 3600.0
     subject.poll()
-    assert len(subject._tasks) == 1, "one has come back meanwhile"
+    assert len(subject._tasks) == 1, "one has returned"
     assert ray.ended == []
 
 
@@ -198,7 +198,7 @@ def test_a_task_without_memory_is_lost(ray, pipe):
     assert answer_to_a_task(pipe) == (Kind.LOST, "The object cannot be created")
 
 
-def test_what_nobody_waits_for_ends_with_its_worker(ray, pipe):
+def test_a_cancelled_task_ends_with_its_worker(ray, pipe):
     ours, _ = pipe
     ray.tasks = [None]
     subject = checked(pipe)
@@ -208,7 +208,7 @@ def test_what_nobody_waits_for_ends_with_its_worker(ray, pipe):
     assert (subject._tasks, ours.poll()) == ({}, False)
 
 
-def test_every_machine_that_can_do_a_task_is_looked_at(ray, pipe):
+def test_every_machine_that_fits_a_task_is_checked(ray, pipe):
     ray.machines = {ONE: 0, TWO: 1, THREE: 4}
     checked(pipe)
     assert ray.checked == [TWO, THREE]
@@ -231,20 +231,20 @@ def test_every_machine_that_can_do_a_task_is_looked_at(ray, pipe):
     ],
     ids=["a refusal", "an error", "lost"],
 )
-def test_one_machine_that_will_not_do_is_refused(ray, pipe, error, sentence):
+def test_an_unsuitable_machine_is_refused(ray, pipe, error, sentence):
     ray.checks = {TWO: error}
     with pytest.raises(UserError) as caught:
         checked(pipe)
     assert str(caught.value) == sentence
 
 
-def test_a_machine_that_is_busy_is_not_waited_for_when_another_is_ready(ray, pipe, monkeypatch):
+def test_a_busy_machine_is_skipped_when_another_is_ready(ray, pipe, monkeypatch):
     monkeypatch.setattr(module, "OTHERS_S", -1.0)
     ray.checks = {TWO: None}
     checked(pipe)
 
 
-def test_machines_that_are_all_busy_are_refused(ray, pipe, monkeypatch):
+def test_a_cluster_of_busy_machines_is_refused(ray, pipe, monkeypatch):
     monkeypatch.setattr(module, "PREPARE_S", 0.01)
     ray.checks = {ONE: None, TWO: None}
     with pytest.raises(UserError) as caught:
@@ -255,7 +255,7 @@ def test_machines_that_are_all_busy_are_refused(ray, pipe, monkeypatch):
     )
 
 
-def test_the_check_ends_with_whoever_waits_for_it(ray, pipe):
+def test_the_check_ends_with_its_caller(ray, pipe):
     ray.checks = {ONE: None, TWO: None}
     pipe[0].close()
     with pytest.raises(EOFError):

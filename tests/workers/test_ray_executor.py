@@ -1,4 +1,4 @@
-"""The connection of a run to a Ray cluster: the driver may refuse, crash and come back."""
+"""The connection of a run to a Ray cluster: the driver may refuse, crash and restart."""
 
 from collections.abc import Callable, Iterator
 from errno import EAGAIN
@@ -59,12 +59,12 @@ def test_a_cancelled_group_is_forgotten(to):
     assert there._pool._open == {}
 
 
-def test_a_refusal_is_the_users_sentence(to):
+def test_a_refusal_is_a_user_error(to):
     with pytest.raises(UserError, match=r"^the sentence of the driver$"):
         to("refuses")
 
 
-def test_a_crash_before_it_is_ready_is_said(to):
+def test_a_crash_before_ready_is_reported(to):
     with pytest.raises(UserError) as caught:
         to("crashes")
     assert str(caught.value) == (
@@ -72,14 +72,14 @@ def test_a_crash_before_it_is_ready_is_said(to):
     )
 
 
-def test_a_crash_loses_what_is_under_way_and_it_comes_back_by_itself(to):
+def test_a_crash_loses_running_groups_and_the_driver_restarts(to):
     there = to("breaks")
     assert why_lost(there, EMPTY) == GONE
-    assert why_lost(there, FULL) == GONE, "nobody waits until it is back"
+    assert why_lost(there, FULL) == GONE, "the group does not wait for the restart"
     assert_comes_back(there)
 
 
-def test_one_that_crashed_unseen_comes_back_from_the_next_group_on(to):
+def test_an_unnoticed_crash_restarts_the_driver_at_the_next_group(to):
     there = to("anywhere")
     there._pool._process.kill()
     until(lambda: there._pool.why_ended is not None, "the end of the driver")
@@ -87,7 +87,7 @@ def test_one_that_crashed_unseen_comes_back_from_the_next_group_on(to):
     assert_comes_back(there)
 
 
-def test_why_it_does_not_come_back_is_said(to, tmp_path):
+def test_a_failed_restart_reports_its_reason(to, tmp_path):
     there = to(f"breaks:{tmp_path / 'broken'}")
     why_lost(there, EMPTY)
     why_lost(there, FULL)
@@ -95,21 +95,21 @@ def test_why_it_does_not_come_back_is_said(to, tmp_path):
     assert why_lost(there, FULL) == "the sentence of the driver"
 
 
-def test_one_that_does_not_end_holds_up_nobody(to, monkeypatch):
-    monkeypatch.setattr(pool, "END_S", 10_000.0)  # in which it would not
+def test_a_driver_that_does_not_end_does_not_block_a_restart(to, monkeypatch):
+    monkeypatch.setattr(pool, "END_S", 10_000.0)  # the driver would not end in this time
     there = to("leaves")
     why_lost(there, EMPTY)
     assert why_lost(there, FULL) == "the Ray cluster leaves is gone"
     assert_comes_back(there)
 
 
-def test_one_that_does_not_listen_loses_the_group(to, monkeypatch):
+def test_a_driver_that_does_not_read_loses_the_group(to, monkeypatch):
     monkeypatch.setattr(pool, "FRAME_S", 1)
     there = to("listens no more")
     assert why_lost(there, save({"values": torch.zeros(10**6)})) == "the Ray cluster listens no more is gone"
 
 
-def test_one_that_does_not_finish_what_it_sends_loses_the_group(to, monkeypatch):
+def test_a_driver_that_sends_an_incomplete_message_loses_the_group(to, monkeypatch):
     monkeypatch.setattr(pool, "FRAME_S", 1)
     assert why_lost(to("stammers"), EMPTY) == "the Ray cluster stammers is gone"
 
@@ -122,7 +122,7 @@ def test_stop_loses_groups_now_and_later(to):
         future.result(PATIENCE_S)
     before = there._pool
     assert why_lost(there, FULL) == "the run was stopped"
-    assert there._pool is before, "nobody connects again"
+    assert there._pool is before, "the executor does not reconnect"
 
 
 def test_stop_during_a_reconnection_stops_the_new_pool(to, monkeypatch):
@@ -139,7 +139,7 @@ def test_stop_during_a_reconnection_stops_the_new_pool(to, monkeypatch):
     assert why_lost(there, FULL) == "the run was stopped"
 
 
-def no_room(*args: object, **given: object) -> None:
+def no_process(*args: object, **given: object) -> None:
     raise OSError(EAGAIN, "Resource temporarily unavailable")
 
 
@@ -149,32 +149,32 @@ NOT_STARTED = (
 )
 
 
-def test_one_that_cannot_be_started_is_refused_in_a_sentence(to, monkeypatch):
-    monkeypatch.setattr(pool.subprocess, "Popen", no_room)
+def test_a_driver_that_cannot_start_is_one_error_sentence(to, monkeypatch):
+    monkeypatch.setattr(pool.subprocess, "Popen", no_process)
     with pytest.raises(UserError) as caught:
         to("breaks")
     assert str(caught.value) == NOT_STARTED
 
 
-def test_one_that_cannot_be_started_again_loses_the_group_and_is_tried_again(to, monkeypatch):
+def test_a_driver_that_cannot_restart_loses_the_group_and_is_retried(to, monkeypatch):
     there = to("breaks")
     why_lost(there, EMPTY)
     with monkeypatch.context() as patch:
-        patch.setattr(pool.subprocess, "Popen", no_room)
+        patch.setattr(pool.subprocess, "Popen", no_process)
         for _ in range(2):
             assert why_lost(there, FULL) == NOT_STARTED
     there.submit(FULL)
     assert_comes_back(there)
 
 
-def test_it_takes_no_program_from_the_folder_of_the_run(to, tmp_path, monkeypatch):
+def test_the_driver_imports_no_module_from_the_run_folder(to, tmp_path, monkeypatch):
     (tmp_path / "safetensors.py").touch()
     monkeypatch.chdir(tmp_path)
     to("anywhere")
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-def test_a_cluster_of_its_own_listens_to_this_machine_alone(to, monkeypatch):
+def test_a_local_cluster_listens_only_on_this_machine(to, monkeypatch):
     monkeypatch.setattr(pool, "DRIVER", "workers.ray_address")
     with pytest.raises(UserError, match=r"^127\.0\.0\.1$"):
         to("local")

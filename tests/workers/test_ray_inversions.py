@@ -1,4 +1,4 @@
-"""Inversions on a Ray cluster of two machines: as here to the bit, and what a lost worker costs."""
+"""Inversions on a Ray cluster of two machines: equal to local ones to the bit, and the effect of a lost worker."""
 
 import os
 import select
@@ -32,13 +32,13 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).parent
-PATIENCE_S = 60.0  # a wait that takes so long has failed; nothing is measured by it
+PATIENCE_S = 60.0  # upper limit of a wait, after which the test fails
 ITERATIONS = 6
 OWN = {"images_max": 4, "iterations": ITERATIONS, "iterations_min": 2, "batch_clients": 2}
 DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
 FIRST = tuple(received(client_id, staleness=3 - client_id % 2) for client_id in range(3))
 SECOND = tuple(received(client_id, base_version=1, staleness=3) for client_id in range(1, 4))
-"""Of the four, client 3 begins anew and the others where they were."""
+"""Of the four, client 3 starts from noise and the others from their last result."""
 
 
 def settings(address: str, **compensator: Any) -> Settings:
@@ -50,7 +50,7 @@ def settings(address: str, **compensator: Any) -> Settings:
 
 
 class Gate:
-    """Holds up whoever computes with the model."""
+    """Pauses processes that compute with the model."""
 
     def __init__(self, folder: Path) -> None:
         for file in folder.iterdir():
@@ -58,29 +58,29 @@ class Gate:
         self._closed = folder / "closed"
         os.mkfifo(folder / "waiting")
         os.mkfifo(self._closed)
-        self._said = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
+        self._arrivals = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
         self._waiting: set[int] = set()
 
     def open(self) -> None:
         if self._closed.exists():
             writer = os.open(self._closed, os.O_RDWR)
             self._closed.unlink()
-            os.close(writer)  # the end of what they read
+            os.close(writer)  # end of file for the readers
 
     def end(self) -> None:
         self.open()
-        os.close(self._said)
+        os.close(self._arrivals)
 
     def waiting(self, count: int = 1) -> set[int]:
-        """The processes that wait, once there are so many."""
+        """The waiting processes, once there are so many."""
         while len(self._waiting) < count:
-            ready, _, _ = select.select([self._said], [], [], PATIENCE_S)
+            ready, _, _ = select.select([self._arrivals], [], [], PATIENCE_S)
             assert ready, f"no {count} workers wait at the gate"
-            self._waiting |= {int(number) for number in os.read(self._said, 4096).split()}
+            self._waiting |= {int(number) for number in os.read(self._arrivals, 4096).split()}
         return self._waiting
 
     def kill(self) -> None:
-        """The one that waits."""
+        """Kill the waiting process."""
         (number,) = self.waiting()
         os.kill(number, signal.SIGKILL)
         self._waiting.remove(number)
@@ -88,9 +88,9 @@ class Gate:
 
 @pytest.fixture(scope="module")
 def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of every process: the folder of the gate."""
+    """Environment of every process, with the folder of the gate."""
     folder = tmp_path_factory.mktemp("gate")
-    # Ray's sockets lie in there, and the path of a socket must be short.
+    # Ray's sockets are in it, and the path of a socket must be short.
     with (
         pytest.MonkeyPatch.context() as patch,
         TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray_folder,
@@ -98,7 +98,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("RAY_TMPDIR", ray_folder)
         patch.setenv(FOLDER, str(folder))
         patch.setenv("PYTHONPATH", str(HERE.parent))
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray leaves a token in the home folder
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         yield folder
 
@@ -125,7 +125,7 @@ def nodes(surroundings: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture(scope="module")
 def address(nodes: subprocess.Popen[str]) -> str:
     line = next((line for line in nodes.stdout if line.startswith("address ")), None)
-    assert line is not None, "the cluster did not come up"
+    assert line is not None, "the cluster did not start"
     return line.split()[1]
 
 
@@ -150,7 +150,7 @@ def compensator(executor: InversionExecutor | None = None, **given: Any):
 
 
 def outcomes(subject) -> list[Any]:
-    """What it makes of two rounds."""
+    """The compensator's results of two rounds."""
     made_of = []
     for version, updates in ((3, FIRST), (4, SECOND)):
         round_ = stale_round(*updates, version=version)
@@ -160,7 +160,7 @@ def outcomes(subject) -> list[Any]:
 
 
 def assert_same(here: Any, there: Any) -> None:
-    """To the bit; but for the seconds that it took."""
+    """Equal to the bit, except the seconds."""
     if isinstance(here, torch.Tensor):
         assert torch.equal(here, there)
     elif isinstance(here, dict):
@@ -171,27 +171,27 @@ def assert_same(here: Any, there: Any) -> None:
         assert here == there
 
 
-def test_what_comes_from_the_cluster_is_what_is_computed_here(connected):
+def test_the_cluster_returns_the_locally_computed_result(connected):
     here, there = outcomes(compensator()), outcomes(compensator(connected))
     for one, other in zip(here, there, strict=True):
         assert len(one["estimates"]) == 3
         assert_same(one, other)
         assert one["spent"][0] == other["spent"][0]
-    assert there[1]["spent"][1] > 0, "seconds of computing count wherever they pass"
+    assert there[1]["spent"][1] > 0, "remote seconds of computation count"
 
 
-def test_groups_are_computed_on_both_machines_at_a_time(connected, gate):
+def test_groups_are_computed_on_both_machines_concurrently(connected, gate):
     subject = compensator(connected, start="arrival")
     for update in FIRST:
         subject.begin(update)
-    assert not subject.work(), "nothing is left to do here"
+    assert not subject.work(), "no work is left locally"
     assert len(gate.waiting(2)) == 2
     gate.open()
     result = subject.make(stale_round(*FIRST))
     assert_same(compensator().make(stale_round(*FIRST)), result)
 
 
-def test_a_worker_that_is_lost_costs_a_retry(connected, gate):
+def test_a_lost_worker_causes_a_retry(connected, gate):
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()
@@ -202,7 +202,7 @@ def test_a_worker_that_is_lost_costs_a_retry(connected, gate):
     assert_same(compensator().make(stale_round(FIRST[0])), result)
 
 
-def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
+def test_a_second_lost_worker_loses_the_inversion_but_not_the_round(connected, gate):
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()
@@ -217,10 +217,10 @@ def test_a_second_one_costs_the_inversion_but_not_the_round(connected, gate):
         "was tried 2 times); such updates are compensated to first order"
     ]
     gate.open()
-    assert len(outcomes(subject)[0]["estimates"]) == 3, "the next round is computed there again"
+    assert len(outcomes(subject)[0]["estimates"]) == 3, "the next round is remote again"
 
 
-def test_a_round_waits_no_longer_than_it_may(connected, gate):
+def test_a_round_waits_no_longer_than_its_limit(connected, gate):
     subject = compensator(connected, seconds_per_round=0.1)
     result = subject.make(stale_round(*FIRST))
     assert (result["estimates"], result["fallbacks"]) == ({}, {"budget": 3})
@@ -242,19 +242,19 @@ def test_a_round_waits_no_longer_than_it_may(connected, gate):
     ],
     ids=["no GPU", "no cluster"],
 )
-def test_a_cluster_that_will_not_do_is_refused_in_a_sentence(address, given, sentence):
+def test_an_unsuitable_cluster_is_one_error_sentence(address, given, sentence):
     chosen = settings(**{"address": address, **given})
     with pytest.raises(UserError, match=f"^compensator.ray is {chosen.compensator.ray!r}, {sentence}$"):
         connect(chosen, DATA)
 
 
-def test_a_worker_that_knows_the_model_not_is_refused_in_a_sentence(address):
+def test_a_worker_without_the_model_is_one_error_sentence(address):
     chosen = settings(address).model_copy(update={"model": Settings(model={"name": "no.such:model"}).model})
     with pytest.raises(UserError, match=r"no\.such"):
         connect(chosen, DATA)
 
 
-def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         connect(settings("auto"), DATA)
@@ -263,7 +263,7 @@ def test_without_ray_a_sentence_says_how_to_install_it(monkeypatch):
     )
 
 
-def test_machines_that_leave_cost_no_round(nodes, connected, gate):  # the last: nobody computes afterwards
+def test_machines_that_leave_do_not_fail_a_round(nodes, connected, gate):  # the last: no machine is left to compute
     subject = compensator(connected, start="arrival")
     subject.begin(FIRST[0])
     subject.work()
@@ -274,4 +274,4 @@ def test_machines_that_leave_cost_no_round(nodes, connected, gate):  # the last:
     result = subject.make(stale_round(FIRST[0]))
     assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1})
     result = subject.make(stale_round(FIRST[1]))
-    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1}), "nor does the next one wait"
+    assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1}), "the next round does not wait"

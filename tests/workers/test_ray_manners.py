@@ -1,5 +1,4 @@
-"""What a run says, refuses and checks before it connects to a Ray cluster, and that it does not wait for it when it is
-stopped."""
+"""Warnings, refusals and checks of a run before it connects to a Ray cluster, and its stop without waiting."""
 
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -28,8 +27,8 @@ from unstale.server.compute import Compute
 ON_RAY: dict[str, Any] = {"name": "gradient-inversion", "ray": "auto"}
 
 
-class Hangs:
-    """Other machines of which nothing comes back."""
+class HangingMachines:
+    """Other machines that never return a result."""
 
     def __init__(self) -> None:
         self.is_waited_for = Event()
@@ -60,8 +59,8 @@ def update(base_version: int, staleness: int) -> RoundUpdate:
     )
 
 
-def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
-    elsewhere = Hangs()
+def test_a_stopped_server_does_not_wait_for_other_machines(monkeypatch):
+    elsewhere = HangingMachines()
     monkeypatch.setattr(remote_inversion, "wait", elsewhere.wait)
     learner = Learner(
         numbers(123, scale=0.3),
@@ -77,23 +76,23 @@ def test_a_server_that_is_stopped_waits_for_no_other_machine(monkeypatch):
     for staleness in (0, 1):
         rows = numbers(1, 123, seed=staleness)
         compute.submit(ApplyCommand(round=Round(rows, ()), updates=(update(0, staleness),)))
-    assert elsewhere.is_waited_for.wait(60.0), "nothing was inverted"
+    assert elsewhere.is_waited_for.wait(60.0), "no group was inverted"
     compute.close()
     assert not compute.is_alive()
     assert isinstance(letters[-1], Applied)
     assert letters[-1].result.compensation.fallbacks == {"worker-lost": 1}
 
 
-def test_updates_that_leave_the_server_are_spoken_of(capsys):
+def test_a_warning_names_updates_that_leave_the_server(capsys):
     announce(Settings(compensator={"name": "auto"}))
     assert "Ray" not in capsys.readouterr().err
     announce(Settings(compensator={**ON_RAY, "ray": "192.0.2.7:6379"}))
-    said = capsys.readouterr().err
-    assert said.endswith(
+    printed = capsys.readouterr().err
+    assert printed.endswith(
         " Updates and reconstructed data also go to the machines of the Ray cluster 192.0.2.7:6379, which may write "
         "them to disk (docs/inversions-on-ray.md).\n"
     )
-    assert said.count("\n") == 1
+    assert printed.count("\n") == 1
 
 
 def test_an_audit_refuses_a_cluster():
@@ -109,7 +108,7 @@ def test_an_audit_refuses_a_cluster():
     [({}, "has a layer of BatchNorm"), ({"switch": "oracle"}, "only a simulation knows true errors")],
     ids=["model", "settings"],
 )
-def test_what_cannot_be_inverted_is_told_before_it_connects(own, sentence):
+def test_settings_that_prevent_inversion_are_refused_before_connecting(own, sentence):
     data: Any = type("Data", (), {"input_shape": SHAPE, "classes": CLASSES})
     model = FlatModel(with_buffers(SHAPE, CLASSES))
     workspace = Workspace(dataset=data, client_data=data, model=model, device=torch.device("cpu"))

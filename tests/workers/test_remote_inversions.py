@@ -1,4 +1,4 @@
-"""Inversions on other machines: the groups that are sent, waited for, counted and cancelled."""
+"""Inversions on other machines: sent, awaited, counted and cancelled groups."""
 
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -16,13 +16,13 @@ from unstale.errors import WorkerLostError
 ITERATIONS = 6
 TEN = tuple(received(client_id, staleness=1 + client_id % 3) for client_id in range(10))
 AGAIN = tuple(received(client_id, base_version=1, staleness=2) for client_id in range(5, 15))
-"""Half of them go on from where they were, with fewer iterations."""
+"""Half of them start from their last result, with fewer iterations."""
 
 
 class SimulatedMachines:
-    """Other machines, in this process: they compute when a round waits for them.
+    """Other machines, simulated in this process: they compute when a round waits for them.
 
-    lost: why all groups are lost, None for no loss. slow: no group ends in time. seconds: that each group takes.
+    lost: reason for the loss of all groups, None for no loss. slow: no group ends in time. seconds: per group.
     """
 
     def __init__(self, *, lost: str | None = None, slow: bool = False, seconds: float = 1.5, **given) -> None:
@@ -47,7 +47,7 @@ class SimulatedMachines:
         return results
 
     def stop(self) -> None:
-        pytest.fail("nobody asked for it")
+        pytest.fail("stop was not requested")
 
     @property
     def sizes(self) -> list[int]:
@@ -73,7 +73,7 @@ class GroupFuture(Future):
 
 @pytest.fixture(autouse=True)
 def waited(monkeypatch) -> list[tuple[list[int], float | None]]:
-    """Numbers of the groups that were waited for, and for how long, of each wait."""
+    """Group numbers and time limit of each wait."""
     waits = []
 
     def simulated_wait(futures: list[GroupFuture], longest_s: float | None):
@@ -108,7 +108,7 @@ def assert_same_bits(here: dict, there: dict) -> None:
 
 
 @pytest.mark.parametrize(("batch_clients", "given"), [(1, {}), (4, {}), (8, {}), (8, {"adapt": True})], ids=str)
-def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
+def test_remote_inversion_gives_the_bits_of_local_groups(batch_clients, given):
     given = {"batch_clients": batch_clients, **given}
     elsewhere = SimulatedMachines(**given)
     here, there = inverting(**given), inverting(elsewhere, **given)
@@ -124,7 +124,7 @@ def test_the_bits_are_those_of_the_same_groups_here(batch_clients, given):
     assert elsewhere.sizes == 2 * ([batch_clients] * full + [rest] * bool(rest))
 
 
-def test_what_has_come_in_is_sent_at_once_and_only_waited_for_with_its_round(waited):
+def test_an_update_is_sent_at_once_and_awaited_with_its_round(waited):
     elsewhere = SimulatedMachines()
     subject = inverting(elsewhere)
     for update in TEN[:3]:
@@ -138,7 +138,7 @@ def test_what_has_come_in_is_sent_at_once_and_only_waited_for_with_its_round(wai
     assert_same_bits(inverting().make(stale_round(*TEN[:3])), result)
 
 
-def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds(waited):
+def test_a_group_with_updates_of_two_rounds_is_awaited_once(waited):
     elsewhere = SimulatedMachines()
     subject = inverting(elsewhere)
     for update in TEN[:2]:
@@ -150,7 +150,7 @@ def test_a_group_is_waited_for_once_though_its_updates_are_of_two_rounds(waited)
     assert [numbers for numbers, _ in waited] == [[0], []]
 
 
-def test_a_round_waits_for_what_is_left_of_its_seconds(waited):
+def test_a_round_waits_for_its_remaining_seconds(waited):
     clock, elsewhere = PlayedClock(), SimulatedMachines(slow=True)
     subject = inverting(elsewhere, clock=clock, seconds_per_round=2.0)
     submit = elsewhere.submit
@@ -166,7 +166,7 @@ def test_a_round_waits_for_what_is_left_of_its_seconds(waited):
     assert elsewhere.cancelled == [0]
 
 
-def test_a_group_that_another_round_waits_for_is_not_cancelled():
+def test_a_group_awaited_by_another_round_is_not_cancelled():
     elsewhere = SimulatedMachines(slow=True)
     subject = inverting(elsewhere)
     for update in TEN[:2]:
@@ -178,7 +178,7 @@ def test_a_group_that_another_round_waits_for_is_not_cancelled():
     assert subject.make(stale_round(TEN[1]))["estimates"][0]["iterations"] == ITERATIONS
 
 
-def test_a_group_that_no_round_has_waited_long_enough_for_is_cancelled(waited):
+def test_an_overdue_group_is_cancelled(waited):
     elsewhere = SimulatedMachines(slow=True)
     subject = inverting(elsewhere)
     for update in TEN[:2]:
@@ -189,10 +189,10 @@ def test_a_group_that_no_round_has_waited_long_enough_for_is_cancelled(waited):
     assert elsewhere.cancelled == [0]
     elsewhere.slow = False
     assert subject.make(stale_round(TEN[2]))["estimates"][0]["iterations"] == ITERATIONS
-    assert waited[-1][0] == [1], "nothing else is left there"
+    assert waited[-1][0] == [1], "no other group is left"
 
 
-def test_what_a_round_does_not_want_inverted_is_cancelled():
+def test_a_group_that_its_round_does_not_invert_is_cancelled():
     elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, last_round=4)
     subject.begin(TEN[0])
@@ -201,14 +201,14 @@ def test_what_a_round_does_not_want_inverted_is_cancelled():
     assert elsewhere.cancelled == [0]
 
 
-def test_what_goes_back_is_what_is_asked_for():
+def test_the_requested_results_are_returned():
     elsewhere = SimulatedMachines(adapt=False)
     subject = inverting(elsewhere, adapt=False, iterations=20)
     subject.make(stale_round(TEN[0]))
     assert elsewhere.results(0)["marks_M"].tolist() == [20]
 
 
-def test_no_more_is_sent_than_the_iterations_of_the_round_allow():
+def test_groups_stay_within_the_iterations_of_the_round():
     elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, iterations_per_round=2 * ITERATIONS + 1)
     result = subject.make(stale_round(*TEN[:3]))
@@ -217,7 +217,7 @@ def test_no_more_is_sent_than_the_iterations_of_the_round_allow():
     assert (result["fallbacks"], result["spent"][0]) == ({"budget": 1}, 2 * ITERATIONS)
 
 
-def test_no_more_is_sent_than_those_of_the_run_allow_also_before_a_round_closes():
+def test_groups_stay_within_the_iterations_of_the_run_before_a_round_closes():
     elsewhere = SimulatedMachines()
     subject = inverting(elsewhere, iterations_total=ITERATIONS)
     for update in TEN[:2]:
@@ -229,7 +229,7 @@ def test_no_more_is_sent_than_those_of_the_run_allow_also_before_a_round_closes(
     assert (result["fallbacks"], result["spent"][0]) == ({"budget": 1}, ITERATIONS)
 
 
-def test_seconds_elsewhere_count_where_seconds_do():
+def test_remote_seconds_count_toward_a_limit_in_seconds():
     clock = PlayedClock()
     timed, virtual = inverting(SimulatedMachines(), clock=clock), inverting(SimulatedMachines())
     round_ = stale_round(*TEN[:2])
@@ -238,7 +238,7 @@ def test_seconds_elsewhere_count_where_seconds_do():
 
 
 @pytest.mark.parametrize("of", [{"slow": True}, {"lost": "all machines are off"}], ids=["late", "lost"])
-def test_seconds_count_that_were_waited_in_vain(of, monkeypatch):
+def test_seconds_waited_without_a_result_count(of, monkeypatch):
     clock, elsewhere = PlayedClock(), SimulatedMachines(**of)
     subject = inverting(elsewhere, clock=clock, seconds_per_round=4.0, seconds_total=6.0)
     simulated_wait = remote_inversion.wait
@@ -250,10 +250,10 @@ def test_seconds_count_that_were_waited_in_vain(of, monkeypatch):
     monkeypatch.setattr(remote_inversion, "wait", for_four_seconds)
     spent_s = [subject.make(stale_round(TEN[place]))["spent"][1] for place in range(3)]
     assert spent_s == [4.0, 8.0, 8.0]
-    assert len(elsewhere.groups) == 2, "the seconds of the run are over"
+    assert len(elsewhere.groups) == 2, "the run's seconds are used up"
 
 
-def test_what_is_lost_is_compensated_to_first_order():
+def test_a_lost_inversion_is_compensated_to_first_order():
     subject = inverting(SimulatedMachines(lost="all machines are off"))
     round_ = stale_round(*TEN[:2])
     outcome = subject.take(round_, subject.make(round_))
@@ -265,7 +265,7 @@ def test_what_is_lost_is_compensated_to_first_order():
     ]
 
 
-def test_too_little_memory_elsewhere_is_said_once():
+def test_too_little_remote_memory_is_reported_once():
     elsewhere = SimulatedMachines()
     elsewhere.together = 2
     subject = inverting(elsewhere)
@@ -274,7 +274,7 @@ def test_too_little_memory_elsewhere_is_said_once():
     assert subject.make(stale_round(*TEN[3:6]))["notes"] == []
 
 
-def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeypatch):
+def test_an_update_too_large_for_remote_memory_falls_back(monkeypatch):
     elsewhere = SimulatedMachines()
 
     def too_large(self, some):
@@ -284,7 +284,7 @@ def test_an_update_that_is_too_large_for_the_memory_elsewhere_falls_back(monkeyp
     assert inverting(elsewhere).make(stale_round(*TEN[:2]))["fallbacks"] == {"memory": 2}
 
 
-def test_a_group_that_does_not_even_get_to_the_device_elsewhere_falls_back(monkeypatch):
+def test_a_group_that_cannot_be_loaded_remotely_falls_back(monkeypatch):
     elsewhere = SimulatedMachines()
     unpack = remote_inversion._unpacked
 
@@ -294,6 +294,6 @@ def test_a_group_that_does_not_even_get_to_the_device_elsewhere_falls_back(monke
         return unpack(group, net, device)
 
     monkeypatch.setattr(remote_inversion, "_unpacked", too_large)
-    elsewhere.device = torch.device("cpu", 0)  # another one than where the group lies
+    elsewhere.device = torch.device("cpu", 0)  # another device than the group's
     result = inverting(elsewhere).make(stale_round(*TEN[:2]))
     assert (result["fallbacks"], result["spent"][0]) == ({"memory": 2}, 0)

@@ -1,19 +1,19 @@
-"""A Ray cluster of two machines with a CPU each, and a head that computes nothing, in a process of its own.
+"""A Ray cluster of two machines with a CPU each, and a head without CPUs, in a process of its own.
 
     python two_nodes.py
 
-It says its address. On a line of input the two machines leave it, and it says when they have. It ends with its input.
+It prints its address. On a line of input the two machines leave, which it prints. It ends with its input.
 """
 
 import sys
 
 from ray.cluster_utils import Cluster
 
-BYTES = 80 * 2**20  # of object memory, each; Ray takes no less
+BYTES = 80 * 2**20  # of object memory, each; Ray's minimum
 
 
 def main() -> None:
-    # No dashboard: it is no part of what `pip install ray` brings.
+    # No dashboard: `pip install ray` does not contain it.
     head = {"num_cpus": 0, "object_store_memory": BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=BYTES) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Pages are looked at in a real browser."""
+"""Fixtures for pages in a real browser."""
 
 from support.browser import browser, look
 

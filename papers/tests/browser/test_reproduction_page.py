@@ -1,4 +1,4 @@
-"""Pages of a reproduction in a real browser: they ask for nothing, fit, and everybody can read them."""
+"""Pages of a reproduction in a real browser: no requests, no overflow, accessible."""
 
 from pathlib import Path
 
@@ -26,13 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [*NAMES, "index"])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_page_asks_for_nothing_and_everybody_can_read_it(name: str, window: str, folder: Path, look: Look) -> None:
+def test_a_page_makes_no_request_and_is_accessible(name: str, window: str, folder: Path, look: Look) -> None:
     page = look((folder / f"{name}.html").as_uri(), WINDOWS[window])
     assert page.evaluate("document.documentElement.scrollWidth") <= WINDOWS[window]["viewport"]["width"]
     assert barriers(page) == []
 
 
-def test_pictures_and_tables_are_found_by_what_they_show(folder: Path, look: Look) -> None:
+def test_pictures_and_tables_have_accessible_names(folder: Path, look: Look) -> None:
     page = look((folder / "fh-t2.html").as_uri())
     pictures = page.get_by_role("img")
     assert pictures.count() == page.locator("figure").count() >= 3
@@ -41,7 +41,7 @@ def test_pictures_and_tables_are_found_by_what_they_show(folder: Path, look: Loo
     assert page.get_by_role("table", name="rounds to 40 %, averaged").count() == 1
 
 
-def test_a_method_stays_in_sight_while_a_table_is_moved(folder: Path, look: Look) -> None:
+def test_the_method_column_stays_visible_while_a_table_scrolls(folder: Path, look: Look) -> None:
     page = look((folder / "gi-t3.html").as_uri(), WINDOWS["phone"])
     region = page.locator(".table").first
     head = region.locator("tbody th").first
@@ -52,6 +52,6 @@ def test_a_method_stays_in_sight_while_a_table_is_moved(folder: Path, look: Look
     assert after["x"] == pytest.approx(before["x"], abs=1)
 
 
-def test_the_list_leads_to_a_page(folder: Path, look: Look) -> None:
+def test_the_list_links_to_a_page(folder: Path, look: Look) -> None:
     page = look((folder / "index.html").as_uri())
     (folder / page.get_by_role("link", name="gi-t3").get_attribute("href")).resolve(strict=True)

@@ -1,4 +1,4 @@
-"""Presets and records that are made by hand, small enough to be computed on paper."""
+"""Presets and records small enough to be computed on paper."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ def ends_with(accuracy: float, at: int = 10) -> Record:
 
 
 def runs(table: Mapping[str, list[float]]) -> Records:
-    """Final accuracies by cell, of seeds 0, 1, ..."""
+    """Records with final accuracies by cell, for seeds 0, 1, ..."""
     return {
         (name, seed): ends_with(accuracy)
         for name, accuracies in table.items()

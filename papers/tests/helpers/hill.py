@@ -1,4 +1,4 @@
-"""A measurement that computes nothing and whose accuracy is a known function of the learning rate; and a preset of it.
+"""A measurement with an accuracy that is a known function of the learning rate, and a preset of it.
 
 accuracy = 0.8 - 0.1 |log10(rate / best)| + 0.01 seed,   best: 0.01 for one, 0.1 for other
 """
@@ -18,25 +18,25 @@ BEST = {"one": 0.01, "other": 0.1}
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """Counts its calls in a file `calls` of options["folder"]; one of a rate over 1 fails."""
+    """Record the call in the file `calls` of options["folder"]; fail for a rate over 1."""
     rate = settings.training.learning_rate
     with (Path(options["folder"]) / "calls").open("a", encoding="utf-8") as opened:
         opened.write(f"{options['method']} {rate} {settings.seed} {settings.data.validation}\n")
     on_progress(1.0)
     if rate > 1:
-        raise ZeroDivisionError("as it was told")
+        raise ZeroDivisionError("as instructed")
     height = 0.8 - 0.1 * abs(log10(rate / BEST[options["method"]])) + 0.01 * settings.seed
     return Record(version_E=[0, settings.rounds], accuracy_E=[0.1, height], seconds=2.0)
 
 
 def calls(folder: Path) -> list[str]:
-    """`METHOD RATE SEED VALIDATION` of every call so far."""
+    """`METHOD RATE SEED VALIDATION` of every call."""
     file = folder / "calls"
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 def preset(folder: Path) -> Preset:
-    """Two methods, whose best rates differ."""
+    """Two methods with different best rates."""
     return Preset(
         name="hilly",
         paper="FedHist",

@@ -1,4 +1,4 @@
-"""Made-up records of presets: near what is published where anything is, else plausible, and the same each time."""
+"""Deterministic synthetic records of presets: near published numbers where there are any, else plausible."""
 
 from collections.abc import Iterable
 from math import exp
@@ -14,7 +14,7 @@ EVALUATIONS = 40
 
 
 def comparison(name: str, seeds: Iterable[int] = range(3), *, left_out: Iterable[tuple[str, int]] = ()) -> Comparison:
-    """Of a preset, with records of all its cells. left_out: cells and seeds without one."""
+    """A preset's comparison with records of all its cells. left_out: cells and seeds without one."""
     preset = make(name)
     absent = set(left_out)
     return Comparison(
@@ -29,7 +29,7 @@ def comparison(name: str, seeds: Iterable[int] = range(3), *, left_out: Iterable
 
 
 def record(preset: Preset, cell: Cell, number: int, seed: int) -> Record:
-    """number: of the cell in its preset."""
+    """number: index of the cell in its preset."""
     rng = stream(seed, Stream.INVERSION, 0, number)
     if cell.measurement != "run":
         return Record(found=found(preset, cell, rng), seconds=60.0)
@@ -63,7 +63,7 @@ def record(preset: Preset, cell: Cell, number: int, seed: int) -> Record:
 
 
 def ends_at(cell: Cell, rng: Generator) -> float:
-    """An accuracy."""
+    """The final accuracy of a cell."""
     if "final accuracy" in cell.published:
         return max(0.02, cell.published["final accuracy"].value + 0.015 * rng.normal())
     if "client accuracy mean" in cell.published:
@@ -72,7 +72,7 @@ def ends_at(cell: Cell, rng: Generator) -> float:
 
 
 def found(preset: Preset, cell: Cell, rng: Generator) -> dict[str, Any]:
-    """What a measurement other than a run would leave."""
+    """The results of a measurement other than a run."""
     numbers: dict[str, Any] = {
         name: cell.published[name].value * (1 + 0.05 * rng.normal()) if name in cell.published else rng.random()
         for name in preset.measures

@@ -1,4 +1,4 @@
-"""A measurement that computes nothing, does what its options say and counts its calls; and a small preset of it."""
+"""A stub measurement that follows its options and counts its calls, and a small preset of it."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ CALLS = "calls"
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """The accuracy says which job it was. options: folder: of `calls`. does: fails, refuses, dies, dies once, waits for
+    """The accuracy identifies the job. options: folder: of `calls`. does: fails, refuses, dies, dies once, waits for
     a file `go` of the folder."""
     folder = Path(options["folder"])
     call = f"{options['method']} {settings.seed}"
@@ -29,7 +29,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     on_progress(0.5)
     match options.get("does"):
         case "fails":
-            raise ZeroDivisionError("as it was told")
+            raise ZeroDivisionError("as instructed")
         case "refuses":
             raise UserError("the data is not there; get it")
         case "dies":
@@ -47,13 +47,13 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 
 def calls(folder: Path) -> list[str]:
-    """`METHOD SEED` of every call so far."""
+    """`METHOD SEED` of every call."""
     file = folder / CALLS
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 def preset(folder: Path, **does: str) -> Preset:
-    """Three methods. does: what each is told, by its name."""
+    """Three methods. does: the option of each, by its name."""
     return Preset(
         name="tiny",
         paper="FedHist",

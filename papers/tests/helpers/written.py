@@ -1,4 +1,4 @@
-"""Outputs of a reproduction read back: tables of a Markdown file and of a page."""
+"""Parsers for outputs of a reproduction: tables of a Markdown file and of a page."""
 
 import csv
 import html
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing_extensions import override
 
 Table = list[list[str]]
-"""Rows, the heads first."""
+"""Rows, the header first."""
 
 
 def rows_of_csv(file: Path) -> list[dict[str, str]]:
@@ -18,7 +18,7 @@ def rows_of_csv(file: Path) -> list[dict[str, str]]:
 
 
 def tables_of_markdown(text: str) -> dict[str, Table]:
-    """By caption, which is bold above the table."""
+    """Tables by caption, which is bold above the table."""
     found: dict[str, Table] = {}
     caption = ""
     for line in text.splitlines():
@@ -41,7 +41,7 @@ class Page(HTMLParser):
         super().__init__()
         self.tables: dict[str, Table] = {}
         self.elements: list[tuple[str, dict[str, str]]] = []
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._table: Table = []
         self.feed(text)
 
@@ -53,11 +53,11 @@ class Page(HTMLParser):
         if tag == "tr":
             self._table.append([])
         if tag in ("td", "th", "caption"):
-            self._said = []
+            self._texts = []
 
     @override
     def handle_endtag(self, tag: str) -> None:
-        said = "".join(self._said).strip()
+        said = "".join(self._texts).strip()
         if tag in ("td", "th"):
             self._table[-1].append(" / ".join(said.split("\n")))
         if tag == "caption":
@@ -65,7 +65,7 @@ class Page(HTMLParser):
 
     @override
     def handle_data(self, data: str) -> None:
-        self._said.append(data)
+        self._texts.append(data)
 
     def all(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.elements if name == tag]

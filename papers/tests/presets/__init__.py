@@ -1,1 +1,1 @@
-"""Every published table and figure, made small: `make presets`."""
+"""Every published table and figure at a small scale: `make presets`."""

@@ -1,6 +1,6 @@
-"""Run every preset at a size that takes minutes in all, by the command that users run, and look at what it writes.
+"""Run every preset at a scale that takes minutes in all with the users' command, and check its output.
 
-`python -m presets [PRESET...]`: some of them alone.
+`python -m presets [PRESET...]` runs only these.
 """
 
 import csv
@@ -23,7 +23,7 @@ FEW |= {name: "0.02" for name in PRESETS if name.startswith("gi-") and name not 
 
 
 def main(names: list[str]) -> int:
-    """0 when every preset was computed and names every published number; else what is wrong is printed."""
+    """Return 0 when every preset is computed with every published number; print the errors otherwise."""
     unknown = set(names) - set(PRESETS)
     if unknown:
         print(f"there is no preset {', '.join(sorted(unknown))}; `unstale reproduce list` has them")
@@ -41,7 +41,7 @@ def main(names: list[str]) -> int:
 
 
 def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], share: str) -> list[str]:
-    """What is wrong with what comes of them."""
+    """Compute the presets and return the errors of their output."""
     used = {name for preset in presets for name in data_sets(preset.cells)}
     data = [word for name in sorted(used) for word in ("--data", f"{name}={at[name]}")]
     done = subprocess.run(
@@ -60,13 +60,13 @@ def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], s
     if failed or done.returncode != 0:
         return [f"{fact['preset']}: {fact['cell']}\n{fact['traceback']}" for fact in failed] or ["no result"]
     (written,) = (fact for fact in facts if fact["event"] == "written")
-    return [said for preset, page in zip(presets, written["pages"], strict=True) for said in _wrong(preset, Path(page))]
+    return [line for preset, page in zip(presets, written["pages"], strict=True) for line in _wrong(preset, Path(page))]
 
 
 def _wrong(preset: Preset, page: Path) -> list[str]:
-    """Published numbers that its table for programs does not have as they are printed, cell by cell."""
+    """Published numbers, cell by cell, that the CSV table lacks or changes."""
     with page.with_suffix(".csv").open(encoding="utf-8", newline="") as opened:
-        told = {
+        found = {
             (*(row[axis] for axis in (*preset.rows, *preset.columns)), row["measure"], row["published_text"])
             for row in csv.DictReader(opened)
         }
@@ -74,7 +74,7 @@ def _wrong(preset: Preset, page: Path) -> list[str]:
         f"{preset.name}: the published {number.text!r} of {cell.name} is not in its output"
         for cell in preset.cells
         for measure, number in cell.published.items()
-        if (*(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)), measure, number.text) not in told
+        if (*(cell.labels.get(axis, "") for axis in (*preset.rows, *preset.columns)), measure, number.text) not in found
     ]
 
 

@@ -1,4 +1,4 @@
-"""Small files in the place of the published data sets: images coloured by their class, so that it can be learned."""
+"""Small substitutes for the published data sets: images coloured by class, so that models can learn them."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ SETS: dict[str, tuple[Shape, int, int]] = {
     "svhn": ((32, 32, 3), 10, 480),
     "celeba": ((84, 84, 3), 2, 600),
 }
-"""Shape of an image, classes, and training images of each: eight for each client that there is at least, and 450 for
-each of ten where a client takes so many."""
+"""Shape of an image, classes, and training images per class: at least eight per client, or 450 for each of ten
+clients that draw so many."""
 
-TEST_OF_EACH = 8  # images of each class, at most half as many as there are to train on
-PEOPLE = 160  # whose examples they are, where that is known
+TEST_OF_EACH = 8  # images of each class, at most half of the training images
+PEOPLE = 160  # owners of the examples, in data sets that name them
 
 
 def write(folder: Path) -> dict[str, Path]:
-    """The files, by the data set in whose place they are."""
+    """The files, by the data set that each replaces."""
     return {name: _written(folder / f"{name}.npz", number, *SETS[name]) for number, name in enumerate(SETS)}
 
 

@@ -1,4 +1,4 @@
-"""What the commands have in common that compute cells of presets: their options, and the engine with what it says."""
+"""Options and the reported engine run that the commands share which compute cells of presets."""
 
 import os
 import sys
@@ -103,7 +103,7 @@ StoreFolder = Annotated[
 def scale(
     every: float, *, rounds: float | None, clients: float | None, data: float | None, iterations: float | None
 ) -> "Scale":
-    """Of the five options. Raises UserError."""
+    """The scale of the five options. Raises UserError."""
     from unstale_papers.scale import Scale
 
     own = {"rounds": rounds, "clients": clients, "data": data, "iterations": iterations}
@@ -111,8 +111,8 @@ def scale(
 
 
 def begin(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", ray: str | None) -> "Pool | None":
-    """The first process that computes these cells on this machine, for `compute`: it imports PyTorch while this one
-    reads files and makes plans. None where it does not start, which `compute` says, and with Ray.
+    """Start the first process that computes these cells here, for `compute`: it imports PyTorch while this process
+    reads files and plans. None where it does not start, which `compute` reports, and with Ray.
     """
     from unstale_papers import pools
     from unstale_papers.runners import MEASUREMENTS
@@ -133,8 +133,8 @@ def place(
     data: Sequence[str],
     ray: str | None,
 ) -> "Place":
-    """Where these cells are computed, and on what. data: of `--data`. Raises UserError, also for data that this machine
-    does not have, where it is this machine that computes.
+    """The device, data and files of these cells. data: of `--data`. Raises UserError, also for data that this machine
+    lacks if it computes them.
     """
     from unstale_papers.jobs import Place
 
@@ -145,7 +145,7 @@ def place(
 
 
 def _device(name: str, ray: str | None) -> str:
-    """Never auto: it decides bits. Raises UserError for one that there is not."""
+    """The device to use, never auto, because it affects bits. Raises UserError for a missing device."""
     if ray is None:
         if name == "cpu" or (name == "auto" and not _has_driver()):
             return "cpu"
@@ -161,7 +161,7 @@ def _device(name: str, ray: str | None) -> str:
 
 
 def _has_driver() -> bool:
-    """Whether there is what PyTorch needs for a GPU. Where there is not, it need not be asked."""
+    """Whether a GPU driver exists; without one, PyTorch need not be imported to check."""
     if sys.platform != "linux" or Path("/dev/kfd").exists():  # AMD's
         return True
     try:
@@ -176,7 +176,7 @@ def _cores() -> int:
 
 
 def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]") -> "Mapping[str, File]":
-    """What --data says, by the name of the data set: any of the presets', though --cells leaves it out."""
+    """The files of --data by data set: any data set of the presets, also of cells that --cells excludes."""
     from unstale_papers.worker import file_of
 
     used = data_sets(cell for preset, _ in wanted for cell in preset.cells)
@@ -192,7 +192,7 @@ def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...
 
 
 def _check_data(wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]", place: "Place") -> None:
-    """Raise UserError for a data set that is not there: every job would."""
+    """Raise UserError for a missing data set, which would fail every job."""
     named = [(preset, name) for preset, cells in wanted for name in data_sets(cells) if name not in place.files]
     if not named:
         return
@@ -220,9 +220,9 @@ def compute(
     store: Path,
     as_json: bool,
 ) -> int:
-    """Have the jobs done that are not done, and say how it goes. seeds: of each cell. lost: what such a size does not
-    show, in sentences. first: of `begin`. processes, ray, store: of the options. Gives the exit code: 1 where a job has
-    failed, 128 and its number after a signal. Raises UserError.
+    """Compute the open jobs and report progress. seeds: per cell. lost: sentences on properties that the scale loses.
+    first: of `begin`. processes, ray, store: of the options. Return the exit code: 1 after a failed job, 128 plus its
+    number after a signal. Raises UserError.
     """
     from unstale_papers.engine import Engine
     from unstale_papers.store import Store
@@ -256,7 +256,7 @@ def _announce(
     *,
     as_json: bool,
 ) -> None:
-    """What will be computed, and how it differs from what was published."""
+    """Print the planned computation and its differences from the published one."""
     files = {name: {"path": file.path, "sha256": file.sha256} for name, file in place.files.items()}
     presets = list(dict.fromkeys(job.preset for job in planned))
     count = len({job.digest for job in planned})

@@ -32,7 +32,7 @@ from unstale_papers.cli.job_options import (
     Seeds,
     StoreFolder,
 )
-from unstale_papers.cli.reproduce_progress import spoken
+from unstale_papers.cli.reproduce_progress import duration_text
 
 if TYPE_CHECKING:
     from unstale_papers.durations import Durations
@@ -75,7 +75,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         [
             (
                 *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells))),
-                *(f"{len(preset.cells):,}", *(["-" if seconds is None else spoken(seconds)] * is_known)),
+                *(f"{len(preset.cells):,}", *(["-" if seconds is None else duration_text(seconds)] * is_known)),
             )
             for preset, seconds in every
         ],
@@ -88,7 +88,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
 
 
 def _seconds_of(preset: "Preset", known: "Durations") -> float | None:
-    """Of one seed of all cells on one core, where anything is known; other cells count as those that are."""
+    """Duration of one seed of all cells on one core; cells without a known duration count as the mean."""
     from unstale_papers.durations import left_s
     from unstale_papers.jobs import Place, jobs
     from unstale_papers.scale import Scale
@@ -230,7 +230,7 @@ def _write(
     *,
     as_json: bool,
 ) -> None:
-    """All that the store holds of the presets by now, as pages, Markdown, CSV and pictures. whole: with all jobs."""
+    """Write the store's results of the presets as pages, Markdown, CSV and pictures. whole: with all jobs."""
     from unstale.report.content import count
     from unstale_papers import output
     from unstale_papers.comparison import Comparison

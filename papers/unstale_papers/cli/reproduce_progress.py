@@ -1,4 +1,4 @@
-"""How a reproduction is told, line by line to a person or as JSON lines to a program."""
+"""Progress of a reproduction, as text lines or JSON lines."""
 
 import sys
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from unstale_papers.record import Record
 
 
 class Printer:
-    """A watcher that prints. A traceback that was printed before is not printed again."""
+    """A watcher that prints, each traceback once."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -19,14 +19,13 @@ class Printer:
         self._printed: set[str] = set()
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
-        """See `Watcher`, as for the others."""
         accuracy = record.accuracy_E[-1] if record.accuracy_E else None
         if self._as_json:
             facts = {"seconds": seconds, "accuracy": accuracy, "model_digest": record.model_digest}
             printing.json_line("finished", {**_which(job), **facts})
             return
         reached = "" if accuracy is None else f", accuracy {printing.figure(accuracy, '.4f')}"
-        self._news.append(f"{job.name}: {spoken(seconds)}{reached}")
+        self._news.append(f"{job.name}: {duration_text(seconds)}{reached}")
 
     def failed(self, job: Job, traceback: str) -> None:
         if self._as_json:
@@ -51,14 +50,14 @@ class Printer:
         if not self._news:
             shares = ", ".join(f"{share:.0%}" for share in standing.shares)
             self._news.append(f"{len(standing.shares)} running ({shares})")
-        left = "" if not standing.left_s else f"; about {spoken(standing.left_s)} left"
+        left = "" if not standing.left_s else f"; about {duration_text(standing.left_s)} left"
         counts = standing.counts
         settled = counts.before + counts.done + counts.failed
         printing.line("\n".join(f"[{settled}/{counts.jobs}] {news}" for news in self._news) + left)
         self._news.clear()
 
     def ended(self, counts: Counts, *, store: Path, was_stopped: bool) -> None:
-        """The last word."""
+        """Print the final counts."""
         left = counts.jobs - counts.before - counts.done - counts.failed
         if self._as_json:
             printing.json_line("ended", {**asdict(counts), "left": left, "stopped": was_stopped})
@@ -72,7 +71,7 @@ class Printer:
             printing.line("repeat the command to compute the remaining jobs and to retry failed ones")
 
 
-def spoken(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`40 s`, `12 min` or `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""One preset: its settings as differences from what its cells share, where they are from, and what was published."""
+"""One preset: shared and differing settings of its cells, their sources, and the published numbers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from unstale_papers.preset import Cell, Preset
 
 
 def show_json(preset: Preset) -> None:
-    """All of it, for programs."""
+    """Print the preset as JSON."""
     print(json.dumps(_facts(preset), indent=2))
 
 
 def show(preset: Preset) -> None:
-    """For people."""
+    """Print the preset as text."""
     cells = preset.cells
     print(f"{preset.name}: {preset.paper}, {preset.item}: {preset.title}")
     print(f"  {len(cells)} cells on {', '.join(data_sets(cells))}; measured: {', '.join(preset.measures)}")
@@ -39,7 +39,7 @@ def show(preset: Preset) -> None:
 
 
 def _print_published(preset: Preset) -> None:
-    """A table for each measure that was published and, so that it is not too wide, for what its columns begin with."""
+    """Print a table for each published measure, split by the first column axis to limit its width."""
     for measure in dict.fromkeys(measure for cell in preset.cells for measure in cell.published):
         by_part: dict[tuple[str, ...], list[Cell]] = {}
         for cell in preset.cells:
@@ -81,7 +81,7 @@ def _spelled(found: Mapping[str, Any]) -> list[str]:
 
 
 def _print_wrapped(text: str) -> None:
-    """As wide as the terminal, further lines further in."""
+    """Print the text wrapped at the terminal's width, with further lines indented."""
     width = get_terminal_size().columns
     print(fill(text, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False))
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 MEASURE = "final accuracy"
 VALIDATION = 0.1
 DRAWS_MAX = 1000
-FAILED = 1  # the exit code with which a run has failed, and the others are there
+FAILED = 1  # exit code after a failed run beside completed ones
 OF_THE_MACHINE = frozenset({"cache", "store", "processes", "ray", "as_json", "out"})
-"""Parameters that change nothing of what is found."""
+"""Parameters that do not affect the results."""
 
 Overs = Annotated[
     list[str],
@@ -175,7 +175,7 @@ def sweep(
         files=place.files,
         command=_command(context),
     )
-    _tell(result, as_json=as_json)
+    _print_result(result, as_json=as_json)
     if out is not None:
         _write(result, out)
     if code:
@@ -188,7 +188,7 @@ def _check_out(out: Path | None) -> None:
 
 
 def _check_parts(planned: "Sequence[Job]") -> None:
-    """Raise UserError for a value that only a part knows to be wrong, before anything is computed."""
+    """Raise UserError before the first job for a value that only a part can validate."""
     from unstale.config import build  # imports torch
     from unstale_papers.worker import in_place
 
@@ -201,7 +201,7 @@ def _check_parts(planned: "Sequence[Job]") -> None:
 
 
 def _command(context: typer.Context) -> str:
-    """That finds the same: with all that was given but where and how it is computed."""
+    """The command that repeats the search, without options on place and manner of computation."""
     words = ["unstale", "sweep"]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
@@ -215,7 +215,7 @@ def _command(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def _tell(result: "SearchReport", *, as_json: bool) -> None:
+def _print_result(result: "SearchReport", *, as_json: bool) -> None:
     from unstale_papers import search_report
 
     if as_json:

@@ -1,4 +1,4 @@
-"""What was reproduced, on disk: for each preset a page, a Markdown file, CSV files and pictures; and a list of all."""
+"""Reproduced results on disk: a page, a Markdown file, CSV files and pictures per preset, and an index."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,9 +22,9 @@ def write(
 ) -> list[Path]:
     """Write NAME.md, NAME.html, NAME.csv with further NAME-....csv, and NAME-1.png, ... of each figure.
 
-    scale: that it was computed at. about: sentences on where and how, such as the machine. data: file by the data set
-    in whose place it was read. seeds: that were asked for, where not all of them are there. failures: tracebacks by
-    cell and seed. The folder is made. Gives the files. Raises UserError for what the disk can do.
+    scale: of the computation. about: sentences on machine and versions. data: file by the data set that it replaces.
+    seeds: the requested ones, where some are missing. failures: tracebacks by cell and seed. Creates the folder and
+    returns the files. Raises UserError for disk errors.
     """
     context = ReportContext(
         comparison=comparison, scale=scale, about=about, files=data or {}, seeds=seeds, failures=failures or {}
@@ -46,8 +46,8 @@ def index(
     scales: Mapping[str, Scale] | None = None,
     seeds: Sequence[int] = (),
 ) -> list[Path]:
-    """Write index.html and index.md, which list presets with their verdicts in short. scales: by preset. seeds: that
-    were asked for.
+    """Write index.html and index.md, which list presets with summarized verdicts. scales: by preset. seeds:
+    requested.
     """
     return _pages(document.index(comparisons, scales or {}, seeds), folder)
 
@@ -61,5 +61,5 @@ def _pages(made: document.Document, folder: Path) -> list[Path]:
 
 
 def _of_page(made: document.Document) -> set[str]:
-    """Tables whose numbers NAME.csv has."""
+    """Tables that NAME.csv already contains."""
     return {table.name for table in made.report.tables if any(one.is_stacked for one in table.columns)}

@@ -1,4 +1,4 @@
-"""Settings of a preset: where each is from, what all cells have, and in what they differ. Pure."""
+"""Settings of a preset: their sources, the shared ones, and the differing ones. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ _DIFFERENCES = (
 
 
 def section(context: ReportContext) -> Section:
-    """A table of sources, one of what cells share, one of differences."""
+    """Tables of sources, shared settings and differing settings."""
     preset = context.preset
     return Section(
         name="settings",
@@ -105,7 +105,7 @@ def _from(source: Source) -> str:
 
 
 def _tags(preset: Preset) -> dict[str, str]:
-    """By key; a source may name several, `clients and trigger.k`."""
+    """Tags by key; a source may name several, `clients and trigger.k`."""
     found: dict[str, str] = {}
     for one in preset.sources:
         for key in one.key.replace(" and ", " ").replace(",", " ").split():

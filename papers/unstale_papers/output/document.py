@@ -1,4 +1,4 @@
-"""One preset as a document: what the page, the Markdown file and the CSV files are made from."""
+"""One preset as a document, the source of the page, the Markdown file and the CSV files."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ MADE_FROM = "from the numbers that papers print and from what was computed here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """name: of its files. of_programs: tables that are for programs alone."""
+    """name: of its files. of_programs: tables only for programs."""
 
     name: str
     report: Report
@@ -29,7 +29,7 @@ class Document:
 
 
 def document(context: ReportContext) -> Document:
-    """All that is told of a preset."""
+    """The document of a preset."""
     preset = context.preset
     drawn = figures.figures(context)
     sections = (
@@ -75,7 +75,7 @@ _INDEX = (
 
 
 def index(comparisons: Sequence[Comparison], scales: Mapping[str, Scale], seeds: Sequence[int] = ()) -> Document:
-    """A row for each preset. scales: by name; of one that is not named it is not said. seeds: that were asked for."""
+    """A row for each preset. scales: by name, optional for each. seeds: requested."""
     rows: list[tuple[Cell, ...]] = []
     for comparison in comparisons:
         preset = comparison.preset

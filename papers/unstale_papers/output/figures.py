@@ -1,7 +1,7 @@
-"""The figures of a preset: its published ones drawn anew, and its numbers as pictures.
+"""The figures of a preset: its published ones redrawn, and its numbers as pictures.
 
-Each panel is a picture of its own on the page, and one part of the figure's PNG. Panels are of the axes that are no
-line of it. Nothing is drawn of what was not measured.
+Each panel is a picture of its own on the page, and one part of the figure's PNG. Panels vary in the axes that are not
+the line axis. Cells without measurements are not drawn.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from unstale.report.drawing import VERSIONS
 from unstale.report.statistics import Curve as Drawn
 from unstale.report.statistics import over_versions
 from unstale_papers.output import plots, special
-from unstale_papers.output.findings import spoken
+from unstale_papers.output.findings import label_text
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import Show, along, arrays, show
 from unstale_papers.output.special import numeric
 from unstale_papers.preset import Cell, Curve
 from unstale_papers.table_metrics import measure
 
-PAIRS_MIN = 4  # of numbers in print and here, for a picture of one against the other
+PAIRS_MIN = 4  # printed and measured numbers, for a picture of one against the other
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
 SMOOTHED = f"Lines of many points are means of the last {plots.SMOOTH}; faint behind them are the points."
 DIVERGED = "Lines of runs that diverged leave the frame where they are off the others' scale."
@@ -32,7 +32,7 @@ BAND = "Lines are means over seeds, bands one standard deviation."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """name: of its PNG. panels: with the labels that each is of; the pictures have the whole title."""
+    """name: of its PNG. panels: with the labels of each; the pictures have the whole title."""
 
     name: str
     title: str
@@ -41,12 +41,12 @@ class Figure:
 
     @property
     def alternative(self) -> str:
-        """Of all panels."""
+        """Alternative text of all panels."""
         return " ".join(f"{of}: {picture.alternative}".removeprefix(": ") for of, picture in self.panels)
 
 
 def figures(context: ReportContext) -> list[Figure]:
-    """Without those of which nothing was measured."""
+    """The figures that have a measurement."""
     preset = context.preset
     every: list[tuple[str, str, list[special.Panel]]] = []
     for curve in preset.curves:
@@ -57,15 +57,15 @@ def figures(context: ReportContext) -> list[Figure]:
     every += [(title, _AGAINST, panels) for title, panels in _against(context)]
     made = []
     for number, (title, caption, panels) in enumerate(((one[0], one[1], one[2]) for one in every if one[2]), 1):
-        said = " ".join(filter(None, (caption, context.size)))
+        text = " ".join(filter(None, (caption, context.size)))
         name = f"{preset.name}-{number}"
         made.append(
             Figure(
                 name=name,
                 title=title,
-                caption=said,
+                caption=text,
                 panels=tuple(
-                    (of, _picture(panel, f"{name}-{place}", title, said))
+                    (of, _picture(panel, f"{name}-{place}", title, text))
                     for place, panel in enumerate(panels, 1)
                     for of in [panel.of]
                 ),
@@ -75,7 +75,7 @@ def figures(context: ReportContext) -> list[Figure]:
 
 
 def section(context: ReportContext, made: Sequence[Figure]) -> Section:
-    """Of all figures, or why there is none."""
+    """The section of all figures, or the reason for none."""
     drawn = {figure.title for figure in made}
     absent = [
         f"{curve.title}: nothing was measured for it." for curve in context.preset.curves if curve.title not in drawn
@@ -117,8 +117,8 @@ def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel
         drawn += lines
         panels.append(
             special.Panel(
-                of=spoken(labels),
-                alternative=_told(shown, lines, what),
+                of=label_text(labels),
+                alternative=_alternative(shown, lines, what),
                 keys=[line.label for line in lines],
                 draw=partial(
                     plots.draw_lines,
@@ -166,7 +166,7 @@ def _lines(context: ReportContext, curve: Curve, shown: Show, cells: Sequence[Ce
 
 
 def _reached(context: ReportContext, curve: Curve, cell: Cell) -> list[tuple[float, float]]:
-    """When the paper's run was at the target; nothing where rounds are fewer here."""
+    """Round in which the paper's run reached the target; empty at a smaller scale."""
     if curve.target is None or context.scale.rounds < 1:
         return []
     number = cell.published.get(f"rounds to {100 * curve.target:g} %")
@@ -178,14 +178,14 @@ def _end(shown: Show, cell: Cell, drawn: Drawn) -> list[tuple[float, float]]:
     return [] if number is None or number.is_bound else [(float(drawn.at_x[-1]), number.value)]
 
 
-def _told(shown: Show, lines: Sequence[plots.Line], what: str) -> str:
+def _alternative(shown: Show, lines: Sequence[plots.Line], what: str) -> str:
     unit = "version" if what == VERSIONS else what
-    said = [
+    text = [
         f"{line.label} from {line.curve.mean_x[0]:.4g} at {unit} {line.curve.at_x[0]:.4g} to "
         f"{line.curve.mean_x[-1]:.4g} at {line.curve.at_x[-1]:.4g}"
         for line in lines
     ]
-    return f"Curves of {shown.axis}. {'; '.join(said)}."
+    return f"Curves of {shown.axis}. {'; '.join(text)}."
 
 
 # --- numbers over an axis, and against print ---
@@ -201,7 +201,7 @@ _AGAINST = (
 
 
 def _over_axes(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
-    """Of the first measure and of those in print, over each axis that has numbers."""
+    """Pictures of the first measure and the printed ones over each numeric axis."""
     preset = context.preset
     printed = {name for cell in preset.cells for name in cell.published}
     for axis in (*preset.rows, *preset.columns):
@@ -247,20 +247,20 @@ def _over_axis(context: ReportContext, axis: str, values: Mapping[str, float], n
             )
         if not series:
             continue
-        said = "; ".join(
+        text = "; ".join(
             f"{one.label}: " + ", ".join(f"{m:.4g} at {n}" for m, n in zip(one.mean_x, one.names_x, strict=True))
             for one in series
         )
         yield special.Panel(
-            of=spoken(labels),
-            alternative=f"{of.heading} over {axis}. {said}.",
+            of=label_text(labels),
+            alternative=f"{of.heading} over {axis}. {text}.",
             keys=[one.label for one in series] if line else [],
             draw=partial(plots.draw_over_axis, series=series, along=axis, axis=of.heading),
         )
 
 
 def _against(context: ReportContext) -> Iterator[tuple[str, list[special.Panel]]]:
-    """Measured over published, of each measure with enough of both; not of tests, whose printed p are all nearly 0."""
+    """Measured over published numbers of each measure with enough of both; not p values, which are all nearly 0."""
     preset = context.preset
     order = special.places(preset, preset.method)
     for name in preset.measures:

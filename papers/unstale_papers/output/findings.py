@@ -1,4 +1,4 @@
-"""Claims with their verdicts, orders with their agreement, and what is missing. Pure."""
+"""Claims with their verdicts, orders with their agreement, and missing items. Pure."""
 
 from statistics import fmean
 
@@ -29,7 +29,7 @@ _ORDERS = (
 
 
 def claims(context: ReportContext) -> Section:
-    """What the paper says of the table, and whether it is so here."""
+    """The paper's claims on the table, and their verdicts."""
     preset, reached = context.preset, verdicts(context.comparison)
     if not reached:
         return Section(
@@ -61,12 +61,12 @@ def in_short(comparison: Comparison) -> str:
     """`Of 6 claims 3 hold, 1 does not hold, and 2 cannot be told.`"""
     reached = verdicts(comparison)
     hold, not_hold, untold = (sum(verdict.answer == answer for verdict in reached) for answer in ANSWERS)
-    said = f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
-    return f"Of {count(len(reached), 'claim')} {said}, and {untold} cannot be told."
+    summary = f"{hold} {'holds' if hold == 1 else 'hold'}, {not_hold} {'does' if not_hold == 1 else 'do'} not hold"
+    return f"Of {count(len(reached), 'claim')} {summary}, and {untold} cannot be told."
 
 
 def orders(context: ReportContext) -> Section:
-    """Of methods, in print and here. The page has those of measures that the paper prints, if it prints any."""
+    """Printed and measured orders of methods. The page has those of printed measures, if any."""
     preset, rankings = context.preset, context.comparison.rankings
     both = [one for one in rankings if _is_order(one.published)]
     shown = both or list(rankings)
@@ -91,7 +91,7 @@ def orders(context: ReportContext) -> Section:
 
 
 def agreement(comparison: Comparison) -> str:
-    """In how far orders agree, over all of them."""
+    """Agreement over all orders."""
     found = taus(comparison)
     if not found:
         return "No two orders can be compared: fewer than three methods have a number both in print and here."
@@ -101,14 +101,14 @@ def agreement(comparison: Comparison) -> str:
 
 
 def taus(comparison: Comparison) -> list[float]:
-    """Of every order that is in print and here."""
+    """Tau of every order that is both printed and measured."""
     return [one.agreement.tau for one in comparison.rankings if one.agreement is not None]
 
 
 def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
     agreed = one.agreement
     return (
-        spoken(one.labels) or "all",
+        label_text(one.labels) or "all",
         one.measure.name,
         _order(one.published),
         _order(one.measured),
@@ -116,7 +116,7 @@ def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
     )
 
 
-def spoken(labels: Labels) -> str:
+def label_text(labels: Labels) -> str:
     """`data CIFAR-10, beta 0.3`"""
     return ", ".join(f"{axis} {label}" for axis, label in labels.items())
 
@@ -126,19 +126,19 @@ def _order(order: Order) -> str | None:
 
 
 def _is_order(order: Order) -> bool:
-    """Of one method there is none."""
+    """Whether there are at least two methods."""
     return sum(map(len, order)) > 1
 
 
 def missing(context: ReportContext) -> Section | None:
-    """What is published there and is not here."""
+    """Published items that are not computed here."""
     if not context.preset.missing:
         return None
     return Section(name="missing", title="What is missing", sentences=list(context.preset.missing))
 
 
 def rules() -> Section:
-    """How verdicts and orders are made."""
+    """The rules of verdicts and orders."""
     return Section(
         name="rules",
         title="How verdicts and orders are reached",

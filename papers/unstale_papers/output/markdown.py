@@ -8,19 +8,19 @@ from unstale.report.content import Cell, Column, Section, Table
 from unstale_papers.output.document import Document
 
 LINES = " / "
-"""Between what stands one below another on the page."""
+"""Separator of lines that are stacked on the page."""
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~])")
 
 
 def text(document: Document) -> str:
-    """The same document gives the same text."""
+    """The document as Markdown; deterministic."""
     return "\n".join(_lines(document)).rstrip() + "\n"
 
 
-def escaped(said: str) -> str:
-    """As it is to be read, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(said.split()))
+def escaped(plain: str) -> str:
+    """Escape the text for one line of Markdown."""
+    return _SPECIAL.sub(r"\\\1", " ".join(plain.split()))
 
 
 def _lines(document: Document) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How figures of a reproduction are drawn, each into axes that it is given.
+"""Drawing of a reproduction's figures, each into given axes.
 
 Legend: x points of a curve; P places on each axis of a surface.
 """
@@ -28,8 +28,8 @@ _PRINTED = "printed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """place: among all of the figure, which decides how it looks. printed: places and values of published numbers.
-    diverged: whether its runs did, so that its values say nothing of where others are.
+    """place: index in the figure, which determines the style. printed: places and values of published numbers.
+    diverged: whether its runs did, so that its values do not affect the axis range.
     """
 
     place: int
@@ -40,12 +40,12 @@ class Line:
 
 
 def is_smooth(curve: Curve) -> bool:
-    """Whether it has so many points that it is drawn as a moving mean, with the points faintly behind."""
+    """Whether it has so many points that it is drawn as a moving mean over faint points."""
     return len(curve.at_x) >= SMOOTH_FROM
 
 
 def smooth(curve: Curve) -> Curve:
-    """Each point the mean of itself and those before it, `SMOOTH` in all or as many as there are and are finite."""
+    """Each point the mean of up to `SMOOTH` finite points that end with it."""
 
     def moving(values_x: Floats) -> Floats:
         before = np.full(SMOOTH - 1, np.nan)
@@ -61,8 +61,8 @@ def smooth(curve: Curve) -> Curve:
 def draw_lines(
     axes: Axes, lines: Sequence[Line], *, along: str, axis: str, target: float | None, is_share: bool
 ) -> None:
-    """Means with their bands, smooth where `is_smooth`; published numbers as open marks; a target as a dashed line.
-    Lines that diverged leave the frame, which is of the others where there are any, and of all published numbers.
+    """Draw means with bands, smooth where `is_smooth`, published numbers as open marks, and a target as a dashed line.
+    Diverged lines may leave the frame, which fits the others, if any, and all published numbers.
     """
     for one in lines:
         if is_smooth(one.curve):
@@ -109,7 +109,7 @@ def _mark(axes: Axes, at: float, value: float, place: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A measure over an axis of the table. at_x: as numbers. names_x: as the table has them. std_x: NaN with one seed.
+    """A measure over an axis of the table. at_x: as numbers. names_x: as in the table. std_x: NaN with one seed.
     printed_x: NaN where the paper has none.
     """
 
@@ -123,7 +123,7 @@ class Series:
 
 
 def draw_over_axis(axes: Axes, series: Sequence[Series], *, along: str, axis: str) -> None:
-    """Measured as filled marks with one standard deviation, published as open ones."""
+    """Draw measured values as filled marks with one standard deviation, published ones as open marks."""
     for one in series:
         style = drawing.Style(index=one.place)
         axes.errorbar(
@@ -167,7 +167,7 @@ def draw_over_axis(axes: Axes, series: Sequence[Series], *, along: str, axis: st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """Of one method: published numbers against measured ones."""
+    """Published against measured numbers of one method."""
 
     place: int
     label: str
@@ -177,7 +177,7 @@ class Dots:
 
 
 def draw_against(axes: Axes, dots: Sequence[Dots], *, what: str) -> None:
-    """A mark on the diagonal is measured as it is printed."""
+    """Draw measured over published numbers; on the diagonal they are equal."""
     every = [value for one in dots for value in (*one.published, *one.measured)]
     low, high = min(every), max(every)
     margin = 0.05 * (high - low) or 1.0
@@ -213,8 +213,8 @@ class Sample:
 
 
 def draw_density(axes: Axes, samples: Sequence[Sample], *, axis: str) -> None:
-    """Histograms of per cent, and a Gaussian kernel density with Scott's bandwidth; a published mean as an open mark
-    below.
+    """Draw histograms of per cent and a Gaussian kernel density with Scott's bandwidth, with a published mean as an
+    open mark below.
     """
     at = np.linspace(0, 100, 201)
     for one in samples:
@@ -233,7 +233,7 @@ def draw_density(axes: Axes, samples: Sequence[Sample], *, axis: str) -> None:
 
 
 def draw_counts(axes: Axes, samples: Sequence[Sample], *, axis: str, limit: float) -> None:
-    """Shares of rounds by a count, bars side by side. limit: behind which a dashed line stands."""
+    """Draw shares of rounds by a count, bars side by side. limit: count followed by a dashed line."""
     most = int(max(max(one.values) for one in samples))
     wide = 0.8 / len(samples)
     for number, one in enumerate(samples):
@@ -266,7 +266,7 @@ class Dot:
 
 
 def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: float, start: float) -> None:
-    """Cells as marks with one standard deviation, and the line of least squares."""
+    """Draw cells as marks with one standard deviation, and the line of least squares."""
     style = drawing.Style(index=0)
     x, y = np.array([dot.x for dot in dots]), np.array([dot.y for dot in dots])
     spread = np.nan_to_num(np.array([dot.std for dot in dots]))
@@ -281,7 +281,7 @@ def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: f
 
 
 def draw_surface(axes: Axes, surface_PP: Floats, *, low: float, high: float, what: str) -> None:
-    """Seen from above. low, high: of the colours."""
+    """Draw the surface from above. low, high: range of the colours."""
     image = axes.imshow(
         surface_PP, origin="lower", extent=(-1, 1, -1, 1), cmap="cividis", vmin=low, vmax=high, interpolation="nearest"
     )

@@ -1,4 +1,4 @@
-"""What was asked for, what was computed of it, and under which conditions: what every output has to say. Pure."""
+"""Requested and computed cells and their conditions, the input of every output. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ NO_NUMBER = "no number"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContext:
-    """scale: that it was computed at. about: sentences on where and how it was. files: by the data set in whose place
-    each was read. seeds: that were asked for. failures: traceback by cell and seed, of those that came to nothing.
+    """scale: of the computation. about: sentences on machine and versions. files: by the data set that each replaces.
+    seeds: requested. failures: traceback by cell and seed.
     """
 
     comparison: Comparison
@@ -34,50 +34,50 @@ class ReportContext:
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """Seeds that each cell should have."""
+        """Requested seeds of each cell."""
         return tuple(self.seeds) or self.comparison.seeds
 
     @property
     def done(self) -> int:
-        """How many cells and seeds there are of which something is known."""
+        """Number of cells and seeds with a record."""
         names = {cell.name for cell in self.preset.cells}
         return sum(name in names for name, _ in self.comparison.records)
 
     @property
     def own_scale(self) -> Scale:
-        """Without iterations where nothing is inverted."""
+        """The scale, without iterations where no cell inverts."""
         return self.scale.at(self.preset.cells)
 
     @property
     def size(self) -> str:
-        """For every caption: nothing where all is as it was published."""
+        """Scale and substituted data for every caption; empty at full size on the published data."""
         parts = [] if self.own_scale.is_full else [f"Not full size: {self.own_scale}."]
         return " ".join([*parts, *self.replaced])
 
     @property
     def replaced(self) -> list[str]:
-        """Of each data set in whose place something else was read."""
+        """A sentence for each substituted data set."""
         used = data_sets(self.preset.cells)
         return [f"{name} is read from {file}." for name, file in self.files.items() if name in used]
 
     @property
     def cells_here(self) -> tuple[Cell, ...]:
-        """As they were computed, by scale."""
+        """The scaled cells."""
         return tuple(scaled(cell, self.scale) for cell in self.preset.cells)
 
     def state(self, entry: Entry) -> str:
-        """Of a cell without any number: why."""
+        """The reason for a missing number."""
         cell = entry.cell
         of = entry.measure
         itself = of.reference and of.reference.items() <= cell.labels.items()
         if itself and not of.is_ranked and entry.published is None:
-            return NONE  # a method is not held against itself
+            return NONE  # a method is not compared with itself
         if any((cell.name, seed) in self.comparison.records for seed in self.comparison.seeds):
             return NO_NUMBER
         return FAILED if any(name == cell.name for name, _ in self.failures) else NOT_RUN
 
     def measured(self, entry: Entry) -> str:
-        """A number with its spread, of how many seeds where that is not all; or why there is none."""
+        """A number with its spread, and its number of seeds if not all; or the reason for none."""
         if not entry.text:
             return self.state(entry)
         run, wanted = len(entry.values), len(self.wanted)
@@ -88,7 +88,7 @@ class ReportContext:
 
 
 def printed(entry: Entry) -> str:
-    """A published number as the paper has it, without the table's unit; in per cent where the paper has a share."""
+    """A published number as printed, without the table's unit; in per cent where the paper prints a share."""
     number = entry.published
     if number is None:
         return ""
@@ -98,7 +98,7 @@ def printed(entry: Entry) -> str:
 
 
 def difference(entry: Entry) -> str:
-    """Measured less published, with its sign and without the unit, which the heading has; nothing of two tests' p."""
+    """Measured less published, signed, without the unit, which the heading has; empty for p values."""
     if entry.difference is None or entry.measure.of_all is not None:
         return ""
     shown = entry.measure.difference(entry.difference).partition(" ")[0]
@@ -116,7 +116,7 @@ def _is_share(number: Number, entry: Entry) -> bool:
 
 
 def notes(context: ReportContext) -> list[str]:
-    """What a reader should know before anything else."""
+    """Sentences at the top of the document."""
     return [
         _size(context),
         f"Data: {listed(data_sets(context.preset.cells))}. {' '.join(context.replaced)}".rstrip(),
@@ -134,15 +134,15 @@ def _size(context: ReportContext) -> str:
     scale = context.own_scale
     if scale.is_full:
         return "Full size: rounds, clients and data as the settings below have them."
-    said = [f"Not full size: {scale}."]
+    text = [f"Not full size: {scale}."]
     if replace(scale, iterations=1.0) != Scale():
-        said.append(
+        text.append(
             "What counts rounds cannot be compared with print, and accuracies are those of a shorter training on less "
             "data."
         )
     if scale.iterations < 1:
-        said.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
-    return " ".join([*said, *lost(context.preset.cells, scale)])
+        text.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
+    return " ".join([*text, *lost(context.preset.cells, scale)])
 
 
 def _seeds(context: ReportContext) -> str:
@@ -172,7 +172,7 @@ def _partial(context: ReportContext) -> list[str]:
 
 
 def _failures(context: ReportContext) -> list[str]:
-    """Those with one last line together."""
+    """Failures, grouped by the last line of their traceback."""
     by_line: dict[str, list[str]] = {}
     for (cell, seed), traceback in context.failures.items():
         by_line.setdefault(last_line(traceback), []).append(f"{cell} with seed {seed}")
@@ -184,8 +184,8 @@ def last_line(traceback: str) -> str:
 
 
 def _found(context: ReportContext) -> list[str]:
-    """What measurements have to say, each once with the cells that it is of."""
-    said: dict[str, list[str]] = {}
+    """Notes of measurements, each once with its cells."""
+    cells_by_note: dict[str, list[str]] = {}
     for (cell, seed), record in context.comparison.records.items():
         sentences = list(record.found.get("notes", ()))
         if record.diverged:
@@ -196,8 +196,8 @@ def _found(context: ReportContext) -> list[str]:
             refused = [f"{many:,} ({reason})" for reason, many in record.found["refused"].items()]
             sentences.append(f"Updates were refused: {listed(refused)}")
         for sentence in sentences:
-            said.setdefault(sentence, []).append(f"{cell} with seed {seed}")
-    return [f"Of {listed(which)}: {sentence}" for sentence, which in said.items()]
+            cells_by_note.setdefault(sentence, []).append(f"{cell} with seed {seed}")
+    return [f"Of {listed(which)}: {sentence}" for sentence, which in cells_by_note.items()]
 
 
 def _ours(context: ReportContext) -> str:

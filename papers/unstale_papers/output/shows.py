@@ -1,4 +1,4 @@
-"""What a figure can show of a record, by the name that a preset's `Curve.shows` has. Pure.
+"""Curves of a record, by the names in a preset's `Curve.shows`. Pure.
 
 Legend: x points of a curve.
 """
@@ -25,8 +25,8 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """A curve over versions. axis: of its values, with unit. of: its points in a record. ends_as: the measure that says
-    with what it ends, which may be in print; None for none. is_share: whether values are in [0, 1].
+    """A curve over versions. axis: of its values, with unit. of: its points in a record. ends_as: the measure of its
+    final value, which may be printed; None for none. is_share: whether values are in [0, 1].
     """
 
     axis: str
@@ -36,7 +36,7 @@ class Show:
 
 
 def show(name: str) -> Show:
-    """By name; a name that is not listed is a curve that a measurement found, with that name in its `found`."""
+    """The curve of that name; an unlisted name is a curve in a record's `found`."""
     if name in SHOWS:
         return SHOWS[name]
     match = re.fullmatch(r"class accuracy (\d+)", name)
@@ -52,7 +52,7 @@ def show(name: str) -> Show:
 
 
 def along(name: str, records: Sequence[Record]) -> str:
-    """What the values of a curve stand over."""
+    """The label of the horizontal axis of a curve."""
     for record in records:
         curve = record.found.get("curves", {}).get(name)
         if curve is not None and name not in SHOWS:
@@ -119,4 +119,4 @@ SHOWS: Mapping[str, Show] = MappingProxyType(
         "E2": Show(axis="E2, L1", of=partial(_error, unchanged=True)),
     }
 )
-"""Curves with a name of their own; `class accuracy C` is another, and every curve that a measurement found."""
+"""Curves with fixed names, beside `class accuracy C` and the curves in a record's `found`."""

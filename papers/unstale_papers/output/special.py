@@ -1,4 +1,4 @@
-"""Figures that are no curves over versions: how clients fare, what weighs much, and the loss around a model.
+"""Figures other than curves over versions: client accuracies, heavy updates, and the loss around a model.
 
 Also how any figure is divided into panels and lines.
 """
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from unstale_papers.metric_functions import FEW_HEAVY
 from unstale_papers.output import plots
-from unstale_papers.output.findings import spoken
+from unstale_papers.output.findings import label_text
 from unstale_papers.output.report_context import ReportContext
 from unstale_papers.output.shows import of_clients
 from unstale_papers.preset import Cell, Curve, Labels, Preset
@@ -25,7 +25,7 @@ from unstale_papers.table_metrics import measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """of: labels that it is of, in words; empty for the only one."""
+    """of: its labels, in words; empty for the only panel."""
 
     of: str
     alternative: str
@@ -37,7 +37,7 @@ class Panel:
 
 
 def grouped(cells: Iterable[Cell], varied: Iterable[str]) -> list[tuple[Labels, list[Cell]]]:
-    """Cells that are alike in all other axes, in the order in which they come."""
+    """Cells grouped by all other axes, in order."""
     without = set(varied)
     groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
@@ -47,24 +47,24 @@ def grouped(cells: Iterable[Cell], varied: Iterable[str]) -> list[tuple[Labels, 
 
 
 def panels(preset: Preset, line: str) -> list[tuple[Labels, list[Cell]]]:
-    """What has a panel of its own in a figure with a line for each label of an axis."""
+    """The groups of cells, one per panel, of a figure with a line for each label of an axis."""
     return grouped(preset.cells, (line,))
 
 
 def places(preset: Preset, axis: str) -> dict[str, int]:
-    """Of each label: the same in all figures, so that a method looks the same in them."""
+    """The index of each label, equal in all figures, so that a method has one style."""
     labels = dict.fromkeys(cell.labels[axis] for cell in preset.cells if axis in cell.labels)
     return {label: place for place, label in enumerate(labels)}
 
 
 def named(axis: str, label: str) -> str:
-    """For a legend: a method by its name, all else with its axis."""
+    """The legend text: a method by its name, other labels with their axis."""
     return label if axis == "method" or not numeric([label]) else f"{axis} {label}"
 
 
 def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
-    """Of its seeds, ascending; without those that diverged where others did not, since a mean of curves is as long as
-    the shortest.
+    """Records by ascending seed; without diverged ones if others did not diverge, since a mean of curves is as long
+    as the shortest.
     """
     seeds = context.comparison.seeds
     records = context.comparison.records
@@ -73,7 +73,7 @@ def of_cell(context: ReportContext, cell: Cell) -> list[Record]:
 
 
 def numeric(labels: Iterable[str]) -> dict[str, float]:
-    """Those that are numbers, `1/64` among them."""
+    """The numeric labels, including `1/64`."""
     found = {}
     for label in dict.fromkeys(labels):
         try:
@@ -107,11 +107,11 @@ def _clients(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
                     )
                 )
         if samples:
-            said = "; ".join(f"{one.label}: mean {np.mean(one.values):.1f}" for one in samples)
+            summary = "; ".join(f"{one.label}: mean {np.mean(one.values):.1f}" for one in samples)
             found.append(
                 Panel(
-                    of=spoken(labels),
-                    alternative=f"Densities of accuracies over clients, per cent. {said}.",
+                    of=label_text(labels),
+                    alternative=f"Densities of accuracies over clients, per cent. {summary}.",
                     keys=[one.label for one in samples],
                     draw=partial(
                         plots.draw_density, samples=samples, axis="accuracy on a client's own test examples, %"
@@ -139,14 +139,14 @@ def _heavy(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
             if (values := [heavy for record in of_cell(context, cell) for heavy in record.heavy_R])
         ]
         if samples:
-            said = "; ".join(
+            summary = "; ".join(
                 f"{one.label}: at most {FEW_HEAVY} in {np.mean(np.asarray(one.values) <= FEW_HEAVY):.1%} of the rounds"
                 for one in samples
             )
             found.append(
                 Panel(
-                    of=spoken(labels) if len(places(context.preset, "method")) > 1 else "",
-                    alternative=f"Bars of how many updates of a round weigh more than 0.1. {said}.",
+                    of=label_text(labels) if len(places(context.preset, "method")) > 1 else "",
+                    alternative=f"Bars of how many updates of a round weigh more than 0.1. {summary}.",
                     keys=[one.label for one in samples],
                     draw=partial(
                         plots.draw_counts,
@@ -169,16 +169,16 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
         if x is not None and y is not None:
             others = {axis: label for axis, label in cell.labels.items() if axis != curve.line}
             std = (nan if x.std is None else x.std, nan if y.std is None else y.std)
-            dots.append(plots.Dot(label=spoken(others), x=x.mean, y=y.mean, std=std))
+            dots.append(plots.Dot(label=label_text(others), x=x.mean, y=y.mean, std=std))
     if len({dot.x for dot in dots}) < 2:
         return [], ""
     xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
     slope, start = (float(one) for one in np.polyfit(xs, ys, 1))
     alike = float(np.corrcoef(xs, ys)[0, 1])
-    said = "; ".join(f"{dot.label}: {dot.y:.2f} at {dot.x:.2f}" for dot in dots)
+    summary = "; ".join(f"{dot.label}: {dot.y:.2f} at {dot.x:.2f}" for dot in dots)
     panel = Panel(
         of="",
-        alternative=f"Average staleness over aggregated gradients. {said}. Correlation {alike:.2f}.",
+        alternative=f"Average staleness over aggregated gradients. {summary}. Correlation {alike:.2f}.",
         draw=partial(
             plots.draw_fit,
             dots=dots,
@@ -197,7 +197,7 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
 SHOWS: Mapping[str, Callable[[ReportContext, Curve], tuple[list[Panel], str]]] = MappingProxyType(
     {"client accuracy": _clients, "heavy gradients": _heavy, "staleness over aggregated gradients": _staleness}
 )
-"""What `Curve.shows` may name beside the curves of `shows`: panels and a caption."""
+"""Panels and captions that `Curve.shows` may name beside the curves of `shows`."""
 
 
 # --- surfaces ---
@@ -206,7 +206,7 @@ SURFACE = "The mean loss at models around the last one (the cross), of the first
 
 
 def surfaces(context: ReportContext) -> list[Panel]:
-    """Where a measurement found them."""
+    """Panels of the measured surfaces."""
     found = []
     for cell in context.preset.cells:
         for record in of_cell(context, cell)[:1]:
@@ -217,7 +217,7 @@ def surfaces(context: ReportContext) -> list[Panel]:
             middle = values_PP[len(values_PP) // 2, len(values_PP) // 2]
             found.append(
                 Panel(
-                    of=spoken(cell.labels),
+                    of=label_text(cell.labels),
                     alternative=f"A map of the loss around the model: {middle:.4g} nats at the model, "
                     f"{min(finite):.4g} to {max(finite):.4g} around it.",
                     draw=partial(

@@ -1,4 +1,4 @@
-"""The published table with what was measured, and the same numbers as rows for programs. Pure."""
+"""The published table with measured numbers, and the same numbers as rows for programs. Pure."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -12,7 +12,7 @@ from unstale_papers.statistics import AUTOCORRELATED
 from unstale_papers.table_metrics import Measure, measure
 
 COLUMNS_MAX = 4
-"""Of a table with numbers in three lines; of more, there is a table for each label of the first axis of columns."""
+"""Columns of a table with numbers in three lines; a wider one is split by the first column axis."""
 
 STACK = "Each cell has, one below another: the number in print; measured, {spread}; measured less printed."
 Place = tuple[str, ...]
@@ -45,7 +45,7 @@ def _tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _table(context: ReportContext, name: str, measures: Sequence[Measure], only: Labels) -> Table:
-    """only: labels that its cells have. Columns are measures where the preset has no axes for them."""
+    """only: labels of its cells. Columns are measures where the preset has no column axes."""
     preset = context.preset
     cells = [cell for cell in preset.cells if only.items() <= cell.labels.items()]
     axes = [axis for axis in preset.columns if axis not in only]
@@ -79,7 +79,7 @@ def _table(context: ReportContext, name: str, measures: Sequence[Measure], only:
 
 
 def _stacked(context: ReportContext, entry: Entry, has_print: bool) -> str:
-    """has_print: whether any number of its measure is in print."""
+    """has_print: whether any number of its measure is printed."""
     measured = context.measured(entry)
     return "\n".join((printed(entry) or NONE, measured, difference(entry) or NONE)) if has_print else measured
 
@@ -158,7 +158,7 @@ def _ours(context: ReportContext) -> str:
 
 
 def by_seed(context: ReportContext) -> Table:
-    """A row for each measure of each cell and seed, and why there is no value where there is none."""
+    """A row for each measure, cell and seed, with the reason for a missing value."""
     preset = context.preset
     axes = (*preset.rows, *preset.columns)
     return Table(

@@ -1,6 +1,6 @@
 """FedAR's tables and figures: ar-f1 to ar-f5.
 
-Cells that two presets share are made by one function, so their settings are equal.
+Cells that presets share come from one function, so their settings are equal.
 Source: FedAR (Jiang et al., 2024), docs/methods/experiments.md#fedar-experiments
 """
 
@@ -39,7 +39,7 @@ from unstale_papers.presets.fedar_setup import (
 
 
 def ar_f1() -> Preset:
-    """Fig. 1: what an old update is worth."""
+    """Fig. 1: the worth of an old update."""
     task = replace(TASKS["CIFAR-10"], rounds=9, every=1)
     share = "Shapley share"
     settings = settings_of(task, 5, "mifa", {"init": "force"}, None)
@@ -109,8 +109,8 @@ def ar_f1() -> Preset:
 
 
 def _best(text: str, measure: str, labels: Labels, **by: Any) -> Claim:
-    """That FedAR is better than all of the paper's others among some cells; with at_least by so much than each, with
-    level that it alone has it.
+    """The claim that FedAR is better than all other methods of the paper among some cells; with at_least by that lead
+    over each, with level that only FedAR reaches it.
     """
     better, waits = {**labels, "method": "FedAR"}, {"method": WAITS}
     each = "at_least" in by
@@ -167,13 +167,13 @@ def ar_f2() -> Preset:
 
 
 def _served(labels: Labels, method: str, availability: str) -> Cell:
-    """Of Table 3, with clients that are there by chance. availability: `uniform` or `adversarial`."""
+    """A cell of Table 3, with randomly available clients. availability: `uniform` or `adversarial`."""
     published = OF_CLIENTS[method] if availability == "uniform" else nothing()
     return cell(labels, "CIFAR-10", method, HARD, by=availability, published=published)
 
 
 def ar_t3() -> Preset:
-    """Table 3 and Fig. 3: how evenly the model serves the clients."""
+    """Table 3 and Fig. 3: fairness of the model over clients."""
     everybody = Cell(
         labels={"availability": "independent", "method": "FedAvg"},
         settings=settings_of(TASKS["CIFAR-10"], 100, "fedavg", {}, None),
@@ -249,7 +249,7 @@ def ar_t3() -> Preset:
 
 
 def ar_f4() -> Preset:
-    """Fig. 4: by how often clients are there."""
+    """Fig. 4: by availability of clients."""
     probabilities = ("0.1", "0.2", "0.3", "0.4", "0.5")
     at_0_5 = Number(0.47, "47 %")
 
@@ -291,7 +291,7 @@ def ar_f4() -> Preset:
 
 
 def ar_f5() -> Preset:
-    """Fig. 5: by how many clients there are."""
+    """Fig. 5: by number of clients."""
     numbers = (80, 90, 100, 110, 120)
 
     def one(clients: int, method: str) -> Cell:

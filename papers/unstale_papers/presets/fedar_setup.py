@@ -1,4 +1,4 @@
-"""What FedAR's experiments have in common: tasks, methods, cells, printed numbers and where settings are from.
+"""Shared parts of FedAR's experiments: tasks, methods, cells, printed numbers and sources of settings.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/experiments.md#fedar-experiments
 """
@@ -22,7 +22,7 @@ HARD, MILD = "0.1", "0.5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is learned. every: rounds between evaluations. loss_every: evaluations between two of the loss over all
+    """A learning task. every: rounds between evaluations. loss_every: evaluations between two of the loss over all
     training examples. schedule: training.schedule.name. cutoff: of FedAR.
     """
 
@@ -51,10 +51,10 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     WAITS: ("fedavg-s", {**_S_50, "wait_for_selected": True}),
     "Scaffold": ("scaffold", {}),
 }
-"""Policy and its settings. Scaffold has its method in the local training of that name, too."""
+"""Policy and its settings. Scaffold also needs the local training of that name."""
 
 WITHOUT_S = tuple(method for method in METHODS if "S=50" not in method)
-"""Those of Fig. 4 and 5."""
+"""Methods of Fig. 4 and 5."""
 
 _READY = {("0.1", "uniform"): "availability-01", ("0.5", "uniform"): "availability-05"}
 _READY["0.1", "adversarial"] = "adversarial-01"
@@ -79,16 +79,16 @@ _HOW = {
 
 
 def _scenario(p_min: str, by: str, *, everybody_first: bool) -> str | None:
-    """Of availability; None where a ready one says it."""
+    """The availability scenario; None where a ready one fits."""
     if not everybody_first and (p_min, by) in _READY:
         return None
     text = _EVERYBODY_FIRST if everybody_first else _SCENARIO
-    said = "" if by == "uniform" else f", by: {by}"
-    return text.format(how=_HOW[by].format(p_min=p_min), p_min=p_min, by=said)
+    suffix = "" if by == "uniform" else f", by: {by}"
+    return text.format(how=_HOW[by].format(p_min=p_min), p_min=p_min, by=suffix)
 
 
 def settings_of(task: Task, clients: int, policy: str, chosen: Mapping[str, Any], scenario: str | None) -> Settings:
-    """Of a run. chosen: settings of the policy. scenario: a ready one; None for everybody always there."""
+    """Settings of a run. chosen: of the policy. scenario: a ready one; None for permanent availability."""
     return Settings(
         clients=clients,
         rounds=task.rounds,
@@ -120,9 +120,9 @@ def cell(
     by: str = "uniform",
     published: Mapping[str, Number] | None = None,
 ) -> Cell:
-    """One of a method of METHODS on a task of TASKS. by: how p_i is made from p_min.
+    """A cell of a method of METHODS on a task of TASKS. by: the rule from p_min to p_i.
 
-    For MIFA all clients are there in the first round, as FedAR's paper has it.
+    For MIFA all clients are available in the first round, as in FedAR's paper.
     """
     task = TASKS[data]
     policy, chosen = METHODS[method]
@@ -139,7 +139,7 @@ def cell(
     )
 
 
-# --- what is printed ---
+# --- printed numbers ---
 
 LEVELS: Mapping[tuple[str, str], Mapping[str, Number]] = {
     ("CIFAR-10", HARD): {ACCURACY: Number(0.44, "44 %"), LOSS: Number(1.5, "1.5")},
@@ -147,11 +147,11 @@ LEVELS: Mapping[tuple[str, str], Mapping[str, Number]] = {
     ("SVHN", HARD): {ACCURACY: Number(0.7, "> 70 %"), LOSS: Number(1.0, "< 1")},
     ("SVHN", MILD): {ACCURACY: Number(0.7, "about 70 %")},
 }
-"""Of FedAR in the text on Fig. 2."""
+"""Numbers of FedAR in the text on Fig. 2."""
 
 
 def _of_clients() -> Mapping[str, Mapping[str, Number]]:
-    """By method."""
+    """Published numbers by method."""
     found: dict[str, dict[str, Number]] = {}
     for (method,), (measure,), text in _PAPER.tables["clients"].cells():
         found.setdefault(method, {})[measure] = Number(printed.leading_number(text), text.replace("±", " ± "))
@@ -159,12 +159,12 @@ def _of_clients() -> Mapping[str, Mapping[str, Number]]:
 
 
 P_VALUES = {(*row, method): Number(float(text), text) for row, (method,), text in _PAPER.tables["p_values"].cells()}
-"""By data, p_min and method."""
+"""Published numbers by data, p_min and method."""
 
 OF_CLIENTS = _of_clients()
 
 
-# --- where settings are from ---
+# --- sources of settings ---
 
 SETUP = _PAPER.sources("setup")
 FEDAR = _PAPER.sources("fedar")

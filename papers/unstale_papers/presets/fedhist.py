@@ -1,8 +1,8 @@
 """FedHist's tables and figures: fh-t1, fh-t2, fh-f4, fh-f5.
 
-The paper names no N, K, rate, batch, local steps or rounds, and no constant of its method but h: what stands here for
-them is ours, and `learning_rate` is the first thing to calibrate. Cells that presets share are made by one function, so
-their settings are equal.
+The paper gives no N, K, rate, batch, local steps or rounds, and of its method's constants only h: the values here are
+ours, and `learning_rate` is the first to calibrate. Cells that presets share come from one function, so their settings
+are equal.
 Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 
@@ -64,7 +64,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "FedHist": ("fedhist", _FEDHIST),
 }
-"""Policy and its settings. FedProx and MOON have their method in the local training of that name."""
+"""Policy and its settings. FedProx and MOON need the local training of that name."""
 
 ABLATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedHist": ("fedhist", _FEDHIST),
@@ -85,7 +85,7 @@ groups:
       task: {distribution: exponential, mean_s: 1}
       factor: 2
 """
-"""For partition slow-class: the ready scenario slow-tenth draws its tenth without regard to what clients hold."""
+"""For partition slow-class: the ready scenario slow-tenth draws its tenth regardless of the clients' classes."""
 
 _SLOW_CLASS = {"name": "slow-class", "slow_share": 0.1, "slow_class": 9}
 
@@ -116,7 +116,7 @@ def _settings(
 
 
 def _cell(data: str, beta: str, ratio: str, method: str) -> Cell:
-    """With what Table I has for it."""
+    """A cell with its numbers of Table I."""
     partition = {"name": "iid"} if beta == "IID" else {"name": "dirichlet", "alpha": float(beta)}
     known = ACCURACIES.get((data, beta, ratio, method))
     return Cell(
@@ -127,7 +127,7 @@ def _cell(data: str, beta: str, ratio: str, method: str) -> Cell:
 
 
 def _along(cell: Cell, *axes: str) -> Cell:
-    """Without the axes on which all cells of a preset stand alike."""
+    """The cell without the axes on which all cells of a preset are equal."""
     return replace(cell, labels={axis: cell.labels[axis] for axis in axes})
 
 
@@ -268,7 +268,7 @@ def fh_f4() -> Preset:
 
 
 def fh_f5() -> Preset:
-    """Fig. 5: accuracy on the tenth class, which slow clients alone hold."""
+    """Fig. 5: accuracy on the tenth class, which only slow clients have."""
     cells = tuple(
         Cell(
             labels={"data": data, "beta": beta, "N/K": ratio, "method": method},

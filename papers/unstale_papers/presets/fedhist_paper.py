@@ -1,4 +1,4 @@
-"""What FedHist's paper prints, and where the settings are from that it leaves open.
+"""Printed numbers of FedHist's paper, and sources of the settings that it leaves open.
 
 Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """

@@ -1,7 +1,7 @@
 """Wang and Gao's tables and figures: here the figures of whole runs, gi-f1, gi-f8, gi-f9, gi-f11, gi-f12 and gi-f14.
 
-The tables of runs are in `inversion_tables`, what is measured of one client or one model in `inversion_parts`. Cells
-that two presets share are made by one function, so their settings are equal.
+The tables of runs are in `inversion_tables`, measurements of one client or one model in `inversion_parts`. Cells that
+presets share come from one function, so their settings are equal.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
 
@@ -40,7 +40,7 @@ from unstale_papers.presets.inversion_setup import (
 
 
 def gi_f1() -> Preset:
-    """Fig. 1: what staleness does to a class that only late clients hold."""
+    """Fig. 1: the effect of staleness on a class that only late clients have."""
     order = (
         ("unstale", "direct", "Staleness costs accuracy on the class that only late clients hold."),
         ("direct", "weighted", "Weighing stale updates less makes it worse."),
@@ -114,11 +114,11 @@ SWITCHES: Mapping[str, Mapping[str, object]] = {
     "235": {"switch": "never", "last_round": 235},
     "never": {"switch": "never"},
 }
-"""Of gi-f9, by when inversion ends: the paper's own, what it would be with true updates, and rounds."""
+"""Cells of gi-f9, by the end of inversion: the paper's rule, the rule with true updates, and fixed rounds."""
 
 
 def gi_f9() -> Preset:
-    """Fig. 9: what the round of the switch changes."""
+    """Fig. 9: the effect of the round of the switch."""
     return Preset(
         name="gi-f9",
         paper="gradient inversion",
@@ -155,7 +155,7 @@ def gi_f9() -> Preset:
 def _five_strategies(
     *, name: str, item: str, what: str, task: Task, label: int, less_time: float, before: int
 ) -> Preset:
-    """less_time: as many times fewer rounds than direct. before: the round by which that is."""
+    """less_time: factor in rounds against direct. before: the round by which that holds."""
     measure, time = f"final accuracy of class {label}", f"time to match of class {label}"
     passage = f"first passage of class {label}"
     share = 100 * (1 - 1 / less_time)
@@ -236,7 +236,7 @@ def gi_f12() -> Preset:
 
 
 def gi_f14() -> Preset:
-    """Fig. 14: the curves of data that changes."""
+    """Fig. 14: curves on variant data."""
     return Preset(
         name="gi-f14",
         paper="gradient inversion",

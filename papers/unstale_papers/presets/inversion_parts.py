@@ -1,7 +1,7 @@
-"""Wang and Gao's tables and figures that are no whole runs: of one update, one client or one model.
+"""Wang and Gao's tables and figures of one update, one client or one model.
 
-gi-t1, gi-t2, gi-f2, gi-f4, gi-f5, gi-f6 and gi-f7. In each a run without staleness makes the models; `rounds` says how
-many.
+gi-t1, gi-t2, gi-f2, gi-f4, gi-f5, gi-f6 and gi-f7. In each a run without staleness of `rounds` rounds produces the
+models.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
 
@@ -29,7 +29,7 @@ from unstale_papers.presets.inversion_setup import (
 SECONDS, LOSS = "inversion seconds", "inversion loss"
 
 SIZES = {"1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1/2": 1 / 2, "2": 2.0, "10": 10.0}
-_BASE_ROUNDS = 60  # 100 - 40: of a model that is 40 rounds old in round 100
+_BASE_ROUNDS = 60  # 100 - 40: a model that is 40 rounds old in round 100
 
 ONE_CLIENT = (
     Source(
@@ -51,10 +51,10 @@ WITHOUT_A_RUN = tuple(
     if source.key not in ("warm start", "compensator.settings.switch")
     if source.key != "compensator.settings.smooth_rounds"
 )
-"""Where settings of a single inversion are from."""
+"""Sources of the settings of a single inversion."""
 
 
-# --- what inverting costs ---
+# --- cost of inversion ---
 
 
 def _costs(number: str, data: str, task: Task) -> Preset:
@@ -227,11 +227,11 @@ def gi_f7() -> Preset:
     )
 
 
-# --- what is reconstructed ---
+# --- reconstructed examples ---
 
 
 def gi_f4() -> Preset:
-    """Fig. 4: the loss around the model, over reconstructed examples and over the client's own."""
+    """Fig. 4: the loss around the model, over reconstructed and the client's own examples."""
     task = replace(MNIST, rounds=_BASE_ROUNDS)
     kinds = ("own", "reconstructed", "noise")
     likeness = "likeness of loss surface"
@@ -288,7 +288,7 @@ NEAREST = tuple(f"{measure} to {pool} examples" for measure in ("LPIPS", "SSIM",
 
 
 def gi_f5() -> Preset:
-    """Fig. 5: the real examples that are most like reconstructed ones."""
+    """Fig. 5: the real examples most similar to reconstructed ones."""
     task = Task(data="cifar10", model="resnet18", label=2, rounds=_BASE_ROUNDS)
     return Preset(
         name="gi-f5",
@@ -335,7 +335,7 @@ _PUBLISHED: Mapping[str, Number] = {"0": Number(0.43, "43 %"), "20": Number(0.15
 
 
 def gi_f6() -> Preset:
-    """Fig. 6: what an inversion saves that begins where the client's last one ended."""
+    """Fig. 6: iterations saved by starting an inversion from the client's last result."""
     task = replace(MNIST, rounds=100)
 
     def one(percent: str, share: float, method: str) -> Cell:

@@ -1,4 +1,4 @@
-"""What Wang and Gao's experiments have in common: tasks, methods, cells and where their settings are from.
+"""Shared parts of Wang and Gao's experiments: tasks, methods, cells and sources of settings.
 
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments
 """
@@ -35,7 +35,7 @@ _FIRST = "The clients that hold class {label} and none before it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is learned. label: the class of those who are late. staleness: rounds. variant: data.variant.
+    """A learning task. label: the class of the late clients. staleness: rounds. variant: data.variant.
     one_class_each: partition 3.8, else 3.3 with alpha.
     """
 
@@ -50,7 +50,7 @@ class Task:
 
     @property
     def scenario(self) -> str:
-        """Who is late, and how late."""
+        """The scenario: late clients and their staleness."""
         label = self.label
         if self.one_class_each:
             who, clients = _FIRST.format(label=label), f"{{smallest_class: {label}}}"
@@ -59,12 +59,12 @@ class Task:
         return _SCENARIO.format(who=who, clients=clients, rounds=self.staleness)
 
     def settings(self, policy: str, compensator: Mapping[str, Any]) -> Settings:
-        """Of a run."""
+        """Settings of a run."""
         partition = _ONE_CLASS_EACH if self.one_class_each else {**_SHARES, "alpha": self.alpha}
         return Settings(
             clients=_CLIENTS,
             rounds=self.rounds,
-            evaluate_every=1,  # 7.4 takes the mean of ten rounds: everybody's turn
+            evaluate_every=1,  # 7.4 takes the mean of ten rounds, in which each client has a turn
             model={"name": self.model},
             data={"name": self.data, "variant": dict(self.variant)},
             partition=partition,
@@ -101,11 +101,11 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "weighted": ("weighted", _NONE),
     "first order": ("direct", {"name": "first-order", "settings": {"strength": "constant", "lambda_u": 4.0}}),
 }
-"""Policy and compensator. `GI (ours)` is what `compensator.name auto` does."""
+"""Policy and compensator. `GI (ours)` is `compensator.name auto`."""
 
 ALL = ("unstale", "GI", "GI (ours)", "direct", "weighted", "first order")
 COMPARED = ("GI", "GI (ours)", "direct", "first order")
-"""Those of the tables, and ours."""
+"""Methods of the tables, and ours."""
 
 
 def cell(
@@ -118,7 +118,7 @@ def cell(
     measurement: str = "run",
     options: Mapping[str, Any] | None = None,
 ) -> Cell:
-    """One of a method of METHODS. changed: settings of its compensator that differ."""
+    """A cell of a method of METHODS. changed: differing settings of its compensator."""
     policy, compensator = METHODS[method]
     if changed is not None:
         compensator = {**compensator, "settings": {**compensator.get("settings", {}), **changed}}
@@ -136,11 +136,11 @@ def cell(
 
 
 def percent(text: str) -> Number:
-    """As it is printed, without the sign."""
+    """A number as printed, without the sign."""
     return Number(float(text) / 100, f"{text} %")
 
 
-# --- where settings are from ---
+# --- sources of settings ---
 
 SETUP = _PAPER.sources("setup")
 ROUNDS = _PAPER.source("rounds")

@@ -1,6 +1,6 @@
 """Wang and Gao's tables of runs: gi-t3 to gi-t6.
 
-The epochs until a method is as accurate on the affected class as direct aggregation ends.
+The epochs until a method reaches the final accuracy of direct aggregation on the affected class.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/experiments.md#gradient-inversion-experiments;
 docs/methods/measures.md#time-to-match
 """
@@ -34,7 +34,7 @@ from unstale_papers.presets.inversion_setup import (
 
 
 def _printed() -> Mapping[tuple[str, str, str], Mapping[str, Number]]:
-    """By table, condition and method."""
+    """Printed numbers by table, condition and method."""
     found: dict[tuple[str, str, str], dict[str, Number]] = {}
     for (table, condition), (method, measure), text in printed.load("inversion").tables["runs"].cells():
         number = percent(text) if measure == CLASS_5 else Number(float(text), text)
@@ -51,7 +51,7 @@ PROLONGED = (
 
 
 def _cells(methods: Iterable[str], tasks: Mapping[str, Task], axis: str, table: str | None = None) -> tuple[Cell, ...]:
-    """One for each task and method. tasks: by their label on the axis."""
+    """A cell for each task and method. tasks: by their label on the axis."""
     return tuple(
         cell({axis: label, "method": method}, task, method, published=PRINTED.get((table or "", label, method)))
         for label, task in tasks.items()
@@ -60,8 +60,8 @@ def _cells(methods: Iterable[str], tasks: Mapping[str, Task], axis: str, table: 
 
 
 def _less_time(axis: str, value: str, table: str) -> tuple[Claim, ...]:
-    """That inversion takes as many times fewer rounds than direct aggregation and than first-order compensation as is
-    printed, and is as much more accurate in the end.
+    """The claims that inversion needs fewer rounds than direct aggregation and first-order compensation, and has a
+    higher final accuracy, by the printed margins.
     """
     gi, better = PRINTED[table, value, "GI"], {axis: value, "method": "GI"}
     found = []
@@ -92,7 +92,7 @@ def _less_time(axis: str, value: str, table: str) -> tuple[Claim, ...]:
 def _table(
     *, number: str, axis: str, title: str, tasks: Mapping[str, Task], claimed: str, unsaid: tuple[Source, ...]
 ) -> Preset:
-    """claimed: where on the axis the paper says that its method gains most."""
+    """claimed: label at which the paper claims the largest gain of its method."""
     return Preset(
         name=f"gi-t{number}",
         paper="gradient inversion",
@@ -124,14 +124,14 @@ def gi_t3() -> Preset:
 
 
 def gi_t4() -> Preset:
-    """Table 4: by how unlike the clients' data are."""
+    """Table 4: by heterogeneity of the clients' data."""
     tasks = {alpha: replace(MNIST, alpha=float(alpha)) for alpha in ("100", "1", "0.1")}
     unsaid = (STALE_40, AS_IN_TABLE_3)
     return _table(number="4", axis="alpha", title="MNIST by alpha", tasks=tasks, claimed="0.1", unsaid=unsaid)
 
 
 def gi_t5() -> Preset:
-    """Table 5: data that changes, by staleness."""
+    """Table 5: variant data, by staleness."""
     tasks = {str(rounds): replace(VARIANT, staleness=rounds) for rounds in (10, 20, 40)}
     rate = Source(
         key="data.variant.rate",
@@ -150,7 +150,7 @@ def gi_t5() -> Preset:
 
 
 def gi_t6() -> Preset:
-    """Table 6: data that changes, by how fast it does."""
+    """Table 6: variant data, by rate of change."""
     rates = {"1/4": 1 / 4, "1/3": 1 / 3, "1/2": 1 / 2}
     tasks = {text: replace(VARIANT, variant={"name": "svhn", "rate": rate}) for text, rate in rates.items()}
     return _table(

@@ -1,4 +1,4 @@
-"""Presets by name, as `unstale reproduce list` has them."""
+"""Presets by name, as in `unstale reproduce list`."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from unstale_papers.preset import Preset
 from unstale_papers.presets import fedar, fedhist, inversion, wkafl
 
 PRESETS: dict[str, Callable[[], Preset]] = {**fedhist.PRESETS, **wkafl.PRESETS, **inversion.PRESETS, **fedar.PRESETS}
-"""Each makes its preset anew. In the order of the papers."""
+"""Functions that build the presets, in the order of the papers."""
 
 
 def make(name: str) -> Preset:
-    """A preset. Raises UserError for a name that there is not."""
+    """Build a preset. Raises UserError for an unknown name."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
     return PRESETS[name]()

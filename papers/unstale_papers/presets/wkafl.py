@@ -1,7 +1,7 @@
 """WKAFL's tables and figures: wk-f2, wk-f5, wk-f6, wk-t2, wk-t3.
 
-The paper prints no constant of its method: those of the released code stand here. Cells that presets share are made by
-one function, so their settings are equal.
+The paper prints no constant of its method: the values here are those of the released code. Cells that presets share
+come from one function, so their settings are equal.
 Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/experiments.md#wkafl-experiments
 """
 
@@ -48,13 +48,13 @@ _REMOVED: Mapping[str, Mapping[str, Any]] = {
     "No-NonIIDness": {"no_non_iidness": True},
     "by-staleness": {"no_gradient_selection": True, "gamma": 0.0},
 }
-"""What is not WKAFL's. by-staleness, of Fig. 2: momentum and (e/2)^-tau, nothing selected, one learning rate."""
+"""Policies other than WKAFL. by-staleness, of Fig. 2: momentum and (e/2)^-tau, no selection, one learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
     """clip_bound, stage_two_bound, beta, gamma, stage_two_round: CB, B, beta, gamma and J2. learning_rate:
-    WKAFL's. rates: of the methods that have another, by name.
+    WKAFL's. rates: of methods with another rate, by name.
     """
 
     name: str
@@ -168,7 +168,7 @@ def _policy(method: str, of: _Data) -> dict[str, Any]:
 
 
 def _cell(labels: Mapping[str, str], size: tuple[int, int], classes: int | None = None) -> Cell:
-    """labels: `data` and `method` decide. size: P and K. classes: L_num of a client, where that is said."""
+    """labels: `data` and `method` determine the settings. size: P and K. classes: L_num of a client, if given."""
     of = DATA[labels["data"]]
     clients, updates = size
     policy = _policy(labels["method"], of)
@@ -198,7 +198,7 @@ def _cell(labels: Mapping[str, str], size: tuple[int, int], classes: int | None 
 
 
 def wk_f2() -> Preset:
-    """Fig. 2: how many gradients of a round weigh much when staleness alone weighs them, and how stale they are."""
+    """Fig. 2: heavy gradients of a round when only staleness weights them, and their staleness."""
     method = "by-staleness"
     cells = tuple(
         replace(

@@ -1,4 +1,4 @@
-"""What WKAFL's paper prints, and where the settings are from that it leaves open.
+"""Printed numbers of WKAFL's paper, and sources of the settings that it leaves open.
 
 Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/experiments.md#wkafl-experiments
 """
@@ -23,10 +23,10 @@ def _published(table: PrintedTable) -> Published:
 
 
 TABLE_2 = _published(_PAPER.tables["staleness"])
-"""By measure: by data, P/K and method."""
+"""Published numbers of Table 2 by measure, then by data, P/K and method."""
 
 TABLE_3 = _published(_PAPER.tables["labels"])
-"""By measure: by data, L_num and method."""
+"""Published numbers of Table 3 by measure, then by data, L_num and method."""
 
 CLAIMS_2 = (
     *(
@@ -51,7 +51,7 @@ CLAIMS_2 = (
         worse={"method": "SASGD"},
     ),
 )
-"""Of Table 2."""
+"""Claims of Table 2."""
 
 CLAIMS_3 = (
     Claim(
@@ -115,8 +115,8 @@ CLAIMS_3 = (
         as_ratio=True,
     ),
 )
-"""Of Table 3, which has TWAFL above WKAFL on CIFAR-10 with 5 and 10 labels: nothing is claimed of these. Beside a claim
-whose margin is the printed number itself, which half of all repetitions would miss, stands one of its direction."""
+"""Claims of Table 3, without CIFAR-10 with 5 and 10 labels, where TWAFL is above WKAFL. Half of all repetitions would
+miss a margin that equals the printed number, so each such claim has one of direction beside it."""
 
 CENTRALISED = "Centralised training of LeNet, about 67 % in the text: nothing is federated there."
 

@@ -1,4 +1,4 @@
-"""What each paper prints, and where each setting comes from: a YAML file for each paper, checked when it is read.
+"""Printed tables and sources of settings: a YAML file for each paper, validated on reading.
 
 `tables`: see `PrintedTable`. `sources`: groups of `preset.Source`.
 """
@@ -24,7 +24,7 @@ class PrintedTable(_Strict):
     """A printed table.
 
     Attributes:
-        keys: what the first words of a row are, such as the method.
+        keys: meaning of the first words of a row, such as the method.
         columns: labels of each further word.
         rows: the table, a row a line, words between blanks.
     """

@@ -1,4 +1,4 @@
-"""How a cell is measured, by name. Each imports torch, so it is imported when it is used."""
+"""Measurements of a cell, by name. Each imports torch, so it is imported on use."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,8 +9,8 @@ from unstale.errors import unknown_name
 from unstale_papers.record import Record
 
 Measurement = Callable[..., Record]
-"""measure(settings, options, *, on_progress) -> Record. on_progress: told the share that is done, from 0 to 1, as often
-as the measurement likes. Raises UserError for what whoever runs it can mend, such as data that is not there."""
+"""measure(settings, options, *, on_progress) -> Record. on_progress: receives the completed share, from 0 to 1, at any
+rate. Raises UserError for a user's mistake, such as missing data."""
 
 MEASUREMENTS = {
     "run": "unstale_papers.runners.run",
@@ -27,7 +27,7 @@ MEASUREMENTS = {
 def measure(
     name: str, settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]
 ) -> Record:
-    """What the measurement called `name` finds. Raises UserError for a name that there is not."""
+    """Run the measurement called `name`. Raises UserError for an unknown name."""
     if name not in MEASUREMENTS:
         raise unknown_name("measurement", name, MEASUREMENTS)
     found: Measurement = import_module(MEASUREMENTS[name]).measure

@@ -1,4 +1,4 @@
-"""What inverting one update costs: seconds, and the loss that is left.
+"""The cost of inverting one update: seconds, and the remaining loss.
 
 Tables 1 and 2 of the paper.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
@@ -20,10 +20,10 @@ def measure(
     *,
     on_progress: Callable[[float], None],
 ) -> Record:
-    """Invert what a late client makes of the last model of a run.
+    """Invert a late client's update from the last model of a run.
 
-    found: `inversion seconds`, of the iterations alone; `inversion loss`, |LU(w_b; D_rec) - u|_1 at the end; `inverted
-    examples`, how many; and that loss over the iterations among `curves`.
+    found: `inversion seconds`, only of the iterations; `inversion loss`, |LU(w_b; D_rec) - u|_1 at the end; `inverted
+    examples`, their number; and that loss over the iterations among `curves`.
     """
     started_s = now_s()
     run = played(settings, [settings.rounds])

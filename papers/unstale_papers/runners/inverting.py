@@ -18,18 +18,18 @@ SHOWN_MAX = 200  # points of a curve over iterations that are kept
 def inverted(
     inverting: GradientInversion, update: StaleUpdate, *, on_iteration: Callable[[float], None]
 ) -> tuple[Inversion, list[float]]:
-    """An update inverted to the end, and D before each iteration and behind the last.
+    """Invert an update to the end; return D before each iteration and after the last.
 
-    inverting: says how, and what its client's inversions begin from. on_iteration: told of the share that is done.
+    inverting: with the settings and the client's warm start. on_iteration: receives the completed share.
     Raises UserError where the device's memory is too small.
     """
     engine = inverting.inversions.engine
-    told = []
+    losses = []
     try:
         one = inverting.inversions.begin(update)
         while not one.is_over:
             engine.iterate([one])
-            told.append(one.disparity)
+            losses.append(one.disparity)
             on_iteration(one.done / one.iterations)
     except torch.OutOfMemoryError:
         raise UserError(
@@ -37,12 +37,12 @@ def inverted(
             "--device cpu"
         ) from None
     made_d = engine.local_update(one.now, one.target.base, one.target.steps, one.target.rate)
-    told.append((made_d - update.vector_d * update.local_rate).abs().sum())
+    losses.append((made_d - update.vector_d * update.local_rate).abs().sum())
     inverting.inversions.close([update])
-    return one, torch.stack(told).tolist()
+    return one, torch.stack(losses).tolist()
 
 
 def curve(values: list[float]) -> list[tuple[int, float]]:
-    """Number and value of some that stand for all, the first and the last among them."""
+    """Index and value of a sample of the values, including the first and the last."""
     every = max(1, len(values) // SHOWN_MAX)
     return [(number, value) for number, value in enumerate(values) if not number % every or number == len(values) - 1]

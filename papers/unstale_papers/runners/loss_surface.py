@@ -28,15 +28,14 @@ from unstale_papers.runners.stale_updates import Played, played
 KINDS = ("own", "reconstructed", "noise")
 PLACES = 21
 NOISE, DIRECTION = 3, 4
-"""Which draw, behind client and task in the key of the stream."""
+"""Purpose of a draw, after client and task in the key of the stream."""
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
     """The loss at w_b + a u + b u', for a and b from -1 to 1.
 
-    u: the update of a late client from the last model of a run, w_b. u': as long, at right angles to it, else random.
-    options: `examples`, that the loss is over, one of KINDS; reconstructed ones with the labels that were
-    reconstructed.
+    u: the update of a late client from the last model of a run, w_b. u': random, orthogonal to u and of its length.
+    options: `examples` of the loss, one of KINDS; reconstructed ones have reconstructed labels.
     found: `likeness of loss surface`, its correlation with that over the client's own examples; `loss at the model`;
     `surface`, P rows along u'; and the row through w_b among `curves`.
     """
@@ -64,19 +63,19 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 
 def likeness(surface_PP: Tensor, other_PP: Tensor) -> float:
-    """Pearson's correlation of two surfaces, over their places."""
+    """Pearson's correlation of two surfaces."""
     found: float = torch.corrcoef(torch.stack([surface_PP.flatten(), other_PP.flatten()]))[0, 1].item()
     return found
 
 
 def surface(run: Played, update: StaleUpdate, examples: Reconstruction) -> Tensor:
-    """The mean cross-entropy around the model that an update was made from, [P, P] float64: rows go along a random
-    direction, columns along the update.
+    """The mean cross-entropy around the base model of an update, [P, P] float64: rows along a random direction, columns
+    along the update.
     """
     network = run.inverting().context.network
     assert network is not None
     model_d = update.base_d
-    along_d = -update.vector_d * update.local_rate  # where its client went
+    along_d = -update.vector_d * update.local_rate  # the client's direction
     across_d = _across(along_d, _rng(run, update, DIRECTION))
     labels_rC = examples.labels_rC.softmax(-1)
     values = []
@@ -90,7 +89,7 @@ def surface(run: Played, update: StaleUpdate, examples: Reconstruction) -> Tenso
 
 
 def _across(along_d: Tensor, rng: Generator) -> Tensor:
-    """A random vector at right angles to another one, and as long, [d]."""
+    """A random vector orthogonal to another one and of its length, [d]."""
     drawn_d = torch.from_numpy(rng.standard_normal(len(along_d), dtype=np.float32)).to(along_d.device)
     across_d = drawn_d - (drawn_d @ along_d) / along_d.square().sum() * along_d
     made_d: Tensor = across_d * (along_d.norm() / across_d.norm())
@@ -98,9 +97,9 @@ def _across(along_d: Tensor, rng: Generator) -> Tensor:
 
 
 def _own(run: Played, update: StaleUpdate) -> Reconstruction:
-    """The client's examples, with labels as sure as can be."""
+    """The client's examples, with near-certain labels."""
     inputs_nX, labels_n = run.context.trainer.examples(update.client_id)
-    sure = 100.0  # e^-100 is nothing beside 1
+    sure = 100.0  # e^-100 is negligible beside 1
     labels_nC = sure * one_hot(labels_n, run.context.dataset.classes).float()
     return Reconstruction(inputs_rX=inputs_nX, labels_rC=labels_nC)
 

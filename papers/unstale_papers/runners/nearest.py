@@ -1,4 +1,4 @@
-"""How like reconstructed examples are to real ones: their client's, and as many of others.
+"""Similarity of reconstructed examples to real ones of their client, and to as many of others.
 
 Figure 5 of the paper.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
@@ -25,10 +25,10 @@ def measure(
     *,
     on_progress: Callable[[float], None],
 ) -> Record:
-    """Invert what a late client makes of the last model of a run, and look for the closest real examples.
+    """Invert a late client's update from the last model of a run, and find the closest real examples.
 
-    found: for each measure that can be had `M to own examples` and `M to others' examples`, the mean over reconstructed
-    examples of how like the closest one is; `notes`, sentences on measures that cannot. `unstale inversion audit`
+    found: for each available measure `M to own examples` and `M to others' examples`, the mean over reconstructed
+    examples of the similarity to the closest one; `notes`, sentences on unavailable measures. `unstale inversion audit`
     measures more, of the updates of a run.
     """
     started_s = now_s()
@@ -53,7 +53,7 @@ def measure(
 
 
 def measures_of(shape: Sequence[int]) -> tuple[list[Measure], list[str]]:
-    """What examples of a shape can be compared by here, and why not by more."""
+    """Available measures for examples of a shape, and the reasons for missing ones."""
     found, notes = [image_similarity.PSNR], []
     if image_similarity.is_image(shape):
         found.append(image_similarity.SSIM)

@@ -31,10 +31,10 @@ from unstale_client.net.clock import now_s
 from unstale_papers.record import Record
 
 COUNTED = 0.1
-"""An update counts that weighs at least so much of the heaviest of its round: 1 / mu of 7.6."""
+"""An update counts with at least this share of its round's largest weight: 1 / mu of 7.6."""
 
 HEAVY = 0.1
-"""An update is heavy that weighs more than this, of WKAFL's Figure 2a."""
+"""An update is heavy with a weight above this, of WKAFL's Figure 2a."""
 
 _CURVES = (
     *("version_E", "time_E", "accuracy_E", "loss_E", "class_accuracy_EC"),
@@ -44,11 +44,11 @@ _EXAMPLES_AT_A_TIME = 5000  # bounds the memory of normalised examples
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """Play the run. A run in which training diverged everywhere ends there, and `found["ended"]` says why.
+    """Simulate the run. If training diverges on all clients, the run ends, and `found["ended"]` has the reason.
 
-    options: `training_loss_every`, evaluations between two of the loss over all training examples, which the last model
-    has too; `found["training_loss"]` holds version and nats. Without it there are none. `found["refused"]`: how many
-    updates were, by reason of the wire contract, where any was.
+    options: `training_loss_every`, evaluations between two losses over all training examples, also of the last model;
+    `found["training_loss"]` has version and nats; without the option there are none. `found["refused"]`: number of
+    refused updates, if any, by reason of the wire contract.
     """
     started_s = now_s()
     context = training_context(settings, data=dataset_of(settings.data))
@@ -72,13 +72,13 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
-    """The data set of some settings; the last one is kept, for the next job of this process."""
+    """The data set of some settings; the last one is cached for the next job of this process."""
     return read_dataset(Settings(data=data).data)
 
 
 class _Curves(Watcher):
-    """What a run comes to, round by round. curves: fields of `Record`. found: the others. refused: updates, by reason.
-    steps: of all clients.
+    """Collects the results of a run by round. curves: fields of `Record`. found: other results. refused: updates by
+    reason. steps: of all clients.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class _Curves(Watcher):
         self._sent: Version | None = None
 
     def acted(self, _: events.Event, acts: Iterable[actions.Action]) -> None:
-        """What the coordinator did about an event."""
+        """Count refused updates in the coordinator's actions."""
         self.refused.update(
             act.reason
             for act in acts
@@ -112,7 +112,7 @@ class _Curves(Watcher):
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
         self._sent = result.sent
         heaviest = max(map(abs, result.weights_K), default=0.0)
-        told = {
+        values = {
             "training_loss_R": _rounded(fsum(update.loss for update in updates) / len(updates) if updates else nan),
             "staleness_R": _rounded(
                 fsum(weight * staleness for weight, staleness in zip(result.weights_K, result.staleness, strict=True))
@@ -120,7 +120,7 @@ class _Curves(Watcher):
             "counted_R": sum(abs(weight) >= COUNTED * heaviest for weight in result.weights_K),
             "heavy_R": sum(weight > HEAVY for weight in result.weights_K),
         }
-        for name, value in told.items():
+        for name, value in values.items():
             self.curves[name].append(value)
         if result.compensation is not None:
             self.curves["errors"] += [
@@ -132,14 +132,14 @@ class _Curves(Watcher):
 
     @override
     def evaluated(self, version: int, evaluation: Evaluation, at_s: float) -> None:
-        told = {
+        values = {
             "version_E": version,
             "time_E": at_s,
             "accuracy_E": evaluation.accuracy,
             "loss_E": _rounded(evaluation.loss),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
-        for name, value in told.items():
+        for name, value in values.items():
             self.curves[name].append(value)
         count = len(self.curves["version_E"])
         is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)
@@ -165,12 +165,12 @@ class _Curves(Watcher):
 
 
 def _rounded(value: float) -> float:
-    """To the 7 digits that float32 has: what is kept of a run is half as long."""
+    """Round to float32's 7 digits, which halves the length of a stored run."""
     return float(f"{value:.7g}")
 
 
 def _client_accuracies(context: TrainingContext, clients: int, sent: Version) -> list[float | None]:
-    """Of each client on its own test examples; none at all where the test set does not say whose they are."""
+    """Accuracy of each client on its own test examples; empty where the test set does not name owners."""
     if context.trainer.test_partitions is None:
         return []
     measured = (context.trainer.evaluate_own(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))

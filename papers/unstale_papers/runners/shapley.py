@@ -1,4 +1,4 @@
-"""What each client's last update is worth, when one of them has been silent for some rounds.
+"""The worth of each client's last update when one of them has been silent for some rounds.
 
 Figure 1 of the paper.
 Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#shapley-share
@@ -24,17 +24,17 @@ from unstale_papers.record import Record
 from unstale_papers.runners.run import dataset_of
 from unstale_papers.runners.stale_updates import moved_by
 
-CLIENTS_MAX = 12  # the worth of 2^12 sets of them is measured
-SILENT = 0  # which client
+CLIENTS_MAX = 12  # 2^12 sets of clients are evaluated
+SILENT = 0  # id of the silent client
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """Average the last update of every client in each round, and share the last model's gain out among them.
+    """Average the last update of every client in each round, and divide the last model's gain among them.
 
-    options: `silent`, how many of the last rounds client 0 sends nothing in; it is there in the first in any case.
-    v(S) is the test accuracy of the last model w, moved by the mean of what the clients in S last sent; v of nobody
-    that of w. found: `Shapley value` and `Shapley share` of client 0, the share being of all clients' values without
-    their signs, None where these are 0; `Shapley values` of all; `accuracy`, v of nobody. Raises UserError.
+    options: `silent`, the number of last rounds in which client 0 sends nothing; it always participates in the first.
+    v(S) is the test accuracy of the last model w, moved by the mean of the last updates of the clients in S; v of the
+    empty set is that of w. found: `Shapley value` and `Shapley share` of client 0, the share of the sum of absolute
+    values, None where that is 0; `Shapley values` of all; `accuracy`, v of the empty set. Raises UserError.
     """
     started_s = now_s()
     count = settings.clients
@@ -56,7 +56,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
     empty = worth(())
     values = shapley_values(count, lambda those: worth(those) if those else empty)
-    total = sum(map(abs, values))  # with their signs it may be 0 or less, and no whole
+    total = sum(map(abs, values))  # a signed sum may be 0 or less
     return Record(
         found={
             "Shapley value": values[SILENT],
@@ -69,7 +69,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 
 def shapley_values(count: int, worth: Callable[[frozenset[int]], float]) -> list[float]:
-    """What each of n players is worth, by what each set of them is worth together:
+    """The value of each of n players, from the worth of each set of players:
 
         phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! (v(S + i) - v(S))
 
@@ -92,7 +92,7 @@ def shapley_values(count: int, worth: Callable[[frozenset[int]], float]) -> list
 def _averaged(
     settings: Settings, context: TrainingContext, silent: int, on_progress: Callable[[float], None]
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """The last model [d], and what each client last sent, [d] in parameter units."""
+    """The last model [d], and the last update of each client, [d] in parameter units."""
     rate_of = build.learning_rate(settings.training, settings.rounds)
     model_d = context.model.parameters_d.clone()
     last: dict[int, Tensor] = {}

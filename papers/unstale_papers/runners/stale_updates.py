@@ -1,4 +1,4 @@
-"""Stale updates, and what they should have been: of a run in which nobody is late.
+"""Stale updates and their fresh counterparts, from a run without late clients.
 
 Legend: d parameters, n examples of a client.
 """
@@ -33,9 +33,7 @@ from unstale_papers.runners.run import dataset_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A run without staleness. context: where its clients' work is done. versions: those that were asked for, by
-    number.
-    """
+    """A run without staleness. context: trains its clients. versions: the requested ones, by number."""
 
     settings: Settings
     context: TrainingContext
@@ -44,8 +42,8 @@ class Played:
     def update(
         self, client_id: int, version: int, *, task: int, staleness: int = 0, of: Trainer | None = None
     ) -> StaleUpdate:
-        """What a client sends from a version. task: its number, which decides the draws. staleness: when it arrives,
-        rounds. of: trains in place of the run's own trainer, such as one with other data.
+        """A client's update from a version. task: its number, for the draws. staleness: at arrival, rounds.
+        of: replaces the run's own trainer, such as one with other data.
         """
         trainer = self.context.trainer if of is None else of
         base, rate = self.versions[version], build.learning_rate(self.settings.training, self.settings.rounds)(version)
@@ -72,11 +70,11 @@ class Played:
         return found
 
     def late_client(self) -> int:
-        """Of these the one with the most examples; of equals the lowest id."""
+        """The late client with the most examples; among equals the lowest id."""
         return max(self.late(), key=lambda client_id: (self.held(client_id), -client_id))
 
     def held(self, client_id: int) -> int:
-        """n"""
+        """Number n of the client's examples."""
         return len(self.context.trainer.examples(client_id)[1])
 
     def inverting(self) -> GradientInversion:
@@ -91,14 +89,14 @@ class Played:
 
 
 def moved_by(local: LocalUpdate) -> Tensor:
-    """u = w_b - w_end, [d], in parameter units; for the gradient of one mini-batch, what its rate would make of it."""
+    """u = w_b - w_end, [d], in parameter units; the gradient of one mini-batch is scaled by its learning rate."""
     return local.vector_d if local.kind == "delta" else local.vector_d * local.learning_rate
 
 
 def played(settings: Settings, versions: Sequence[int]) -> Played:
-    """The run that the settings describe, but that nobody is late and nothing is compensated.
+    """The run of the settings, without late clients and compensation.
 
-    versions: that are kept, from 0 to rounds. The last run is kept for the next job of this process. Raises UserError.
+    versions: to keep, from 0 to rounds. The last run is cached for the next job of this process. Raises UserError.
     """
     assert all(0 <= version <= settings.rounds for version in versions)
     plain = settings.model_copy(
@@ -109,8 +107,8 @@ def played(settings: Settings, versions: Sequence[int]) -> Played:
 
 
 @lru_cache(maxsize=1)
-def _played(said: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
-    settings = Settings(**json.loads(said))
+def _played(configuration: str, versions: tuple[int, ...]) -> tuple[TrainingContext, dict[int, Version]]:
+    settings = Settings(**json.loads(configuration))
     context = training_context(settings, data=dataset_of(settings.data))
     keeper = _Keeper(versions)
     run = simulation(settings, on_progress=lambda _: None, context=context, watcher=keeper)

@@ -1,4 +1,4 @@
-"""How wrong estimates of fresh updates are, by how stale the update is.
+"""Errors of estimates of fresh updates, by staleness.
 
 Figures 2 and 7 of the paper.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#compensation-errors
@@ -20,11 +20,11 @@ from unstale_papers.runners.stale_updates import Played, played
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """Hold what the compensator makes of late clients' updates against what they would send from the last model.
+    """Compare the compensated updates of late clients with their updates from the last model.
 
-    options: `staleness`, the ages of the models that the updates are made from, rounds; what is older than the run is
-    as old as the run. found: `L1 error at S` and `cosine error at S` for each of them, means over the clients that the
-    scenario makes late; and both by staleness among `curves`.
+    options: `staleness`, the ages of the base models, rounds, at most the age of the run. found: `L1 error at S` and
+    `cosine error at S` for each, means over the clients that the scenario makes late; and both by staleness among
+    `curves`.
     """
     started_s = now_s()
     now = settings.rounds
@@ -50,7 +50,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 
 def _errors(run: Played, staleness: int) -> list[MeasuredError]:
-    """Of one estimate for each late client, by a compensator in its first state."""
+    """Errors of one estimate for each late client, by a compensator in its initial state."""
     now = run.settings.rounds
     late = run.late()
     stale = StaleRound(

@@ -1,4 +1,4 @@
-"""How many iterations an inversion saves that begins where the client's last one ended.
+"""Iterations that an inversion saves by starting from the client's last result.
 
 Figure 6 of the paper.
 Source: Gradient inversion (Wang & Gao, 2023), docs/methods/measures.md#inversion
@@ -23,18 +23,18 @@ from unstale_papers.runners.inverting import curve, inverted
 from unstale_papers.runners.stale_updates import Played, played
 
 CHANGED = 5
-"""Which draw, behind client and task in the key of the stream."""
+"""Purpose of a draw, after client and task in the key of the stream."""
 
-NEAR = 1.05  # a loss is reached that is no more than so many times as large
+NEAR = 1.05  # a loss up to this factor above the target reaches it
 
 
 def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Callable[[float], None]) -> Record:
-    """Invert two updates of a late client, the second from where the first ended and from noise.
+    """Invert two updates of a late client, the second from the first result and from noise.
 
-    The first is made from the model that the client's turn before the last version would have given it (N / m rounds
-    before), the second from the last. options: `changed`, the share of the client's examples that others of the same
-    class replace in between. found: `iterations saved`, 1 - warm / cold, of the iterations after which each has come
-    to within 5 % of the loss that the one from noise ends with; one that does not get there counts all. `cold
+    The base model of the first is that of the client's previous turn (N / m rounds before), that of the second is the
+    last. options: `changed`, the share of the client's examples that others of the same class replace in between.
+    found: `iterations saved`, 1 - warm / cold, of the iterations after which each is within 5 % of the final loss of
+    the inversion from noise; one that never is counts all iterations. `cold
     iterations`, `warm iterations`; and both losses among `curves`.
     """
     started_s = now_s()
@@ -56,7 +56,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     _, cold_losses = inverted(run.inverting(), update, on_iteration=tell)
     done = 2
     begun = warm.inversions.begin(update)
-    begun.iterations = len(cold_losses) - 1  # as many, so that the rate falls at the same ones
+    begun.iterations = len(cold_losses) - 1  # as many, so that the rate falls at the same iterations
     _, warm_losses = inverted(warm, update, on_iteration=tell)
     cold, warmed = (reached(losses, NEAR * cold_losses[-1]) for losses in (cold_losses, warm_losses))
     return Record(
@@ -74,19 +74,19 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
 
 def reached(losses: Sequence[float], target: float) -> int:
-    """After how many iterations a loss is no more than the target; of one that never is, all of them. losses: before
-    each iteration and behind the last.
+    """Number of iterations until a loss is at most the target; all if it never is. losses: before each iteration and
+    after the last.
     """
     return next((done for done, loss in enumerate(losses) if loss <= target), len(losses) - 1)
 
 
 def saved(cold: int, warm: int) -> float:
-    """The share of the iterations of a cold start that a warm one saves: negative where it takes more."""
+    """The share of a cold start's iterations that a warm start saves: negative if it needs more."""
     return 1 - warm / cold if cold else 0.0
 
 
 def _changed(run: Played, client_id: int, share: float) -> Trainer:
-    """Trains the client with some of its examples replaced."""
+    """A trainer of the client with some examples replaced."""
     settings, dataset = run.settings, run.context.dataset
     shares = ClientData.of(settings, dataset).train()
     rng = stream(settings.seed, Stream.INVERSION, client_id, settings.rounds, CHANGED)
@@ -95,10 +95,10 @@ def _changed(run: Played, client_id: int, share: float) -> Trainer:
 
 
 def replaced(own_n: Indices, labels_N: Indices, share: float, rng: Generator) -> Indices:
-    """A client's examples, round(share n) of them replaced, by lot, by examples of the same class that it does not
-    hold; fewer where a class has no more.
+    """A client's examples, round(share n) of them replaced at random by examples of the same class that it lacks; fewer
+    where a class has no more.
 
-    own_n: indices. labels_N: of all examples that there are.
+    own_n: indices. labels_N: of all examples.
     """
     held_n = own_n.copy()
     places = rng.permutation(len(own_n))[: round(share * len(own_n))]

@@ -79,22 +79,29 @@ def give_new_id(directory: RunDirectory, database: Database) -> str:
 def _check(directory: RunDirectory, database: Database, segments: Segments) -> tuple[str, ...]:
     """Read all data that the next server needs; returns messages about damaged checkpoints. Raises DamagedError."""
     database.check()
-    start = 0  # last event that the newest intact checkpoint covers
-    damaged: list[DamagedError] = []
-    first = int(database.meta(ROLLED_BACK) or 0)  # earlier events are not replayed
-    for row in database.checkpoints():
-        if row.version < first:
-            break
-        try:
-            _, start = checkpoints.read_at(directory.checkpoints / row.file, row.seq, database.last_seq())
-            break
-        except DamagedError as error:
-            damaged.append(error)
-    if damaged and start == 0 and (first or not directory.settings.run.keep_updates):
-        raise damaged[-1]  # the events and updates before the checkpoints are not all stored
+    start, damaged = _newest_checkpoint(directory, database)
     for _ in database.events_after(start):
         pass
     for update in database.updates_after(0):
         if update.location is not None:
             segments.check(update.location)
     return tuple(str(error) for error in damaged)
+
+
+def _newest_checkpoint(directory: RunDirectory, database: Database) -> tuple[int, list[DamagedError]]:
+    """The last event that the newest intact checkpoint covers, 0 without one, and newer checkpoints that are damaged.
+
+    Raises DamagedError if the run cannot be resumed without them.
+    """
+    damaged: list[DamagedError] = []
+    first = int(database.meta(ROLLED_BACK) or 0)  # earlier events are not replayed
+    for row in database.checkpoints():
+        if row.version < first:
+            break
+        try:
+            return checkpoints.read_at(directory.checkpoints / row.file, row.seq, database.last_seq())[1], damaged
+        except DamagedError as error:
+            damaged.append(error)
+    if damaged and (first or not directory.settings.run.keep_updates):
+        raise damaged[-1]  # the events and updates before the checkpoints are not all stored
+    return 0, damaged

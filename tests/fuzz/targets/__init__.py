@@ -1,5 +1,5 @@
-"""What is fuzzed, one file a target. Each has `run(data, note)`, which raises when something does not hold.
+"""The fuzz targets, one per file. Each has `run(data, note)`, which raises when an invariant is violated.
 
-data: the input. note: told what happened, as hashable facts; what is new there makes an input worth keeping, also where
-the code that made it happen is not Python's.
+data: the input. note: called with hashable facts; a new fact selects an input, also where
+the code behind it is not Python.
 """

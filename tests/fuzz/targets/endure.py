@@ -1,4 +1,4 @@
-"""The server's receive path, for long: crowds of messages, and after whatever happened the run can be finished."""
+"""The server's receive path in long runs: crowds of messages, and the run can always be finished."""
 
 from typing_extensions import override
 
@@ -11,11 +11,11 @@ from unstale.server.client_limits import ROUTES_KEPT
 from unstale_proto.messages import Task
 from unstale_proto.transfer import checksum
 
-CROWD = 80  # messages of one kind, each a little different: a table that keeps them shows
-EXTENT_MAX = 48  # entries of anything that the server protocol keeps: over every constant one, well under a crowd
-TURNS_MAX = 200  # to the end of a run of three rounds in which everybody does as he should, after a quarantine
+CROWD = 80  # messages of one kind with small differences, which reveal an unbounded table
+EXTENT_MAX = 48  # bound on the entries of any container of the server protocol: above constants, far below a crowd
+TURNS_MAX = 200  # bound for a run of three rounds with honest clients, after a quarantine
 TURN_S = 2.0
-RETRY_S = 5.0  # of the played server
+RETRY_S = 5.0  # of the simulated server
 
 
 def run(data: bytes, note: Note) -> None:
@@ -23,7 +23,7 @@ def run(data: bytes, note: Note) -> None:
 
 
 class LongPlay(Play):
-    """With crowds among the steps, and an end."""
+    """A simulation with crowds of messages, and a finish."""
 
     def __init__(self, choices: Choices, note: Note) -> None:
         super().__init__(choices, note)
@@ -41,7 +41,7 @@ class LongPlay(Play):
         for path, extent in extents(self.protocol, but=self.client_limits):
             assert extent <= EXTENT_MAX, f"{path} has {extent} entries, with {self.clients} clients"
         *others, longest = sorted(extent for _, extent in extents(self.client_limits))
-        assert longest <= ROUTES_KEPT  # connections that it remembers
+        assert longest <= ROUTES_KEPT  # connections in its tables
         assert max(others) <= EXTENT_MAX, f"the guard holds {others}, with {self.clients} clients"
 
     def crowd(self) -> None:
@@ -62,17 +62,17 @@ class LongPlay(Play):
                 case 3:
                     self.say(route, "error", reason="unavailable", task_id=number + 1)
                 case _:
-                    self.give_back(b"%d" % client_id)
+                    self.return_task(b"%d" % client_id)
 
-    def give_back(self, route: bytes) -> None:
-        """The task that a connection has, and with it the hope that training comes to something."""
+    def return_task(self, route: bytes) -> None:
+        """Return the task of a connection with a training failure."""
         task = self.task_of.pop(route, None)
         if task is not None:
             self.say(route, "error", reason="non-finite", task_id=task.task_id)
         self.settle(RETRY_S)
 
     def finish(self) -> None:
-        """Every client does as it should, over a network that works: the run comes to its end."""
+        """Every client is honest, and the network works: the run finishes."""
         self.server.wire.gone.clear()
         self.server.wire.full.clear()
         self.fill_disk(False)
@@ -88,7 +88,7 @@ class LongPlay(Play):
         raise AssertionError(f"the run does not end, at version {self.coordinator.version}")
 
     def take_turn(self, route: bytes, client_id: int) -> None:
-        """Say what is next: hello where that is asked for, what the task needs, else a sign of life."""
+        """Send the next message: a required hello, a message for the task, or a heartbeat."""
         task = self.task_of.get(route)
         if route in self.shut_out:
             self.shut_out.discard(route)
@@ -97,21 +97,21 @@ class LongPlay(Play):
             self.beats += 1
             self.say(route, "heartbeat", number=self.beats, version=0)
         elif task.checksum is not None and task.task_id not in self.has_model_of:
-            self.ask_for_model(route, task)
+            self.request_model(route, task)
         elif self.in_chunks:
-            self.go_on_with_update(route, task)
+            self.continue_update(route, task)
         else:
             self.take_in(route, headers.packed(update_fields(task)), ONES)
 
-    def ask_for_model(self, route: bytes, task: Task) -> None:
-        """Until it is there; and say that it is."""
+    def request_model(self, route: bytes, task: Task) -> None:
+        """Request the model until it is complete, and acknowledge it."""
         have = self.transfers.model_bytes_of.get(task.task_id, 0)
         if have == len(ONES):
             self.has_model_of.add(task.task_id)
         self.transfers.ask(route, task.task_id, have, len(ONES), again=have < len(ONES))
 
-    def go_on_with_update(self, route: bytes, task: Task) -> None:
-        """As far as there is credit; without any it is announced, perhaps again."""
+    def continue_update(self, route: bytes, task: Task) -> None:
+        """Send chunks within the credit; without credit announce the update, possibly again."""
         credit = self.transfers.credit_of.pop(route, None)
         if credit is None or credit.task_id != task.task_id or credit.have == credit.until:
             fields = {**update_fields(task), "checksum": checksum([memoryview(ONES)])}

@@ -1,5 +1,5 @@
-"""What a process finds on its disk: key files, the directory of a run, an outbox, with damage. Nothing but a UserError
-comes out, and what is read is what was stored."""
+"""Files that a process reads from its disk: keys, the directory of a run, an outbox, with damage. Only a UserError
+may be raised, and read values equal the stored ones."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MEMORY = Path("/dev/shm")  # where there is one
 DAMAGES_MAX = 3
-BYTES_MAX = 4096  # of a file, if it was no longer: what is repeated says nothing new, and YAML is read slowly
+BYTES_MAX = 4096  # of a file, unless it was longer before: repeats add nothing, and YAML parsing is slow
 
 
 def run(data: bytes, note: Note) -> None:
@@ -44,8 +44,8 @@ def run(data: bytes, note: Note) -> None:
         target(Path(folder), choices, note)
 
 
-def told(note: Note, name: str, read: Callable[[], T]) -> T | None:
-    """What is read; None where it is told in a sentence what is wrong. The place that told it is the fact."""
+def load(note: Note, name: str, read: Callable[[], T]) -> T | None:
+    """The read value; None after a UserError. The place that raised it is the fact."""
     try:
         found = read()
     except UserError as error:
@@ -60,7 +60,7 @@ def told(note: Note, name: str, read: Callable[[], T]) -> T | None:
 
 
 def put(folder: Path, files: Mapping[str, bytes], choices: Choices) -> str:
-    """The files, one of them damaged; which."""
+    """Write the files, one of them damaged; returns which."""
     damaged = choices.of(sorted(files))
     for name, content in files.items():
         path = folder / name
@@ -71,7 +71,7 @@ def put(folder: Path, files: Mapping[str, bytes], choices: Choices) -> str:
 
 
 def spoiled(content: bytes, choices: Choices) -> bytes:
-    """Damaged now and again; or something else altogether; or none of it left."""
+    """Damaged once or more; or replaced entirely; or empty."""
     kind = choices.number(16)
     if kind == 15:
         return choices.rest()
@@ -88,14 +88,14 @@ def find_keys(folder: Path, choices: Choices, note: Note) -> None:
     damaged = put(folder, disk.keys(), choices)
     setting = "server.keys"
     for name in ("server", "injector", "phone"):
-        own = told(note, "identity", lambda name=name: keys.identity(folder / f"{name}.key_secret", setting))  # type: ignore[misc]
+        own = load(note, "identity", lambda name=name: keys.identity(folder / f"{name}.key_secret", setting))  # type: ignore[misc]
         if own is not None:
             assert all(len(key) == 40 for key in (own.public, own.secret, own.server or own.public))
     for name in ("server", "injector"):
-        key = told(note, "public", lambda name=name: keys.public_key(folder / f"{name}.key", setting))  # type: ignore[misc]
+        key = load(note, "public", lambda name=name: keys.public_key(folder / f"{name}.key", setting))  # type: ignore[misc]
         assert key is None or len(key) == 40
-    told(note, "client", lambda: keys.client_identity(str(folder / "phone.key_secret"), None))
-    authorized = told(note, "admitted", lambda: AuthorizedKeys(folder / "admitted"))
+    load(note, "client", lambda: keys.client_identity(str(folder / "phone.key_secret"), None))
+    authorized = load(note, "admitted", lambda: AuthorizedKeys(folder / "admitted"))
     if authorized is not None:
         for key, owner in authorized.owners.items():
             ids = [each for one in owner.clients.ranges for each in (one[0], one[-1])]
@@ -112,27 +112,27 @@ def find_keys(folder: Path, choices: Choices, note: Note) -> None:
 def find_config(folder: Path, choices: Choices, note: Note) -> None:
     put(folder, {"config.yaml": disk.CONFIG}, choices)
     (folder / "run.db").write_bytes(b"x")
-    told(note, "look", lambda: RunDirectory.look(folder))
-    opened = told(note, "open", lambda: RunDirectory.open(folder, Settings(seed=3)))
+    load(note, "look", lambda: RunDirectory.look(folder))
+    opened = load(note, "open", lambda: RunDirectory.open(folder, Settings(seed=3)))
     if opened is not None:
         opened.close()
 
 
 def find_database(folder: Path, choices: Choices, note: Note) -> None:
-    """Every row that is read is one that was stored; of events none is missing in between. (What became of updates in a
-    round has no checksum: a model that comes out otherwise tells.)"""
+    """Every read row was stored; no event is missing in between. (Updates in a
+    round have no checksum: a differing model reveals damage.)"""
     put(folder, disk.database(), choices)
     read_only = bool(choices.number(2))
-    told(note, "newest", lambda: _newest(folder / "run.db-newest"))
-    opened = told(note, "database", lambda: Database(folder / "run.db", read_only=read_only))
+    load(note, "newest", lambda: _newest(folder / "run.db-newest"))
+    opened = load(note, "database", lambda: Database(folder / "run.db", read_only=read_only))
     if opened is None:
         return
     try:
         for name, rows in STORED.items():
-            found = told(note, name, lambda name=name: READERS[name](opened))  # type: ignore[misc]
+            found = load(note, name, lambda name=name: READERS[name](opened))  # type: ignore[misc]
             assert found is None or all(row in rows for row in found), (name, found)
     finally:
-        told(note, "close", opened.close)
+        load(note, "close", opened.close)
 
 
 def _newest(path: Path) -> int:
@@ -167,16 +167,16 @@ STORED = _stored()
 
 
 def find_segment(folder: Path, choices: Choices, note: Note) -> None:
-    """A row is what was appended, or is told to be damaged."""
+    """A row equals the appended one, or is reported as damaged."""
     put(folder, disk.segments(), choices)
     for place in [update.location for update in STORED["pending"]]:
         into = bytearray(place.size_bytes)
-        opened = told(note, "segments", lambda: Segments(folder))
+        opened = load(note, "segments", lambda: Segments(folder))
         if opened is None:
             return
-        read = told(note, "row", lambda: opened.read(place, memoryview(into)) or True)  # noqa: B023
+        read = load(note, "row", lambda: opened.read(place, memoryview(into)) or True)  # noqa: B023
         assert not read or into == disk.ROW
-        if told(note, "cut", lambda: opened.cut({1: place.offset + place.size_bytes}) or True):  # noqa: B023
+        if load(note, "cut", lambda: opened.cut({1: place.offset + place.size_bytes}) or True):  # noqa: B023
             again = opened.append(memoryview(disk.ROW))
             opened.read(again, memoryview(into))
             assert into == disk.ROW
@@ -184,9 +184,9 @@ def find_segment(folder: Path, choices: Choices, note: Note) -> None:
 
 
 def find_checkpoint(folder: Path, choices: Choices, note: Note) -> None:
-    """A checkpoint is the one that was written, or is told to be damaged."""
+    """A checkpoint equals the written one, or is reported as damaged."""
     put(folder, disk.checkpoint_file(), choices)
-    found = told(note, "checkpoint", lambda: checkpoints.read(folder / "00000001.safetensors"))
+    found = load(note, "checkpoint", lambda: checkpoints.read(folder / "00000001.safetensors"))
     if found is not None:
         state, about = found
         assert about == disk.ABOUT and torch.equal(state["learner"]["sent"], disk.STATE["learner"]["sent"]), state
@@ -196,7 +196,7 @@ def find_checkpoint(folder: Path, choices: Choices, note: Note) -> None:
 
 
 def find_outbox(folder: Path, choices: Choices, note: Note) -> None:
-    """Damaged, or sealed again, as another version might have written it."""
+    """Damaged, or with a new checksum, as from another version."""
     is_sealed = bool(choices.number(2))
     if is_sealed:
         put_sealed(folder, choices)
@@ -204,19 +204,19 @@ def find_outbox(folder: Path, choices: Choices, note: Note) -> None:
         put(folder, disk.outbox(), choices)
     opened = Outbox(folder, 0, 2, durable=False)
     try:
-        found = told(note, "load", opened.load) or {}
+        found = load(note, "load", opened.load) or {}
         for waiting in found.values():
             for made in waiting:
                 assert sum(map(len, made.parcel)) == made.update.payload_bytes
                 assert is_sealed or b"".join(made.parcel) == ONES
-        kept = told(note, "restore", lambda: list(opened.restore(RUN))) or []
+        kept = load(note, "restore", lambda: list(opened.restore(RUN))) or []
         note(("found", len(found.get(0, ())), tuple((len(state), len(pending)) for _, state, pending in kept)))
         for made in found.get(0, []):
             opened.drop(0, made.run_id, made.number)
-        told(note, "clear", lambda: opened.clear(0, RUN))
+        load(note, "clear", lambda: opened.clear(0, RUN))
     finally:
         opened.close()
-    told(note, "parts", lambda: PartialFiles(folder, suffix=".model"))
+    load(note, "parts", lambda: PartialFiles(folder, suffix=".model"))
 
 
 def put_sealed(folder: Path, choices: Choices) -> None:

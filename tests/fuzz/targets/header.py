@@ -1,4 +1,4 @@
-"""The codec, and what is asked of the payload and of the model: bytes in, a message or the contract's error out."""
+"""The codec, and the checks of payload and model: bytes in, a message or the contract's error out."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -12,8 +12,8 @@ from unstale_proto.messages import Error, Message, Welcome
 Note = Callable[[Hashable], None]
 
 DECODING_REASONS = {Reason.MALFORMED_HEADER, Reason.HEADER_TOO_LARGE, Reason.UNKNOWN_TYPE, Reason.WRONG_PROTOCOL}
-DIGITS = re.compile(r"\d+")  # a mistake elsewhere in an array is no other mistake
-PAYLOAD = memoryview(bytes(2 * limits.FRAME_BYTES_MAX + 8))  # three frames, were it all sent
+DIGITS = re.compile(r"\d+")  # a mistake at another index of an array is the same mistake
+PAYLOAD = memoryview(bytes(2 * limits.FRAME_BYTES_MAX + 8))  # three frames, if all were sent
 SIZES = (0, 1, 3, 4, 8, 4096, limits.FRAME_BYTES_MAX - 4, limits.FRAME_BYTES_MAX, limits.FRAME_BYTES_MAX + 4, -4, 2**63)
 
 
@@ -31,7 +31,7 @@ def run(data: bytes, note: Note) -> None:
 
 
 def check(header: bytes, note: Note) -> None:
-    """Decode it, and say again what came out."""
+    """Decode it, and encode the result again."""
     glance = codec.peek(header)
     try:
         message = codec.decode(memoryview(header))
@@ -44,13 +44,13 @@ def check(header: bytes, note: Note) -> None:
             assert getattr(glance, field) == getattr(message, field), field
     note(message.type)
     note(("read", message.type, tuple(sorted(message.model_fields_set))))
-    check_said_again(message)
+    check_encoding(message)
     if isinstance(message, Welcome):
         check_model(message)
 
 
 def check_refused(error: RemoteContractError, note: Note) -> None:
-    """Whatever is wrong can be answered."""
+    """Every refusal can be answered."""
     assert error.reason in DECODING_REASONS, error.reason
     answer = Error(reason=error.reason, message=str(error))
     assert codec.decode(codec.encode(answer)) == answer
@@ -59,10 +59,10 @@ def check_refused(error: RemoteContractError, note: Note) -> None:
     note(("refused", error.reason, DIGITS.sub("", str(error)) if malformed else ""))
 
 
-def check_said_again(message: Message) -> None:
+def check_encoding(message: Message) -> None:
     try:
         header = codec.encode(message)
-    except ValueError:  # only where the bound of a header is met: with every default written down
+    except ValueError:  # only at the bound of a header: with every default encoded
         assert isinstance(message, Welcome), message
         return
     again = codec.decode(header)
@@ -71,7 +71,7 @@ def check_said_again(message: Message) -> None:
 
 
 def check_model(welcome: Welcome) -> None:
-    """The signature tells any two models apart; a payload has room for every number."""
+    """The signature distinguishes any two models; a payload has space for every number."""
     tensors, buffers = welcome.tensors, welcome.buffers or ()
     digest = signature.digest(tensors)
     assert len(digest) == 64
@@ -83,7 +83,7 @@ def check_model(welcome: Welcome) -> None:
 
 
 def check_frames(choices: Choices, note: Note) -> None:
-    """Frames that are taken hold whole numbers, as many as the header says; what was cut by us is taken."""
+    """Accepted frames contain whole numbers, as many as in the header; a split by the target is accepted."""
     note("frames")
     sizes = [choices.of(SIZES) for _ in range(choices.number(8))] * choices.of((1, 1, 1, 5000))
     named = choices.of((sum(sizes), *SIZES))

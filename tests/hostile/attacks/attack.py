@@ -14,14 +14,14 @@ Facts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack, and what must hold under it beside all that the harness asserts of every attack.
+    """One attack, and its requirements besides those of the harness for every attack.
 
     Attributes:
         name: of the attack.
-        about: what it does, for people.
-        scenes: names of the servers that it can be tried against; the first one is the usual one.
-        run: does it until `Target.goes_on` says no, and returns its figures.
-        memory_bytes_max: the server may take so much more at its peak than before.
+        about: its description, for people.
+        scenes: names of the servers that it can attack; the first one is the usual one.
+        run: attacks while `Target.is_active`, and returns its figures.
+        memory_bytes_max: bound on the additional memory of the server at its peak.
         none_of: figures that must be 0, such as `accepted`.
         logged: a text that the server's log must have after the attack; None for any log.
         honest_rounds: honest updates must be accepted during the attack.

@@ -1,11 +1,11 @@
-"""Attacks by connections: many of them, slow ones, ones that never finish."""
+"""Attacks by connections: many, slow and unfinished ones."""
 
 import socket
 from contextlib import ExitStack
 
 from hostile import zmtp
 from hostile.attacks.attack import Attack, Facts
-from hostile.member import Stranger
+from hostile.member import UnadmittedClient
 from hostile.target import Target
 from unstale_proto import codec
 from unstale_proto.limits import FRAME_BYTES_MAX
@@ -23,52 +23,52 @@ PLAIN, KEYED = "plain", "keyed"
 
 def silent_connections(target: Target) -> Facts:
     with zmtp.connections(target, target.port, target.count(SILENT)) as held:
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
 
 
 def greeted_connections(target: Target) -> Facts:
-    """After the greeting of ZMTP, and without keys after the whole handshake, nothing more is said."""
+    """Silent after the greeting of ZMTP, or without keys after the whole handshake."""
     words = zmtp.greeting("CURVE") if target.has_keys else zmtp.greeting("NULL") + zmtp.ready()
     with zmtp.connections(target, target.port, target.count(GREETED)) as held:
         for one in held:
             zmtp.send(one, words)
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "closed": sum(map(zmtp.is_closed, held))}
 
 
 def unfinished_handshakes(target: Target) -> Facts:
-    """A command of 4 MiB takes the place of the first one of CURVE, and its last byte never comes."""
+    """A command of 4 MiB replaces the first one of CURVE, and its last byte is never sent."""
     taken = 0
     with zmtp.connections(target, target.port, target.count(HANDSHAKES)) as held:
         for one in held:
             one.settimeout(0.2)
             taken += zmtp.send(one, UNFINISHED_HANDSHAKE)
-        while target.goes_on():
+        while target.is_active():
             target.wait(0.5)
         return {"connections": len(held), "taken whole": taken, "closed": sum(map(zmtp.is_closed, held))}
 
 
 def reconnecting_handshakes(target: Target) -> Facts:
-    """As unfinished handshakes, and each connection that is cut comes again at once."""
+    """As unfinished handshakes, and each cut connection reconnects at once."""
     count = target.count(RECONNECTING)
     return {"connections": zmtp.reconnect(target, target.port, count, UNFINISHED_HANDSHAKE)}
 
 
 def reconnecting_silent(target: Target) -> Facts:
-    """As silent connections, and each one that is cut comes again at once."""
+    """As silent connections, and each cut one reconnects at once."""
     return {"connections": zmtp.reconnect(target, target.port, target.count(SILENT))}
 
 
 def unknown_keys(target: Target) -> Facts:
-    """Clients with a key each that nobody has admitted."""
-    refused: list[Stranger] = []
+    """Clients with unadmitted keys."""
+    refused: list[UnadmittedClient] = []
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             if len(refused) < target.count(UNKNOWN):
-                refused.append(stack.enter_context(Stranger(target)))
+                refused.append(stack.enter_context(UnadmittedClient(target)))
                 target.wait(0.01)
             else:
                 target.wait(0.5)
@@ -81,16 +81,16 @@ def empty_frames(target: Target) -> Facts:
     hello = codec.encode(Hello(client_id=target.client_ids[0], session="e" * 32))
     frames = messages = 0
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             one = zmtp.joined_in_plain_text(target) if messages < EMPTY_MESSAGES else None
             if one is None:
                 target.wait(0.2)
                 continue
-            stack.enter_context(one)  # closed with an answer unread it would take back what it has sent
+            stack.enter_context(one)  # closing with an unread answer would reset the connection and drop the sent bytes
             zmtp.send(one, bytes([0, len(hello)]) + hello)
             messages += 1
             left = target.count(EMPTY_FRAMES)
-            while left > 0 and target.goes_on() and zmtp.send(one, words):
+            while left > 0 and target.is_active() and zmtp.send(one, words):
                 left -= 65536
                 frames += 65536
             zmtp.send(one, bytes([0, 0]))
@@ -98,12 +98,12 @@ def empty_frames(target: Target) -> Facts:
 
 
 def tiny_frames(target: Target) -> Facts:
-    """Messages of frames of no byte, from two clients, that never end: 64 bytes of memory for 2 on the wire."""
+    """Endless messages of empty frames, from two clients: 64 bytes of memory for 2 on the wire."""
     words = bytes([zmtp.MORE, 0]) * 65536
     frames = cut = 0
     held: dict[int, socket.socket] = {}
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             for client_id in target.client_ids:
                 one = held.get(client_id) or zmtp.joined_in_plain_text(target)
                 if one is None:
@@ -123,11 +123,11 @@ def tiny_frames(target: Target) -> Facts:
 
 
 def endless_message(target: Target) -> Facts:
-    """One message of full frames, each of which says that more follow."""
+    """One message of full frames, each with the flag that more follow."""
     frame = zmtp.long_frame_head(zmtp.MORE, FRAME_BYTES_MAX) + bytes(FRAME_BYTES_MAX)
     sent = cut = 0
     one = None
-    while target.goes_on() and sent < target.count(ENDLESS_BYTES_MAX):
+    while target.is_active() and sent < target.count(ENDLESS_BYTES_MAX):
         one = one or zmtp.joined_in_plain_text(target)
         if one is None:
             target.wait(0.2)
@@ -136,7 +136,7 @@ def endless_message(target: Target) -> Facts:
         else:
             one.close()
             one, cut = None, cut + 1
-    while target.goes_on():
+    while target.is_active():
         target.wait(0.5)
     if one is not None:
         one.close()
@@ -144,11 +144,11 @@ def endless_message(target: Target) -> Facts:
 
 
 def dripping_http(target: Target) -> Facts:
-    """Requests over HTTP whose header comes a byte at a time."""
+    """Requests over HTTP whose header is sent a byte at a time."""
     held: list[socket.socket] = []
     dripped = 0
     with ExitStack() as stack:
-        while target.goes_on():
+        while target.is_active():
             one = zmtp.connected(target, target.http_port) if len(held) < target.count(DRIPPING) else None
             if one is not None:
                 held.append(stack.enter_context(one))

@@ -1,4 +1,4 @@
-"""Attacks by many messages, and by messages in place of the work that was asked for."""
+"""Attacks by many messages, and by messages in place of the requested work."""
 
 from hostile.attacks.attack import Attack, Facts
 from hostile.member import Member, members
@@ -11,12 +11,12 @@ MESSAGES_MAX = 400_000
 
 
 def errors(target: Target) -> Facts:
-    """Errors with the longest text, each of which may be logged."""
+    """Errors with the longest text, each of which the server may log."""
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
-                if member.tell(Error(reason=Reason.NON_FINITE, message=TEXT)):
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
+                if member.send(Error(reason=Reason.NON_FINITE, message=TEXT)):
                     sent += 1
                 elif member.next(0.05) is None:
                     target.wait(0.01)
@@ -24,11 +24,11 @@ def errors(target: Target) -> Facts:
 
 
 def lost_tasks(target: Target) -> Facts:
-    """Heartbeats that prove that every task was lost, so that each is given again."""
+    """Heartbeats that prove the loss of every task, so that each is replaced."""
     tasks = beats = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and tasks < target.count(MESSAGES_MAX):
+            while target.is_active() and tasks < target.count(MESSAGES_MAX):
                 beats += member.beat(newest_task=0)
                 found = member.next(0.05)
                 while found is not None:
@@ -38,10 +38,10 @@ def lost_tasks(target: Target) -> Facts:
 
 
 def never_answers(target: Target) -> Facts:
-    """Every hostile client takes its tasks and says nothing but heartbeats."""
+    """Every hostile client receives its tasks and sends only heartbeats."""
     with members(target) as joined:
         beats = 0
-        while target.goes_on():
+        while target.is_active():
             for member in joined:
                 beats += member.beat()
                 _drain(member)
@@ -54,9 +54,9 @@ def hellos(target: Target) -> Facts:
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
                 session = target.draws.bytes(16).hex()
-                sent += member.tell(Hello(client_id=member.client_id, session=session))
+                sent += member.send(Hello(client_id=member.client_id, session=session))
                 _drain(member)
     return {"hellos": sent}
 
@@ -66,8 +66,8 @@ def garbage(target: Target) -> Facts:
     sent = 0
     with members(target, 1) as joined:
         for member in joined:
-            while target.goes_on() and sent < target.count(MESSAGES_MAX):
-                sent += member.tell_bytes(target.draws.bytes(int(target.draws.integers(1, 4096))))
+            while target.is_active() and sent < target.count(MESSAGES_MAX):
+                sent += member.send_bytes(target.draws.bytes(int(target.draws.integers(1, 4096))))
                 _drain(member)
     return {"messages": sent}
 

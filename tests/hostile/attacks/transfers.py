@@ -1,4 +1,4 @@
-"""Attacks by payloads in chunks: places held without progress, and chunks that are of no use."""
+"""Attacks by payloads in chunks: places without progress, and useless chunks."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ from unstale_proto.transfer import checksum
 
 CHUNKS_MAX = 2_000_000
 DRIP_SHARE = 0.4
-"""Of the server's lease: how long a dripping client waits between two bytes."""
+"""Share of the server's lease that a dripping client waits between two bytes."""
 
 
 def dripping_uploads(target: Target) -> Facts:
-    """Every hostile client announces an update and sends one byte at a time, just before its place is taken."""
+    """Every hostile client announces an update and sends one byte at a time, just before it would lose its place."""
     dripped = 0
     with members(target) as joined:
         uploads = [upload for member in joined if (upload := _announced(member)) is not None]
         sent = dict.fromkeys(range(len(uploads)), 0)
-        while target.goes_on() and uploads:
+        while target.is_active() and uploads:
             for place, (member, task, payload) in enumerate(uploads):
                 offset = sent[place]
                 if offset < len(payload):
                     chunk = Chunk(task_id=task.task_id, offset=offset)
-                    sent[place] += member.tell(chunk, [payload[offset : offset + 1]])
+                    sent[place] += member.send(chunk, [payload[offset : offset + 1]])
                     dripped += 1
                 member.beat()
             _listen([member for member, _, _ in uploads], _pause_s(uploads[0][0]), target)
@@ -34,18 +34,18 @@ def dripping_uploads(target: Target) -> Facts:
 
 
 def dripping_downloads(target: Target) -> Facts:
-    """Every hostile client says of the model of its task that it has one byte more, and never has it all."""
-    said = 0
+    """Every hostile client acknowledges the model of its task byte by byte, and never completely."""
+    sent = 0
     with members(target) as joined:
         tasks = [(member, found[0]) for member in joined if (found := member.next_task()) is not None]
         have = 0
-        while target.goes_on() and tasks:
+        while target.is_active() and tasks:
             have += 1
             for member, task in tasks:
-                said += member.tell(Credit(task_id=task.task_id, have=have, until=have + 1))
+                sent += member.send(Credit(task_id=task.task_id, have=have, until=have + 1))
                 member.beat()
             _listen([member for member, _ in tasks], _pause_s(tasks[0][0]), target)
-    return {"downloads": len(tasks), "credits": said}
+    return {"downloads": len(tasks), "credits": sent}
 
 
 def useless_chunks(target: Target) -> Facts:
@@ -57,8 +57,8 @@ def useless_chunks(target: Target) -> Facts:
             if upload is None:
                 continue
             _, task, payload = upload
-            while target.goes_on() and sent < target.count(CHUNKS_MAX):
-                if member.tell(Chunk(task_id=task.task_id, offset=0), [payload[:4]]):
+            while target.is_active() and sent < target.count(CHUNKS_MAX):
+                if member.send(Chunk(task_id=task.task_id, offset=0), [payload[:4]]):
                     sent += 1
                 else:
                     member.next(0.01)
@@ -66,13 +66,13 @@ def useless_chunks(target: Target) -> Facts:
 
 
 def _announced(member: Member) -> tuple[Member, Task, bytes] | None:
-    """A task of which an update was announced, with a payload of ones that is never sent whole."""
+    """A task with an announced update, with a payload of ones that is never sent completely."""
     found = member.next_task()
     if found is None:
         return None
     task = found[0]
     payload = member.dimension * b"\0\0\x80\x3f"
-    member.tell(member.update(task, checksum=checksum([memoryview(payload)]), payload_bytes=len(payload)))
+    member.send(member.update(task, checksum=checksum([memoryview(payload)]), payload_bytes=len(payload)))
     return member, task, payload
 
 
@@ -82,9 +82,9 @@ def _pause_s(member: Member) -> float:
 
 
 def _listen(who: Sequence[Member], seconds: float, target: Target) -> None:
-    """Read what comes for so long."""
+    """Read messages for so long."""
     until_s = now_s() + seconds
-    while target.goes_on() and now_s() < until_s:
+    while target.is_active() and now_s() < until_s:
         for member in who:
             while member.next(0) is not None:
                 pass

@@ -1,4 +1,4 @@
-"""Attacks by updates: vectors that are too long, and claims that are not true."""
+"""Attacks by updates: too long vectors, and false claims."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,23 +13,23 @@ from unstale_proto.limits import INTEGER_MAX
 from unstale_proto.messages import Ack, OwnEvaluation, Task, Update
 
 PAUSE_S = 0.04
-"""Between two updates of a hostile client, which is then about as fast as the honest ones."""
+"""Pause between two updates of a hostile client, about as fast as the honest ones."""
 
 Vector = npt.NDArray[np.float32]
 Answer = Callable[[Member, Task, Target], tuple[Update, Vector]]
 
 NORM = 1.0
-"""Of an update that is harmless: as long as those of honest clients, over the learning rate."""
+"""Norm of a harmless update over the learning rate: as that of honest clients."""
 
 
 def _answering(answer: Answer) -> Callable[[Target], Facts]:
-    """An attack in which every hostile client answers each of its tasks like this."""
+    """An attack in which every hostile client answers its tasks by this function."""
 
     def run(target: Target) -> Facts:
         totals: dict[str, float] = {"updates": 0, "accepted": 0}
         with members(target) as joined:
             turns = [_turns(member, answer, target) for member in joined]
-            while target.goes_on() and turns:
+            while target.is_active() and turns:
                 turns = [turn for turn in turns if next(turn, None) is not None]
                 target.wait(PAUSE_S)
             for member in joined:
@@ -43,13 +43,13 @@ def _answering(answer: Answer) -> Callable[[Target], Facts]:
 
 def _turns(member: Member, answer: Answer, target: Target) -> Iterator[bool]:
     """Answers one task after the other; True after each step."""
-    while target.goes_on():
+    while target.is_active():
         found = member.next_task()
         if found is None:
             return
         update, vector = answer(member, found[0], target)
-        member.tell(update, [vector.astype("<f4").tobytes()])
-        for _ in range(100):  # the verdict, and what comes before it
+        member.send(update, [vector.astype("<f4").tobytes()])
+        for _ in range(100):  # the verdict, and earlier messages
             heard = member.next(0.05)
             if heard is None or isinstance(heard[0], Ack):
                 break
@@ -97,8 +97,8 @@ def _gradient(member: Member, task: Task, target: Target) -> tuple[Update, Vecto
 
 
 def _evaluation(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:
-    told = OwnEvaluation(accuracy=0.0, loss=1e30, examples=INTEGER_MAX)
-    return member.update(task, evaluation=told), _delta(member, task, target, NORM)
+    claimed = OwnEvaluation(accuracy=0.0, loss=1e30, examples=INTEGER_MAX)
+    return member.update(task, evaluation=claimed), _delta(member, task, target, NORM)
 
 
 def _not_finite(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:

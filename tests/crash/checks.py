@@ -1,8 +1,8 @@
-"""What a run left behind, compared: what the server said, what it stored, and the same arrivals without any crash.
+"""Checks of a finished run: the server's messages, its stored run, and the same arrivals without crashes.
 
-The undisturbed run is computed here: a fresh coordinator handles the recorded events in their order, but for those
-that a restart made (`Resumed`), and a fresh learner applies the rounds that it closes. What is stored is read with
-SQLite and plain reads of files, not through the journal.
+The undisturbed run is computed here: a new coordinator handles the recorded events in order, except those of a restart
+(`Resumed`), and a new learner applies the rounds that it closes. The stored run is read with SQLite and plain file
+reads, not through the journal.
 
 Legend: K updates of a round; d parameters; D numbers of a row.
 """
@@ -39,15 +39,15 @@ SELECT seq, at_s, client_id, task_id, base_version, outcome, reason, num_example
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How much was compared. recomputed: rows that their clients would make again, bit for bit."""
+    """Numbers of compared items. recomputed: rows that equal their clients' computation, bit for bit."""
 
     acks: int
     accepted: int
     recomputed: int
 
 
-class Books:
-    """Of one run. `check` raises FailureError for the first thing that is not as it must be."""
+class Checks:
+    """Checks of one run. `check` raises FailureError at the first failed one."""
 
     def __init__(self, played: Played) -> None:
         self._played = played
@@ -75,67 +75,67 @@ class Books:
         self._accepted = {row["handle"]: row for row in self._updates if row["handle"] is not None}
 
     def check(self) -> Found:
-        """Compare it all."""
-        self._is_whole()
-        self._what_was_said()
-        self._is_conserved()
+        """Run all checks."""
+        self._check_complete()
+        self._check_messages()
+        self._check_balance()
         recomputed = self._undisturbed()
-        return Found(len(self._played.said.acks), len(self._accepted), recomputed)
+        return Found(len(self._played.sent.acks), len(self._accepted), recomputed)
 
-    # --- what was said and what is stored ---
+    # --- messages and stored run ---
 
-    def _is_whole(self) -> None:
-        _must(self._integrity == ["ok"], f"run.db is damaged: {self._integrity}")
-        _must(sorted(self._events) == list(range(1, len(self._events) + 1)), "an event is missing")
+    def _check_complete(self) -> None:
+        _require(self._integrity == ["ok"], f"run.db is damaged: {self._integrity}")
+        _require(sorted(self._events) == list(range(1, len(self._events) + 1)), "an event is missing")
         versions = list(range(1, ROUNDS + 1))
-        _must(list(self._digests) == versions, f"{len(self._digests)} rounds are stored, expected {ROUNDS}")
+        _require(list(self._digests) == versions, f"{len(self._digests)} rounds are stored, expected {ROUNDS}")
 
-    def _what_was_said(self) -> None:
-        said = self._played.said
-        _must(said.run_ids == {self._run_id}, f"it was said to be the runs {said.run_ids}")
+    def _check_messages(self) -> None:
+        sent = self._played.sent
+        _require(sent.run_ids == {self._run_id}, f"the server sent the run ids {sent.run_ids}")
         of_task = Counter(row["task_id"] for row in self._accepted.values())
-        _must(max(of_task.values(), default=0) <= 1, "an update was accepted twice")
+        _require(max(of_task.values(), default=0) <= 1, "an update was accepted twice")
         verdicts = self._verdicts()
-        for ack in said.acks:
+        for ack in sent.acks:
             stored = verdicts.get(ack.task_id, [])
-            _must((ack.first_outcome, ack.reason) in stored, f"{ack} was said, and stored is {stored}")
+            _require((ack.first_outcome, ack.reason) in stored, f"{ack} was sent, but the stored verdicts are {stored}")
             if ack.first_outcome == "accepted":
-                _must(of_task[ack.task_id] == 1, f"{ack} was said, and the update does not count")
-        counted = Counter(ack.task_id for ack in said.acks if ack.outcome == "accepted")
-        _must(max(counted.values(), default=0) <= 1, "an update was told twice that it counts now")
-        given_to = Counter(task.task_id for task in said.tasks)
-        _must(max(given_to.values(), default=0) <= 1, "a task was given twice")
-        for task in said.tasks:
+                _require(of_task[ack.task_id] == 1, f"{ack} was sent, but the update does not count")
+        counted = Counter(ack.task_id for ack in sent.acks if ack.outcome == "accepted")
+        _require(max(counted.values(), default=0) <= 1, "an update was twice acknowledged as accepted now")
+        given_to = Counter(task.task_id for task in sent.tasks)
+        _require(max(given_to.values(), default=0) <= 1, "a task was sent twice")
+        for task in sent.tasks:
             given = self._tasks.get(task.task_id)
-            _must(given is not None, f"task {task.task_id} was given, and is not stored")
+            _require(given is not None, f"task {task.task_id} was sent, but is not stored")
             assert given is not None
-            _must(given[1:] == (task.number, task.version), f"task {task.task_id} was given as another")
+            _require(given[1:] == (task.number, task.version), f"task {task.task_id} was sent with other content")
 
     def _verdicts(self) -> dict[int, list[tuple[str, str | None]]]:
-        """What each task's update was told. More than one thing only where the first was forgotten (`admission`)."""
-        told: dict[int, list[tuple[str, str | None]]] = {}
+        """Verdicts on each task's update: several only where the first was forgotten (`admission`)."""
+        verdicts: dict[int, list[tuple[str, str | None]]] = {}
         judged: dict[int, set[int]] = {}
         for row in self._updates:
             task_id, of_client = row["task_id"], judged.setdefault(row["client_id"], set())
             if task_id in of_client:
                 newer = sum(other > task_id for other in of_client)
                 forgotten = newer >= REMEMBERED_VERDICTS and row["reason"] in _FORGOTTEN
-                _must(forgotten, f"the update of task {task_id} was judged a second time: {row}")
+                _require(forgotten, f"the update of task {task_id} was judged a second time: {row}")
             of_client.add(task_id)
             outcome = "accepted" if row["reason"] is None else "rejected"
-            told.setdefault(task_id, []).append((outcome, row["reason"]))
-        return told
+            verdicts.setdefault(task_id, []).append((outcome, row["reason"]))
+        return verdicts
 
-    def _is_conserved(self) -> None:
+    def _check_balance(self) -> None:
         aggregated = sum(row["round"] is not None for row in self._updates)
         rejected = sum(row["reason"] is not None for row in self._updates)
         pending = len(self._accepted) - aggregated
         expected = (len(self._updates), aggregated, pending, rejected)
-        _must(self._conservation == expected, f"conservation is {self._conservation}, expected {expected}")
-        told = self._played.outcome
-        _must(told["versions"] == ROUNDS, f"the run ended at version {told['versions']}")
-        counted = told["updates"]["accepted"]
-        _must(counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}")
+        _require(self._conservation == expected, f"conservation is {self._conservation}, expected {expected}")
+        outcome = self._played.outcome
+        _require(outcome["versions"] == ROUNDS, f"the run ended at version {outcome['versions']}")
+        counted = outcome["updates"]["accepted"]
+        _require(counted == len(self._accepted), f"{counted} were accepted, and stored are {len(self._accepted)}")
 
     # --- the undisturbed run ---
 
@@ -148,7 +148,7 @@ class Books:
         making: tuple[actions.Contribution, ...] | None = None
         for event in self._arrivals():
             if event.kind == events.RoundApplied.__name__:
-                _must(making is not None, f"version {learner.version + 1} was made of a round that nobody closed")
+                _require(making is not None, f"version {learner.version + 1} has no closed round")
                 assert making is not None
                 self._apply(learner, making)
                 base_of[learner.version], rates[learner.version] = learner.model_d, learner.learning_rate
@@ -159,8 +159,8 @@ class Books:
                 elif isinstance(action, actions.ForgetVersion):
                     learner.forget(action.version)
                 elif isinstance(action, actions.Acknowledge):
-                    self._was_judged(action)
-        self._ends_the_same(coordinator, learner)
+                    self._check_verdict(action)
+        self._check_end(coordinator, learner)
         return self._recomputed(base_of, rates)
 
     def _arrivals(self) -> Iterator[EventRow]:
@@ -168,10 +168,10 @@ class Books:
             if kind != events.Resumed.__name__:
                 yield EventRow(seq=seq, at_s=at_s, kind=kind, fields=json.loads(fields))
 
-    def _was_judged(self, verdict: actions.Acknowledge) -> None:
+    def _check_verdict(self, verdict: actions.Acknowledge) -> None:
         if verdict.outcome is actions.Outcome.ACCEPTED:
             stored = [row for row in self._accepted.values() if row["task_id"] == verdict.task_id]
-            _must(len(stored) == 1, f"task {verdict.task_id} counts without crashes, stored are {stored}")
+            _require(len(stored) == 1, f"task {verdict.task_id} counts without crashes, stored are {stored}")
 
     def _apply(self, learner: Learner, making: tuple[actions.Contribution, ...]) -> None:
         version = learner.version + 1
@@ -180,46 +180,46 @@ class Books:
         )
         closed = [(one.handle, one.task_id, one.base_version, one.staleness) for one in making]
         stored = [tuple(row[name] for name in ("handle", "task_id", "base_version", "staleness")) for row in members]
-        _must(closed == stored, f"round {version} has {stored}, without crashes it has {closed}")
-        matrix_KD = torch.empty(len(members), learner.row_numbers)  # of none, when nobody was left to wait for
+        _require(closed == stored, f"round {version} has {stored}, without crashes it has {closed}")
+        matrix_KD = torch.empty(len(members), learner.row_numbers)  # empty if no client was left to wait for
         for row_D, row in zip(matrix_KD, members, strict=True):
             row_D.copy_(self._row(row))
-        result = learner.apply_round(matrix_KD, [_told(row) for row in members])
+        result = learner.apply_round(matrix_KD, [_round_update(row) for row in members])
         digest = self._digests[version]
-        _must(
+        _require(
             result.sent.digest == digest,
             f"version {version} is {digest[:12]}, without crashes {result.sent.digest[:12]}",
         )
 
-    def _ends_the_same(self, coordinator: Coordinator, learner: Learner) -> None:
-        told = self._played.outcome
-        _must(learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}")
-        _must(learner.sent.digest == told["model_digest"], "the last version is not the one without crashes")
-        counted = coordinator.updates_by_outcome  # repeats change nothing, and are not stored
-        for outcome in ("accepted", "rejected"):
-            _must(
-                counted[outcome] == told["updates"][outcome],
-                f"the server counted {told['updates']}, without crashes {counted}",
+    def _check_end(self, coordinator: Coordinator, learner: Learner) -> None:
+        outcome = self._played.outcome
+        _require(learner.version == coordinator.version == ROUNDS, f"without crashes it ends at {learner.version}")
+        _require(learner.sent.digest == outcome["model_digest"], "the last version is not the one without crashes")
+        counted = coordinator.updates_by_outcome  # duplicates have no effect, and are not stored
+        for kind in ("accepted", "rejected"):
+            _require(
+                counted[kind] == outcome["updates"][kind],
+                f"the server counted {outcome['updates']}, without crashes {counted}",
             )
         pending = [update.handle for update in coordinator.pending]
         stored = [handle for handle, row in self._accepted.items() if row["round"] is None]
-        _must(pending == stored, f"{stored} wait at the end, without crashes {pending}")
+        _require(pending == stored, f"{stored} are pending at the end, without crashes {pending}")
 
     def _recomputed(self, base_of: Mapping[int, Tensor], rates: Mapping[int, float]) -> int:
-        """Compare each row with what its client makes of its task, where a client keeps nothing between tasks: what it
-        keeps depends on which acks it has heard."""
+        """Compare each row with its client's computation, where clients have no state between tasks: that state depends
+        on the received acks."""
         if self._settings.training.name not in ("gradient", "sgd"):
             return 0
         context = training_context(self._settings)
         for row in self._accepted.values():
             version, rate = row["base_version"], row["local_rate"]
-            _must(rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}")
+            _require(rate == rates[version], f"{row} was computed at another learning rate than {rates[version]}")
             made_D = _made(context, row, self._tasks[row["task_id"]][1], base_of[version])
-            _must(torch.equal(made_D, self._row(row)), f"{row} is not what its client makes of its task")
+            _require(torch.equal(made_D, self._row(row)), f"{row} is not what its client makes of its task")
         return len(self._accepted)
 
     def _row(self, row: Mapping[str, Any]) -> Tensor:
-        """[D] float32, as it lies on disk."""
+        """The stored row, [D] float32."""
         if row["segment"] is None:
             name, offset, size_bytes = self._aside[row["handle"]]
             path = self._kept / name
@@ -239,7 +239,7 @@ _EVENTS = "SELECT seq, at_s, kind, fields FROM events"
 
 
 def _arrival(row: Mapping[str, Any]) -> tuple[int, float, str, str]:
-    """The event of an update, as the others are stored."""
+    """The event of an update, in the stored form of the others."""
     fields = {name: row[name] for name in ("client_id", "task_id", "base_version")}
     fields["handle"] = -1 if row["handle"] is None else row["handle"]
     fields["defect"] = row["reason"] if row["reason"] not in list(actions.Reason) else None
@@ -247,7 +247,7 @@ def _arrival(row: Mapping[str, Any]) -> tuple[int, float, str, str]:
 
 
 def _made(context: TrainingContext, row: Mapping[str, Any], number: int, base_d: Tensor) -> Tensor:
-    """The row of an update, as its client makes it and the server stages it."""
+    """The row of an update, computed by its client and staged by the server."""
     local = context.trainer.train(row["client_id"], number, base_d, row["local_rate"])
     parcel = [flat.to_bytes(part) for part in translate.payload_parts(local)]
     row_D = torch.empty(sum(part.numel() for part in translate.payload_parts(local)))
@@ -255,7 +255,7 @@ def _made(context: TrainingContext, row: Mapping[str, Any], number: int, base_d:
     return row_D
 
 
-def _told(row: Mapping[str, Any]) -> RoundUpdate:
+def _round_update(row: Mapping[str, Any]) -> RoundUpdate:
     names = (
         "client_id",
         "task_id",
@@ -273,6 +273,6 @@ def _opened(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
-def _must(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise FailureError(otherwise)
