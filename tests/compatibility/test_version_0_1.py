@@ -1,12 +1,12 @@
 """Run directories, client directories, configuration files and metrics of version 0.1 still work."""
 
 import sqlite3
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.archives import open_archive
 from support.processes import Process
 from support.running import RunningServer
 from support.scrape import families, get
@@ -23,8 +23,8 @@ DIGEST_6 = "36775d95d45f50ea0e795038042805c7bcd59e4537167a601808abf33133d1a5"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with tarfile.open(HERE / "run-and-clients.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    with open_archive(HERE / "run-and-clients.tar.xz") as archive:
+        archive.extractall(tmp_path)
     return tmp_path
 
 

@@ -5,13 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.archives import open_archive
 from support.running import RunningServer, small
 from support.wire import RawClient
 from unstale.cli import main
@@ -37,8 +37,8 @@ def former(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def run(tmp_path: Path, former: int) -> Path:
-    with tarfile.open(Path(__file__).parent / f"format-{former}" / f"run-{former}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    with open_archive(Path(__file__).parent / f"format-{former}" / f"run-{former}.tar.xz") as archive:
+        archive.extractall(tmp_path)
     return tmp_path / "run"
 
 
