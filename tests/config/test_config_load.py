@@ -103,6 +103,7 @@ OTHER = {
     "run.rows_memory_bytes_max": 0,
     "run.keep_updates": True,
     "run.free_bytes_min": 0,
+    "run.until": "mae < 0.2",
     "scenario.name": "lte",
     "scenario.time_scale": 0.1,
     "attack.name": "scale",

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from unstale.coordinator import events
+from unstale.coordinator.phase import Phase
 
 
 def test_versions_are_evaluated_at_the_start_periodically_and_at_the_end(drive):
@@ -166,3 +167,14 @@ def test_a_version_that_was_not_requested_raises(drive):
 def test_a_timer_that_fires_without_being_set_raises(drive):
     with pytest.raises(AssertionError, match="timer 'retry' fired"):
         drive("async", clients=1).fire("retry")
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_target_that_is_reached_ends_the_run_in_any_phase_and_stays_reached_after_a_restart(drive, rounds):
+    driver = drive("async", clients=1)
+    if rounds:
+        driver.start()
+    finish = driver.handle(events.TargetReached(at_s=driver.now_s))[-1]
+    assert finish == driver.handle(events.Resumed(at_s=driver.now_s))[-1]
+    assert driver.coordinator.phase is Phase.FINISHED
+    assert driver.handle(events.TargetReached(at_s=driver.now_s)) == []

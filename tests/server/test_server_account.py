@@ -165,3 +165,13 @@ def test_metrics_by_name_are_exported_up_to_a_bound_with_one_warning(caplog: pyt
     kept.observed.clear()
     kept.applied()  # those that are known go on
     assert [one.labels[0] for one in kept.observed if one.metric is catalogue.METRIC] == ["loss"]
+
+
+def test_an_evaluation_without_accuracy_and_loss_is_exported_by_name() -> None:
+    kept = Kept()
+    kept.stats.on_evaluation_started(1, {})
+    evaluation = Measured(metrics={"mae": 0.5}, num_examples=1)
+    kept.stats.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), 2.0)
+    assert kept.progress[-1].metrics == {"mae": 0.5}
+    named = [(one.labels, one.value) for one in kept.observed if one.metric is catalogue.METRIC]
+    assert named == [(("mae", "central"), 0.5)]

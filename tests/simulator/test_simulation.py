@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 from torch import Tensor
+from typing_extensions import override
 
 from support.running import small
 from support.virtual import OneNumber, Trace, drawn, one_number, still, update_of
+from unstale.config.metrics import Target
 from unstale.coordinator import actions, events
 from unstale.errors import UserError
 from unstale.metrics.progress import Outcome, Progress
 from unstale.settings.learning import TriggerSettings
 from unstale.simulator.assemble import simulation
+from unstale.simulator.backends.backend import Computed, Job
 from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate
 from unstale.training.workload import Declined, NotTrained, TrainingFailed
@@ -321,3 +324,44 @@ def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
     assert [process.returncode for process in running] == [0, 0, 0]
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(set(outputs[0].split())) == 4  # four runs, four traces
+
+
+def test_a_run_ends_with_the_first_evaluation_that_reaches_its_target() -> None:
+    def progress_of(**run: Any) -> tuple[list[Progress], Outcome]:
+        progress: list[Progress] = []
+        settings = small(clients=4, rounds=12, evaluate_every=2, run=run, training={"learning_rate": 0.05})
+        return progress, simulation(settings, on_progress=progress.append).run()
+
+    plain, finished = progress_of()
+    losses = [now.metrics["loss"] for now in plain]
+    value = (losses[0] + min(losses)) / 2
+    first = next(index for index, loss in enumerate(losses) if loss < value)
+    assert 0 < first < len(losses) - 1
+    progress, outcome = progress_of(until=f"loss < {value}")
+    assert [now.metrics["loss"] for now in progress] == losses[: first + 1]
+    assert list(progress[0].metrics) == ["loss", "accuracy"]  # the metric of the target is the main one
+    assert (finished.reason, outcome.reason) == ("finished", "reached")
+    assert outcome.versions == progress[-1].version == 2 * first
+
+
+def test_without_the_metric_on_the_test_set_the_clients_mean_reaches_the_target() -> None:
+    class Trained(OneNumber):
+        """Reports the number of its earlier tasks as a metric."""
+
+        @override
+        def _one(self, job: Job) -> Computed:
+            computed = super()._one(job)
+            return replace(computed, local=replace(computed.local, metrics={"tasks": float(job.number)}))
+
+    run = one_number(
+        Trained(still),
+        drawn(3, seed=3),
+        clients=3,
+        rounds=50,
+        trigger=TriggerSettings(name="sync"),
+        target=Target("tasks", ">", 3.5),
+    )
+    outcome = run.run()
+    # In round r each of the three clients has had r - 1 earlier tasks: the mean is over 3.5 in round 5.
+    assert (outcome.reason, outcome.versions) == ("reached", 5)
+    assert outcome.training_metrics["tasks"].mean == 4.0

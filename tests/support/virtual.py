@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from unstale.config.metrics import Target
 from unstale.coordinator import actions, events
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
@@ -168,6 +169,7 @@ def one_number(
     task_timeout_s: float | None = None,
     client_limits: ClientLimits | None = None,
     encoding: EncodingPlan | None = None,
+    target: Target | None = None,
     **others: Any,
 ) -> Simulation:
     settings = CoordinatorSettings(
@@ -202,6 +204,7 @@ def one_number(
             save=lambda version, number: None,
             admission=admission or Admission(NormBounds(norm_max, clients=clients)),
             client_limits=client_limits or ClientLimits(),
+            target=target,
         ),
         on_progress=on_progress,
         observe=observe,

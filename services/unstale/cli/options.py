@@ -26,13 +26,21 @@ from unstale.errors import UserError
 
 RUN = (
     *("", "model", "data", "partition", "training", "objective", "policy"),
-    *("compensator", "trigger", "selector", "encoding", "scenario"),
+    *("compensator", "trigger", "selector", "encoding", "scenario", "run.until"),
 )
-"""The sections that describe a run, "" being the keys that stand in no section."""
+"""The sections that describe a run, "" being the keys that stand in no section, and a key."""
 
 _BY_THEIR_LAST_WORD = (
     *("client.count", "client.first", "client.key", "client.server", "client.server_key"),
-    *("compensator.ray", "data.cache", "data.download", "injector.upstream", "partition.alpha", "run.durability"),
+    *(
+        "compensator.ray",
+        "data.cache",
+        "data.download",
+        "injector.upstream",
+        "partition.alpha",
+        "run.durability",
+        "run.until",
+    ),
     *("server.address", "server.insecure", "server.keys"),
     *("training.batch_size", "training.epochs", "training.steps", "trigger.k"),
 )
@@ -44,7 +52,7 @@ SHORT = {name: "--" + name.rpartition(".")[2].replace("_", "-") for name in _BY_
 """The second name of a key that is set often."""
 
 COMMON_IN_RUNS = (
-    *("clients", "rounds", "seed", "device", "save_model", "model.name", "data.name", "data.path"),
+    *("clients", "rounds", "run.until", "seed", "device", "save_model", "model.name", "data.name", "data.path"),
     *("partition.name", "partition.alpha", "training.name", "training.learning_rate", "objective.name"),
     *("policy.name", "compensator.name", "trigger.name", "trigger.k", "scenario.name"),
 )

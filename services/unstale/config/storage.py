@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from unstale.settings.values import Section, Text, setting
+from unstale.settings.values import Section, TargetText, Text, setting
 
 
 class RunSettings(Section):
@@ -32,6 +32,12 @@ class RunSettings(Section):
     )
     keep_updates: bool = setting(
         False, "Keep every update for `unstale replay`, not only those since the last checkpoints."
+    )
+    until: TargetText | None = setting(
+        None,
+        "Value of a metric that ends the run, such as `mae < 0.2`: on the test set, or else the mean over the clients. "
+        "The metric is then the main one. null for no such end.",
+        expected="the name of a metric, one of < <= > >=, and a number, such as mae < 0.2",
     )
     free_bytes_min: int = setting(
         256 * 1024**2, "Free space on the disk below which updates are refused.", unit="bytes", ge=0, le=2**60

@@ -105,7 +105,7 @@ class Finish:
     """Stop every client: the run is over. Only acknowledgements follow."""
 
     version: int
-    reason: str
+    reason: str  # `finished`, `reached` (the value of a metric) or `shutdown`
 
 
 Action = (

@@ -111,6 +111,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReached:
+    """A metric has reached the value that ends the run."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """The shell resumes after a restart. Clients have a whole lease to reconnect; timers and the round are gone."""
 
@@ -129,5 +136,6 @@ Event = (
     | TimerFired
     | RoundApplied
     | StopRequested
+    | TargetReached
     | Resumed
 )

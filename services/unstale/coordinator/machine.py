@@ -215,7 +215,8 @@ class Coordinator(CoordinatorState):
         """Renew all leases; repeat timers and the round in the making. Clients ask for their tasks themselves."""
         self._renew_leases()
         if self.phase is Phase.FINISHED:
-            actions.append(Finish(version=self.version, reason="finished"))
+            reason = "finished" if self.version >= self.settings.rounds else "reached"
+            actions.append(Finish(version=self.version, reason=reason))
             return
         self.timers.pop(LEASE, None)
         actions.extend(SetTimer(timer=timer, due_s=due_s) for timer, due_s in self.timers.items())
@@ -226,6 +227,10 @@ class Coordinator(CoordinatorState):
     def _stop_requested(self, _: events.StopRequested, actions: list[Action]) -> None:
         if self.phase is not Phase.FINISHED:
             self._finish("shutdown", actions)
+
+    def _target_reached(self, _: events.TargetReached, actions: list[Action]) -> None:
+        if self.phase is not Phase.FINISHED:
+            self._finish("reached", actions)
 
     _ENDS_TASK: ClassVar[Handlers] = {
         events.UpdateArrived: _update_arrived,
@@ -242,7 +247,7 @@ class Coordinator(CoordinatorState):
         events.Resumed: _resumed,
     }
     _JOIN: ClassVar[Handlers] = {events.ClientJoined: _client_joined}
-    _STOP: ClassVar[Handlers] = {events.StopRequested: _stop_requested}
+    _STOP: ClassVar[Handlers] = {events.StopRequested: _stop_requested, events.TargetReached: _target_reached}
     _APPLIED: ClassVar[Handlers] = {events.RoundApplied: _round_applied}
 
     TRANSITIONS: ClassVar[Mapping[Phase, Mapping[type[events.Event], Transition]]] = {

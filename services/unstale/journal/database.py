@@ -302,6 +302,10 @@ class Database:
             "SELECT max(seq) FROM events WHERE kind = 'RoundApplied' AND json_extract(fields, '$.version') = ?", version
         )
 
+    def is_target_reached(self) -> bool:
+        """Whether a metric has reached the value that ends the run."""
+        return self._connection.number("SELECT count(*) FROM events WHERE kind = 'TargetReached'") != 0
+
     def conservation(self) -> Conservation:
         """Counts of updates, by one query."""
         (counts,) = self._connection.rows("SELECT * FROM conservation")

@@ -33,7 +33,7 @@ class Progress:
 class Outcome:
     """How the run ended."""
 
-    reason: str  # `finished` or `shutdown`
+    reason: str  # `finished`, `reached` or `shutdown`
     versions: int
     metrics: Mapping[str, float]  # of the last evaluation on the test set, the main one first; empty without one
     seconds: float  # from the first task to the end, on the shell's clock

@@ -85,7 +85,7 @@ def read(path: Path, name: str) -> Run:
         return Run(
             name=name,
             settings=settings,
-            state=_state(path, database, is_finished=len(rounds) >= settings.rounds),
+            state=_state(path, database, is_finished=len(rounds) >= settings.rounds or database.is_target_reached()),
             run_id=database.meta(RUN_ID),
             tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int).value_counts().to_dict(),
             updates=_updates(database, rounds, started_s),

@@ -129,6 +129,7 @@ class ActionExecutor:
                 self._handlers[type(action)](action)
         if self._coordinator.consecutive_failures:
             self._give_up_if_diverged()
+        self._end_if_target_is_reached()
 
     # --- results ---
 
@@ -162,6 +163,7 @@ class ActionExecutor:
         at_s = self.clock()
         self.recorder.evaluated(evaluated.version, at_s, evaluated.evaluation, evaluate_s=evaluated.evaluate_s)
         self.stats.evaluated(evaluated, at_s)
+        self._end_if_target_is_reached()
 
     # --- messages ---
 
@@ -196,6 +198,10 @@ class ActionExecutor:
         self.outbox.send_to_all(Stop(reason="shutdown", version=version, failed=True, message=why[:TEXT_MAX]))
 
     # --- actions ---
+
+    def _end_if_target_is_reached(self) -> None:
+        if self.stats.is_target_reached and self.finish is None:
+            self.handle(events.TargetReached(at_s=self.clock()))
 
     def _give_up_if_diverged(self) -> None:
         why = divergence.reason(self._coordinator, self.admission.bounds.cause)

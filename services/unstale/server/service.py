@@ -12,7 +12,7 @@ from math import nan
 
 import zmq
 
-from unstale.config.metrics import main_metric
+from unstale.config.metrics import main_metric, target
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
@@ -201,6 +201,7 @@ class Server:
         run, settings = self._run, self._settings.server
         stats = ServerStats(
             main=main_metric(self._settings),
+            target=target(self._settings),
             rounds=self._settings.rounds,
             record=self._instruments.record_all,
             on_progress=on_progress,

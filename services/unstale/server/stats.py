@@ -8,6 +8,7 @@ from math import nan
 from typing_extensions import override
 
 from unstale.compensators.compensator import UNCHANGED
+from unstale.config.metrics import Target
 from unstale.coordinator import actions
 from unstale.journal.database import Database
 from unstale.journal.recorder import IncomingUpdate
@@ -35,11 +36,20 @@ class RunStats:
     """Counts of a run, on a server and in a simulation. Protocol thread only."""
 
     def __init__(
-        self, rounds: int, on_progress: Callable[[Progress], None], evaluate_clients_every: int | None, main: MainMetric
+        self,
+        rounds: int,
+        on_progress: Callable[[Progress], None],
+        evaluate_clients_every: int | None,
+        main: MainMetric,
+        target: Target | None = None,
     ) -> None:
+        """main: the metric that is shown first. target: a value of a metric that ends the run, None for none."""
         self.own_evaluations = OwnEvaluations(evaluate_clients_every)
         self.main = main
         self.tally = Tally(rounds, main)
+        self.target = target
+        self.is_target_reached = False
+        self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
         self._clients_at: dict[int, dict[str, int]] = {}  # at the start of each unfinished evaluation, by version
@@ -80,6 +90,20 @@ class RunStats:
         if result.compensation is not None:
             for note in self.tally.news(result.compensation.notes):
                 log.warning("%s", note)
+        self.check_target({})
+
+    def check_target(self, metrics: Mapping[str, float]) -> None:
+        """Note whether the target is reached: on the test set, or over the clients where that does not have its metric.
+
+        metrics: of an evaluation on the test set, empty for none.
+        """
+        if self.target is None:
+            return
+        self._is_central |= self.target.name in metrics
+        if not self._is_central:
+            spreads = self.client_metrics
+            metrics = means(spreads if self.target.name in spreads else self.training_metrics)
+        self.is_target_reached |= self.target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
         """Store the number of clients in each state, for the progress at this version."""
@@ -88,6 +112,7 @@ class RunStats:
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
+        self.check_target(evaluation.metrics)
         clients = self._clients_at.pop(version)
         self._on_progress(
             self.tally.evaluated(
@@ -134,9 +159,10 @@ class ServerStats(RunStats):
         on_progress: Callable[[Progress], None],
         evaluate_clients_every: int | None,
         main: MainMetric,
+        target: Target | None = None,
         status: Status | None = None,
     ) -> None:
-        super().__init__(rounds, on_progress, evaluate_clients_every, main)
+        super().__init__(rounds, on_progress, evaluate_clients_every, main, target)
         self._record = record
         self._status = status or Status(clock=float)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
@@ -165,7 +191,7 @@ class ServerStats(RunStats):
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
             version, at_s = measured.version, measured.at_s
-            accuracy, loss = measured.metrics.get("accuracy", nan), measured.metrics.get("loss", nan)
+            accuracy, loss = (measured.metrics.get(name, nan) for name in ("accuracy", "loss"))
             self.tally.evaluated(version, measured.metrics, {}, at_s)
             self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
             self._record(observe.measured(measured.metrics, measured.class_accuracy))
@@ -175,6 +201,10 @@ class ServerStats(RunStats):
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
         self._record_own_evaluations()
         self._record_named("training", means(self.training_metrics))
+        newest: Mapping[str, float] = {}
+        for measured in database.evaluations():
+            newest = measured.metrics
+        self.check_target(newest)
 
     def refused(self, reason: Reason) -> None:
         """Count a message that was answered with an error or dropped."""
@@ -244,7 +274,7 @@ class ServerStats(RunStats):
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        accuracy, loss = result.metrics.get("accuracy", nan), result.metrics.get("loss", nan)
+        accuracy, loss = (result.metrics.get(name, nan) for name in ("accuracy", "loss"))
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
         self._record_named("central", result.metrics)
         self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)

@@ -93,6 +93,22 @@ def _is_client_setting(value: Any) -> bool:
     return type(value) is int and abs(value) <= CLIENT_SETTING_INTEGER_MAX
 
 
+TARGET = re.compile(r"\s*([a-z0-9_./-]{1,64})\s*(<=?|>=?)\s*(\S+)\s*")
+"""The name of a metric, a sign and a number, as in `mae < 0.2`."""
+
+
+def _checked_target(text: str) -> str:
+    match = TARGET.fullmatch(text)
+    try:
+        is_target = match is not None and isfinite(float(match[3]))
+    except ValueError:
+        is_target = False
+    if not is_target:
+        raise PydanticCustomError("target", "not NAME < NUMBER")
+    return text
+
+
+TargetText = Annotated[Text, AfterValidator(_checked_target)]
 SettingsOfClients = Annotated[dict[str, Any], AfterValidator(_checked_client_settings)]
 
 

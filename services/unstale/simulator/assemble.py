@@ -8,7 +8,7 @@ from pathlib import Path
 from unstale.config import build
 from unstale.config.build import CompensatorOf
 from unstale.config.compensation import compensator
-from unstale.config.metrics import main_metric
+from unstale.config.metrics import main_metric, target
 from unstale.config.scenario import client_info, conditions, read
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
@@ -111,6 +111,7 @@ def _parts(
         admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
         main=main_metric(settings),
+        target=target(settings),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstale.config.metrics import ACCURACY
+from unstale.config.metrics import ACCURACY, Target
 from unstale.coordinator.machine import Coordinator
 from unstale.learner.learner import Learner
 from unstale.learner.updates import Staging
@@ -68,6 +68,7 @@ class Parts:
         admission: Validates updates; None for no bound.
         client_limits: Quarantine.
         main: The metric that is shown first.
+        target: Value of a metric that ends the run; None for none.
     """
 
     coordinator: Coordinator
@@ -80,3 +81,4 @@ class Parts:
     admission: Admission | None = None
     client_limits: ClientLimits = field(default_factory=ClientLimits)
     main: MainMetric = ACCURACY
+    target: Target | None = None

@@ -90,7 +90,7 @@ class Simulation:
             recorder=recorder,
             watcher=watcher,
         )
-        self._stats = RunStats(settings.rounds, on_progress, parts.clients.evaluate_every, parts.main)
+        self._stats = RunStats(settings.rounds, on_progress, parts.clients.evaluate_every, parts.main, parts.target)
         sent, dimension = learner.sent, learner.policy.dimension
         admission = parts.admission or Admission(NormBounds(None, clients=settings.clients))
         self._decoder = UpdateDecoder(
