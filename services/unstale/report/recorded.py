@@ -1,5 +1,6 @@
 """Read a run directory into data frames, all of one instant."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -126,7 +127,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     depth = 1
     while len({path.parts[-depth:] for path in resolved}) < len(resolved):
         depth += 1
-    return [printable("/".join(path.parts[-depth:])) for path in resolved]
+    names = [printable("/".join(path.parts[-depth:])) for path in resolved]
+    times = Counter(names)
+    return [f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names, start=1)]
 
 
 def printable(text: str) -> str:
