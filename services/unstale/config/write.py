@@ -1,5 +1,6 @@
 """Writes the configuration as YAML: all keys with comments, or the resolved values."""
 
+from math import inf
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -44,8 +45,8 @@ def _takes(key: Key) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as YAML, on one line."""
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+    """A value as YAML, on one line unless a string has line breaks."""
+    return yaml.safe_dump(value, default_flow_style=True, width=inf).removesuffix("...\n").strip()
 
 
 def write_commented(file: Path, *, force: bool) -> None:
