@@ -42,7 +42,7 @@ POOL_NAMES = {  # of pools of real examples, in tables
     "own_same_classes": "own, same classes",
     "same_classes": "others, same classes",
 }
-POOL_TEXTS = {  # of the same pools, in a sentence
+POOL_TEXTS = {  # of the same pools, as the object of a sentence
     "own": "examples of the client",
     "others": "of other clients",
     "own_same_classes": "of the client in classes that others have, too",
