@@ -87,7 +87,7 @@ def test_pictures_are_drawn_into_a_folder(tmp_path: Path, capsys: pytest.Capture
 def test_mistakes_are_reported_before_the_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert refused(capsys, "--plots", str(tmp_path / "file")) == (
-        f"unstale: --plots is {tmp_path / 'file'}, which cannot be made: file exists; choose another folder\n"
+        f"unstale: --plots is {tmp_path / 'file'}, which cannot be created: file exists; choose another folder\n"
     )
     assert "--at is 7, expected 1 to 6, which is rounds" in refused(capsys, "--at", "7")
     assert "'first-order', which inverts nothing" in refused(capsys, "--compensator", "first-order")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from support.wire import RUN, welcome
+from support.wire import RUN, update, welcome
 from unstale_client.actions import PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto import limits
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Task, Update
+from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Task
 
 TOKEN = "ab" * 16
 OTHER_RUN = "2" * 32
@@ -15,18 +15,9 @@ MODEL = [memoryview(b"model...")]
 
 
 def made(task_id: int, run_id: str = RUN) -> PendingUpdate:
-    update = Update(
-        task_id=task_id,
-        base_version=0,
-        kind="delta",
-        num_examples=3,
-        steps=1,
-        loss=0.5,
-        learning_rate=0.1,
-        signature="0" * 64,
-        payload_bytes=8,
+    return PendingUpdate(
+        run_id=run_id, number=task_id + 100, update=update(task_id), parcel=[memoryview(b"%08d" % task_id)]
     )
-    return PendingUpdate(run_id=run_id, number=task_id + 100, update=update, parcel=[memoryview(b"%08d" % task_id)])
 
 
 def sent(*updates: PendingUpdate) -> list[Send]:

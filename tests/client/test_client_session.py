@@ -2,11 +2,11 @@
 
 import pytest
 
-from support.wire import RUN, welcome
+from support.wire import RUN, update, welcome
 from unstale_client.actions import Retire, Send, Settle, Train
 from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task, Update
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task
 
 TOKEN = "ab" * 16
 MODEL = [memoryview(b"model...")]
@@ -15,20 +15,6 @@ DELTA = [memoryview(b"delta...")]
 
 def task(task_id: int, version: int = 0) -> Task:
     return Task(task_id=task_id, number=0, version=version, learning_rate=0.1, signature="0" * 64, payload_bytes=8)
-
-
-def update(task_id: int) -> Update:
-    return Update(
-        task_id=task_id,
-        base_version=0,
-        kind="delta",
-        num_examples=3,
-        steps=1,
-        loss=0.5,
-        learning_rate=0.1,
-        signature="0" * 64,
-        payload_bytes=8,
-    )
 
 
 def session_that_is_in() -> ClientSession:

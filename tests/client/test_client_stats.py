@@ -1,24 +1,13 @@
 """The metrics of a client process, from its messages."""
 
-from support.wire import RUN, welcome
+from support.wire import RUN, update, welcome
 from unstale.client.stats import ClientStats
 from unstale.metrics import catalogue
 from unstale.metrics.observe import Observation
-from unstale_proto.messages import Ack, Update
+from unstale_proto.messages import Ack
 
 CLIENT = 7
 OTHER_RUN = "f" * 32
-UPDATE = Update(
-    task_id=1,
-    base_version=0,
-    kind="delta",
-    num_examples=3,
-    steps=1,
-    loss=0.5,
-    learning_rate=0.1,
-    signature="0" * 64,
-    payload_bytes=8,
-)
 
 
 def test_the_time_to_an_ack_starts_in_the_run_of_the_update_though_an_earlier_one_had_the_same_task_id() -> None:
@@ -28,7 +17,7 @@ def test_the_time_to_an_ack_starts_in_the_run_of_the_update_though_an_earlier_on
     for run_id, sent_s in ((RUN, 1.0), (OTHER_RUN, 50.0), (OTHER_RUN, 53.0)):
         now_s = sent_s
         stats.received(CLIENT, welcome(run_id=run_id), 0)
-        stats.sent(CLIENT, UPDATE, 8)
+        stats.sent(CLIENT, update(), 8)
     now_s = 60.0
     stats.received(CLIENT, Ack(task_id=1, outcome="accepted", first_outcome="accepted"), 0)
     times_s = [each.value for each in recorded if each.metric is catalogue.CLIENT_ACKNOWLEDGE]

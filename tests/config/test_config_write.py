@@ -7,7 +7,7 @@ import yaml
 
 from unstale.config import Settings, load
 from unstale.config.keys import KEYS
-from unstale.config.write import as_variables, commented, resolved, write_commented
+from unstale.config.write import as_variables, as_yaml, commented, resolved, write_commented
 from unstale.errors import UserError
 
 
@@ -64,6 +64,12 @@ def test_the_resolved_configuration_loads_to_the_same_settings(tmp_path: Path) -
     assert load(file) == settings
     assert yaml.safe_load(resolved(settings)) == settings.model_dump()
     assert load(variables=as_variables(settings)) == settings
+
+
+@pytest.mark.parametrize("value", ["word " * 40, list(range(60)), {f"key {index}": index for index in range(30)}])
+def test_a_long_value_is_on_one_line(value: object) -> None:
+    assert "\n" not in as_yaml(value)
+    assert yaml.safe_load(as_yaml(value)) == value
 
 
 def test_as_variables_the_keys_that_were_given_are_given_and_no_others() -> None:

@@ -70,7 +70,8 @@ class Checks:
             self._run_id = stored.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()[0]
         self._aside: dict[int, tuple[str, int, int]] = {}
         if (self._kept / "kept.db").exists():
-            with _opened(self._kept / "kept.db") as aside:
+            # Its writer may have been killed in a transaction, which only a connection that may write rolls back.
+            with _opened(self._kept / "kept.db", mode="rw") as aside:
                 self._events = {**{row[0]: row for row in aside.execute(_EVENTS)}, **self._events}
                 self._aside = {handle: tuple(rest) for handle, *rest in aside.execute("SELECT * FROM places")}
         self._accepted = {row["handle"]: row for row in self._updates if row["handle"] is not None}
@@ -270,8 +271,8 @@ def _round_update(row: Mapping[str, Any]) -> RoundUpdate:
     return RoundUpdate(**{name: row[name] for name in names})
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+def _opened(path: Path, mode: str = "ro") -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
 
 
 def _require(holds: bool, otherwise: str) -> None:

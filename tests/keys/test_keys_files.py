@@ -1,4 +1,4 @@
-"""Key files: written whole, read strictly, and each mistake reported in one sentence."""
+"""Key files are replaced atomically and parsed strictly; an invalid file raises a UserError of one sentence."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Every option of the sockets is really set, and unusable addresses are reported in one sentence."""
+"""Options of the sockets reach libzmq, and an unusable address raises a UserError of one sentence."""
 
 import socket as plain
 from collections.abc import Iterator

@@ -30,12 +30,12 @@ def pair() -> Iterator[Pair]:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 def test_bytes_count_once_they_were_read(pair: Pair) -> None:
     ours, theirs = pair
-    assert tcp.read_bytes(ours.fileno()) == 0
+    assert tcp.received_bytes(ours.fileno()) == (0, 0)
     theirs.sendall(bytes(10_000))
     assert ours.recv(4_000, socket.MSG_WAITALL) == bytes(4_000)
-    until(lambda: tcp.read_bytes(ours.fileno()) == 4_000, "the rest waits in the kernel")
+    until(lambda: tcp.received_bytes(ours.fileno()) == (4_000, 6_000), "the rest waits in the kernel")
     ours.recv(6_000, socket.MSG_WAITALL)
-    assert tcp.read_bytes(ours.fileno()) == 10_000
+    assert tcp.received_bytes(ours.fileno()) == (10_000, 0)
 
 
 def test_the_end_of_a_connection_is_read_on_both_sides(pair: Pair) -> None:
@@ -69,7 +69,7 @@ def test_a_descriptor_that_is_something_else_by_now_is_left_alone(pair: Pair) ->
     assert theirs.recv(1) == b"x"
     reader, writer = os.pipe()
     assert tcp.peer_of(reader) is None
-    assert tcp.read_bytes(reader) is None
+    assert tcp.received_bytes(reader) is None
     assert not tcp.end(reader, ("127.0.0.1", 1))
     for one in (reader, writer):
         os.close(one)

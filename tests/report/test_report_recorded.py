@@ -88,6 +88,10 @@ def test_runs_are_named_by_the_shortest_unique_path(tmp_path: Path) -> None:
     assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
     assert names_of([tmp_path / "x/run", tmp_path / "y/run"]) == ["x/run", "y/run"]
     assert names_of([tmp_path / "a\nb"]) == ["a\N{REPLACEMENT CHARACTER}b"]
+    assert names_of([tmp_path / "\x01", tmp_path / "\x02"]) == [
+        "\N{REPLACEMENT CHARACTER} (1)",
+        "\N{REPLACEMENT CHARACTER} (2)",
+    ]
     with pytest.raises(UserError, match="is named twice"):
         names_of([tmp_path / "a", tmp_path / "x/../a"])
 

@@ -29,6 +29,21 @@ M = TypeVar("M", bound=Message)
 RUN = "1" * 32
 
 
+def update(task_id: int = 1) -> Update:
+    """A delta of the model of `welcome`, for a task on version 0."""
+    return Update(
+        task_id=task_id,
+        base_version=0,
+        kind="delta",
+        num_examples=3,
+        steps=1,
+        loss=0.5,
+        learning_rate=0.1,
+        signature="0" * 64,
+        payload_bytes=8,
+    )
+
+
 def welcome(
     run_id: str = RUN, *, client_id: int = 0, clients: int = 20, extra: bool | None = None, buffers: int = 0
 ) -> Welcome:

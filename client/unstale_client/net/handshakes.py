@@ -1,7 +1,6 @@
 """Reports failed handshakes of a socket that connects.
 
-A handshake without the right key is silence on the wire; only the socket's monitor reports it. libzmq does not retry
-after a refusal.
+The socket itself reports no error when a key is wrong; only its monitor does. libzmq does not retry after a refusal.
 """
 
 import logging
@@ -15,32 +14,32 @@ from unstale_client.errors import UserError
 log = logging.getLogger("unstale.keys")
 
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-CRYPTOGRAPHIC = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
-MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # one side uses keys, and the other plain text
-BREAKS_SHOWN = 3  # broken handshakes in a row; fewer may be a server that is just starting
+CRYPTOGRAPHIC = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC  # the client expects the key of another server
+MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # one side uses keys, the other plain text
+FAILURES_TO_WARN = 3  # in a row; a server that is just starting may cause fewer
 
 
 def parsed(event: list[bytes]) -> tuple[int, int]:
-    """Kind and value of a monitor's event."""
+    """Return kind and value of a monitor's event."""
     kind, value = struct.unpack("=HI", event[0])
     return kind, value
 
 
 @dataclass(eq=False)
 class Handshakes:
-    """Watches a socket that is not yet connected, in that socket's thread."""
+    """Watches the handshakes of one socket, in its thread. Create it before the socket connects."""
 
     socket: zmq.Socket[bytes]
     address: str  # of the server
-    public: str | None  # own key; None in plain text
-    settings: tuple[str, str]  # configuration keys of the own key and of the server's
-    _broken: int = 0  # handshakes in a row
+    public: str | None  # public key of this side; None in plain text
+    settings: tuple[str, str]  # names of the configuration keys for `public` and for the server's key
+    _failures: int = 0  # failed handshakes in a row
 
     def __post_init__(self) -> None:
         self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def check(self) -> None:
-        """Read the monitor. Raises UserError for a failure that only a person can fix."""
+        """Read new events. Raises UserError if the server refuses the key, or only one side uses keys."""
         own_setting, server_setting = self.settings
         while self.monitor.poll(0):
             kind, value = parsed(self.monitor.recv_multipart())
@@ -51,8 +50,8 @@ class Handshakes:
                 )
             if value == MISMATCH:
                 raise UserError(self._mismatch())
-            self._broken = 0 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._broken + 1
-            if self._broken == BREAKS_SHOWN and self.public is not None:
+            self._failures = 0 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failures + 1
+            if self._failures == FAILURES_TO_WARN and self.public is not None:
                 log.warning(
                     "connections to %s break during the handshake; is the key in %s that server's?",
                     self.address,
@@ -60,7 +59,7 @@ class Handshakes:
                 )
 
     def close(self) -> None:
-        """Call it before the socket is closed: an unread monitor would block it."""
+        """Close the monitor. Call it before the socket closes: unread events would block that."""
         if not self.monitor.closed:
             self.socket.disable_monitor()
             self.monitor.close()

@@ -36,17 +36,17 @@ RAY_WARNING = (
     "(docs/inversions-on-ray.md)."
 )
 
-POOL_NAMES = {
+POOL_NAMES = {  # of pools of real examples, in tables
     "own": "own",
     "others": "others",
     "own_same_classes": "own, same classes",
     "same_classes": "others, same classes",
 }
-POOLS = {
-    "own": "examples of its client",
+POOL_TEXTS = {  # of the same pools, as the object of a sentence
+    "own": "examples of the client",
     "others": "of other clients",
-    "own_same_classes": "of its client in classes that others have, too",
-    "same_classes": "of others with as many of each class",
+    "own_same_classes": "of the client in classes that others have, too",
+    "same_classes": "of others with the same number of each class",
 }
 SAME_CLASSES = ("own_same_classes", "same_classes")
 CLASSES_SHOWN_MAX = 20
@@ -86,7 +86,7 @@ def announce(settings: Settings) -> None:
 def audit(
     settings: Settings, at: At = None, updates: Updates = 20, plots: Plots = None, as_json: AsJson = False
 ) -> None:
-    """Simulate a run, invert stale updates of it, and measure how similar the results are to the clients' own data.
+    """Simulate a run, invert its stale updates, and measure how similar the results are to the clients' own data.
 
     The run itself is not compensated; compensator.settings configure the inversion.
     """
@@ -94,15 +94,15 @@ def audit(
 
     if plots is not None:
         try:
-            plots.mkdir(parents=True, exist_ok=True)  # now, because the simulation may take long
+            plots.mkdir(parents=True, exist_ok=True)  # before the simulation, which may take long
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UserError(f"--plots is {plots}, which cannot be made: {reason}; choose another folder") from None
+            raise UserError(f"--plots is {plots}, which cannot be created: {reason}; choose another folder") from None
     result = run_audit(
         settings,
         at or [settings.rounds],
         updates_max=updates,
-        on_progress=lambda now: printing.progress(now, as_json=as_json),
+        on_progress=lambda status: printing.progress(status, as_json=as_json),
         on_reconstructed=lambda update: _print_update(update, as_json=as_json),
     )
     if as_json:
@@ -140,13 +140,13 @@ def _print_update(update: "Reconstructed", *, as_json: bool) -> None:
     )
 
 
-# --- for people ---
+# --- text output ---
 
 
 def _print_findings(result: "Audit") -> None:
     findings = result.findings
     pools = ", ".join(
-        f"{number:,.0f} {POOLS[pool]} ({POOL_NAMES[pool]})" for pool, number in findings.pool_examples.items()
+        f"{number:,.0f} {POOL_TEXTS[pool]} ({POOL_NAMES[pool]})" for pool, number in findings.pool_examples.items()
     )
     printing.line(
         f"{count(findings.updates, 'update')} of {count(findings.clients, 'client')} inverted, "
@@ -208,7 +208,7 @@ def _print_similarity(findings: "Findings", names: Mapping[str, str]) -> None:
     )
 
 
-# --- as pictures ---
+# --- plots ---
 
 
 def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
@@ -219,14 +219,14 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
 
     run = f"{settings.model.name}, {settings.data.name}, {count(result.findings.updates, 'stale update')}"
     pools = list(result.findings.pool_examples)
-    shown = [pool for pool in pools if pool != "own_same_classes"]
-    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in shown))
+    sheet_pools = [pool for pool in pools if pool != "own_same_classes"]
+    columns = ("reconstructed", *(f"closest of {POOL_NAMES[pool]}" for pool in sheet_pools))
     similarity = {}
     for measure in result.measures:
         best = [update.matches.best[measure.key] for update in result.reconstructed]
         by_pool = {POOL_NAMES[pool]: np.concatenate([numbers[pool] for numbers in best]) for pool in pools}
-        similarity[_axis(measure)] = by_pool
-    tiles = [tile for update in result.reconstructed for tile in _tiles(update, shown)]
+        similarity[_axis_label(measure)] = by_pool
+    tiles = [tile for update in result.reconstructed for tile in _tiles(update, sheet_pools)]
     files = [folder / "closeness.png", folder / "disparity.png", folder / "examples.png"]
     plot.draw_closeness(similarity, f"Reconstructed examples and the most similar real ones\n{run}", files[0])
     plot.draw_disparity([np.array(update.disparity) for update in result.reconstructed], files[1])
@@ -236,15 +236,15 @@ def _draw(result: "Audit", settings: Settings, folder: Path) -> list[Path]:
     return files
 
 
-def _axis(measure: "Measure") -> str:
+def _axis_label(measure: "Measure") -> str:
     unit = f", {measure.unit}" if measure.unit else ""
     return f"{measure.name}{unit} ({'larger' if measure.larger_is_closer else 'smaller'} is closer)"
 
 
 def _tiles(update: "Reconstructed", pools: list[str]) -> "Iterator[Tile]":
-    """Yield the examples with the most certain labels, each with the most similar of each pool.
+    """Yield the examples with the most certain labels, each with the most similar example of each pool.
 
-    Nothing is yielded if examples are no images.
+    Yields nothing if the examples are not images.
     """
     from unstale.cli.inversion_plot import Tile
 

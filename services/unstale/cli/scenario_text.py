@@ -1,4 +1,4 @@
-"""A preview of a scenario as text."""
+"""Formats the preview of a scenario as text and as JSON."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
@@ -8,26 +8,26 @@ import numpy as np
 
 from unstale.toxics.preview import BINS, GroupSeen, Preview
 
-SHADES = " ░▒▓█"  # no client, up to a quarter of the clients, ..., up to all
+SHADES = " ░▒▓█"  # share of connected clients: 0, up to 25 %, 50 %, 75 %, 100 %
 BARS = " ▁▂▃▄▅▆▇█"
-BARS_SHOWN = 24  # of a distribution
-_LEFT_ALIGNED = (0, 2, 7)  # columns
+BARS_SHOWN = 24  # bins of a histogram
+_LEFT_ALIGNED = (0, 2, 7)  # indexes of table columns
 
 
 def legs(group: GroupSeen) -> Iterator[tuple[str, Sequence[float], float | None]]:
-    """Yield name, seconds and lost share of each part of a round trip."""
+    """Yield name, durations in s and lost share of each part of a round trip: task, computation, update."""
     yield "task down", group.seen.down_s, group.seen.tasks_lost
     yield "computing", group.seen.computing_s, None
     yield "update up", group.seen.up_s, group.seen.updates_lost
 
 
 def delays(groups: Sequence[GroupSeen]) -> list[float]:
-    """Return all seconds that are not 0."""
+    """Return all durations of `legs` that are not 0, in s."""
     return [second for group in groups for _, seconds, _ in legs(group) for second in seconds if second > 0]
 
 
 def facts(preview: Preview) -> dict[str, Any]:
-    """Return the preview as JSON."""
+    """Return the preview for JSON output."""
     return {
         "seconds": preview.seconds,
         "groups": [
@@ -45,8 +45,8 @@ def facts(preview: Preview) -> dict[str, Any]:
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float | None]:
-    quantiles = {"p10_s": 0.1, "median_s": 0.5, "p90_s": 0.9}
-    return {key: float(np.quantile(seconds, at)) if seconds else None for key, at in quantiles.items()}
+    levels = {"p10_s": 0.1, "median_s": 0.5, "p90_s": 0.9}
+    return {key: float(np.quantile(seconds, level)) if seconds else None for key, level in levels.items()}
 
 
 def lines(preview: Preview) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _rows(group: GroupSeen, edges: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _bars(seconds: Sequence[float], edges: Any) -> str:
-    """Return a histogram of the seconds that are not 0."""
+    """Return a histogram of the durations that are not 0."""
     counts = np.histogram([second for second in seconds if second > 0], edges)[0].tolist()
     if not any(counts):
         return "at once" if seconds else ""
@@ -104,7 +104,7 @@ def _time_lines(preview: Preview) -> Iterator[str]:
 
 
 def axis(preview: Preview) -> str:
-    """Return the range of the time lines."""
+    """Return the range of time or rounds of the availability lines."""
     by_time, by_rounds = f"0 s to {preview.seconds:,.10g} s", f"{BINS} rounds"
     if preview.by_time and preview.by_rounds:
         return f"{by_time}, and {by_rounds}"

@@ -1,5 +1,6 @@
-"""Writes the configuration as YAML: all keys with comments, or the resolved values."""
+"""Writes the configuration as YAML with comments, as resolved YAML, or as environment variables."""
 
+from math import inf
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -15,13 +16,13 @@ _WIDTH = 100  # characters of a line of comment
 _HEAD = """\
 # Configuration of unstale: every key, with its default.
 #
-# Each key is also a variable, which wins over this file, and an option, which wins over both:
+# Each key is also a variable, which overrides this file, and an option, which overrides both:
 # training.learning_rate is UNSTALE_TRAINING__LEARNING_RATE and --training.learning-rate.
 """
 
 
 def commented() -> str:
-    """A YAML file of every key at its default, with description, expected values and unit."""
+    """Return the text of a YAML file: every key at its default, with description, expected values and unit."""
     lines = _HEAD.splitlines()
     open_sections: list[str] = []
     for key in KEYS.values():
@@ -32,20 +33,20 @@ def commented() -> str:
         lines += [""] * (not sections)
         open_sections = sections
         indent = "  " * len(sections)
-        lines += [f"{indent}# {line}" for line in wrap(key.description, _WIDTH) + wrap(_takes(key), _WIDTH)]
+        lines += [f"{indent}# {line}" for line in wrap(key.description, _WIDTH) + wrap(_expected(key), _WIDTH)]
         lines.append(f"{indent}{last}: {as_yaml(key.default)}")
     return "\n".join(lines) + "\n"
 
 
-def _takes(key: Key) -> str:
-    """`Expected: a number > 0 and <= 3600. Unit: s.`"""
+def _expected(key: Key) -> str:
+    """Return a text such as `Expected: a number > 0 and <= 3600. Unit: s.`"""
     unit = f" Unit: {key.unit}." if key.unit else ""
     return f"Expected: {key.expected}.{unit}"
 
 
 def as_yaml(value: Any) -> str:
-    """A value as YAML, on one line."""
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+    """Return a value as YAML, on one line unless a string has line breaks."""
+    return yaml.safe_dump(value, default_flow_style=True, width=inf).removesuffix("...\n").strip()
 
 
 def write_commented(file: Path, *, force: bool) -> None:
@@ -60,7 +61,7 @@ def write_commented(file: Path, *, force: bool) -> None:
 
 
 def as_variables(settings: Settings) -> dict[str, str]:
-    """The keys that were set, as environment variables that load to the same settings."""
+    """Return the keys that were set explicitly, as environment variables that load to the same settings."""
     given = settings.model_dump(exclude_unset=True)
     variables = {}
     for key in KEYS.values():
@@ -69,11 +70,10 @@ def as_variables(settings: Settings) -> dict[str, str]:
         for section in sections:
             value = value.get(section, {})
         if last in value:
-            plain = value[last]
-            variables[key.variable] = plain if isinstance(plain, str) else as_yaml(plain)
+            variables[key.variable] = value[last] if isinstance(value[last], str) else as_yaml(value[last])
     return variables
 
 
 def resolved(settings: Settings, *, only_ascii: bool = False) -> str:
-    """Every key with its value, as YAML that loads to the same settings. only_ascii: escape other characters."""
+    """Return all keys and values as YAML that loads to the same settings. only_ascii: escape other characters."""
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=not only_ascii)

@@ -1,8 +1,8 @@
-"""When a round closes: one class a trigger.
+"""Triggers decide when a round closes.
 
 Source: docs/methods/rounds.md#triggers
 
-Legend: pending, accepted updates that no round holds yet; outstanding, open tasks.
+Legend: pending, number of accepted updates that are in no round; outstanding, number of open tasks.
 """
 
 from abc import ABC, abstractmethod
@@ -17,41 +17,41 @@ from unstale.settings.part import part
 
 
 class Trigger(ABC):
-    """The interface. A trigger keeps no state: it is asked after every event of an open round that has not stalled.
+    """Decides, without state, whether a round closes. The coordinator calls `take` after every event of an open round.
 
-    A round has stalled when everyone at work in it has failed or been refused. Then tasks are given again after a
-    pause; or, where clients have declined and only a new version asks them again, it closes without updates if it can.
+    A round that has stalled (`OpenRound.stalled`) does not close; after a pause, tasks are given again. If clients
+    have declined, who get tasks only with a new version, it closes without updates instead where `take` permits it.
     """
 
     in_rounds: ClassVar[bool] = False
-    """Participants are chosen once, when a round starts, and again only when it has stalled; the place of one that
-    declines goes to another. A round closes with no update when those at work in it have left, been lost or declined,
-    and none failed or was refused, or nobody is there. Otherwise an idle client gets a task as soon as the selector has
-    a place, and a round holds at least one update, or none when it could only wait for clients that declined."""
+    """If True, participants are chosen when a round starts, and again after it has stalled; another client replaces one
+    that declines. The round closes without updates if all participants have left, expired or declined and none failed
+    or sent a rejected update, or if no client is active. If False, an idle client gets a task as soon as the selector
+    permits it, and a round has at least one update, unless it would wait only for clients that declined."""
     cuts_off: ClassVar[bool] = False
-    """Closing a round takes back the tasks that are still open."""
+    """Closing a round also closes its open tasks."""
     frees_sender: ClassVar[bool] = False
-    """A client is idle once its update is accepted, before the round is applied. Tasks are held back while a whole
-    round waits behind the one that is in the making, or is about to be, so that updates do not pile up."""
+    """A client is idle once its update is accepted, before the round is applied. No tasks are given while a full round
+    is pending behind the round that is being applied or is about to be, which bounds the number of pending updates."""
 
     @classmethod
     def keeps_sender(cls) -> bool:
-        """Whether it is the K-async loop: a client waits for the round of its update, and rounds choose nobody."""
+        """Whether a client waits for the round of its update, and rounds have no participants (K-asynchronous loop)."""
         return not (cls.in_rounds or cls.frees_sender)
 
     k: int | None = None
-    """The updates that close a round; None where their number does not."""
+    """Number of updates that close a round; None for a trigger without this setting."""
     wait_s: float | None = None
-    """How long a round lasts at least, in seconds; None: no time counts."""
+    """Minimum duration of a round in seconds; None for a trigger without this setting."""
 
     @abstractmethod
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
-        """Number of pending updates in the round that closes now; None: it stays open. due: `wait_s` has passed."""
+        """Return how many pending updates form the round; None if it stays open. due: the round has lasted `wait_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(Trigger):
-    """When every participant has answered or is out, with what came; not with none when one failed or was refused."""
+    """Closes when no task is open, with all pending updates; not without updates if a participant failed."""
 
     in_rounds: ClassVar[bool] = True
 
@@ -62,7 +62,7 @@ class Sync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KSync(Trigger):
-    """With the first k; the others have worked for nothing. With fewer when nobody is left, and with none as Sync."""
+    """Closes with the first k updates, or with fewer when no task is open (without updates as `Sync`)."""
 
     k: int
 
@@ -76,7 +76,7 @@ class KSync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KAsync(Trigger):
-    """With the first k updates; the other clients continue. With fewer if no client can send another one."""
+    """Closes with the first k updates, or with fewer when no task is open; the other clients continue."""
 
     k: int
 
@@ -89,7 +89,7 @@ class KAsync(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Async(Trigger):
-    """With every update: K-async, k = 1."""
+    """Closes with every update: `KAsync` with k = 1."""
 
     @override
     def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
@@ -98,14 +98,14 @@ class Async(Trigger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffered(KAsync):
-    """As K-async, but who has sent an update gets a new task at once, on the current version (FedBuff)."""
+    """Closes as `KAsync`, but a sender gets a new task at once, on the current version (FedBuff)."""
 
     frees_sender: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Trigger):
-    """After wait_s, with what has come, or then with the first that comes; with none as Sync. Stragglers work on."""
+    """Closes after `wait_s` with all pending updates, at least one (without updates as `Sync`). Open tasks continue."""
 
     wait_s: float
 
@@ -124,9 +124,9 @@ TRIGGERS: Mapping[str, type[Trigger]] = {
     "buffered": Buffered,
     "deadline": Deadline,
 }
-"""Every trigger by its name in the configuration."""
+"""Triggers by their names in the configuration."""
 
 
 def create(settings: TriggerSettings) -> Trigger:
-    """The trigger that these settings choose. Raises UserError."""
+    """Return the trigger of these settings. Raises UserError."""
     return part(settings, "trigger", TRIGGERS)

@@ -1,4 +1,4 @@
-"""Connections to the server, and a probe that waits for the server at the start."""
+"""Connections of the injector to the server, and a probe that waits for the server at the start."""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from unstale_client.net.handshakes import Handshakes
 
 log = logging.getLogger("unstale.injector")
 
-FIRST_WORD_S = 3.0  # time without an answer before a warning
+WARNING_AFTER_S = 3.0  # time without an answer before a warning
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,11 +20,11 @@ class Upstream:
     """Makes connections to the server. Raises UserError if the address is invalid."""
 
     address: str
-    dealer: Callable[[], zmq.Socket[bytes]]  # makes a socket that is not connected
+    dealer: Callable[[], zmq.Socket[bytes]]  # makes an unconnected DEALER socket
     public: str | None  # public key of the injector; None in plain text
     patience_s: float | None  # time to reach the server from started_s on; None for no limit
     started_s: float
-    _probe: Handshakes | None = field(init=False)
+    _probe: Handshakes | None = field(init=False)  # None after `close`, which leaves connections open
     _has_warned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -36,7 +36,7 @@ class Upstream:
             raise
 
     def connect(self) -> zmq.Socket[bytes]:
-        """Make a connection to the server, which may start later."""
+        """Return a new socket that connects to the server, also if the server starts later."""
         socket = self.dealer()
         try:
             sockets.connect(socket, self.address, key="injector.upstream")
@@ -47,7 +47,7 @@ class Upstream:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Of the probe; none after its end."""
+        """File descriptors of the probe to poll; empty after `close`."""
         return () if self._probe is None else (self._probe.socket.FD, self._probe.monitor.FD)
 
     @property
@@ -55,7 +55,7 @@ class Upstream:
         """When to call `check_patience` next; None for never."""
         if self._probe is None:
             return None
-        dues_s = [] if self._has_warned else [self.started_s + FIRST_WORD_S]
+        dues_s = [] if self._has_warned else [self.started_s + WARNING_AFTER_S]
         if self.patience_s is not None:
             dues_s.append(self.started_s + self.patience_s)
         return min(dues_s, default=None)
@@ -76,12 +76,12 @@ class Upstream:
             raise UserError(
                 f"no server answered at {self.address} for {self.patience_s:g} s; start it, or check injector.upstream"
             )
-        if silence_s >= FIRST_WORD_S and not self._has_warned:
+        if silence_s >= WARNING_AFTER_S and not self._has_warned:
             self._has_warned = True
             limit = (
                 "without a limit, because injector.patience_s is null"
                 if self.patience_s is None
-                else f"until {self.patience_s:g} s are over (injector.patience_s)"
+                else f"until {self.patience_s:g} s have passed (injector.patience_s)"
             )
             log.warning("no server answers at %s yet; retrying %s", self.address, limit)
 

@@ -1,5 +1,5 @@
-"""Every metric of the server, of clients and of the injector: name, kind, unit, help, labels. Dashboards, rules,
-documents and tests are held against it.
+"""Declares the metrics of server, clients and injector: name, kind, help, labels and buckets. Tests check that
+dashboards, rules and documents agree with it.
 
 Names follow the Prometheus conventions: base units, `_total` on counters. Every label has a closed set of values, so no
 client id, task id or version is one; the names of metrics that users report are bounded in number.
@@ -12,7 +12,7 @@ _SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800),  # rounds may take hours
 )
-# With a round for each update, staleness is the number of clients that work.
+# If each update is a round, staleness is about the number of clients that work.
 _ROUNDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 987, 2584, 6765, 17711)
 _NORMS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _WEIGHTS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -30,12 +30,12 @@ class Metric:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The bounds of all buckets as a scrape writes them, with that of the last one, which takes what is more."""
+        """Upper bounds of all buckets as labels of a scrape; the last bucket has no bound."""
         return (*(str(float(bound)) for bound in self.buckets), "+Inf")
 
 
 class Catalogue(list[Metric]):
-    """The metrics of one kind of process, in the order of their declaration."""
+    """The metrics of one kind of process, in order of declaration. text: the help of a metric."""
 
     def counter(self, name: str, text: str, *labels: str) -> Metric:
         return self._declared(Metric(name, "counter", text, labels))
@@ -57,9 +57,9 @@ BUILD_INFO = Metric(
     "1, labelled with the versions of unstale, Python and PyTorch.",
     ("version", "python", "torch"),
 )
-"""Of every process."""
+"""Exported by every process."""
 
-# --- of the server ---
+# --- metrics of the server ---
 
 CATALOGUE = Catalogue([BUILD_INFO])
 RUN_INFO = CATALOGUE.gauge(
@@ -68,7 +68,7 @@ RUN_INFO = CATALOGUE.gauge(
     "device.",
     *("run", "policy", "compensator", "trigger", "selector", "model", "data", "training", "device"),
 )
-RUN_ROUNDS = CATALOGUE.gauge("unstale_run_rounds", "Rounds of the run, which is its last version.")
+RUN_ROUNDS = CATALOGUE.gauge("unstale_run_rounds", "Rounds of the run: the number of its last version.")
 ROUND_DURATION = CATALOGUE.histogram(
     "unstale_round_duration_seconds", "Time from one version of the global model to the next."
 )
@@ -94,7 +94,7 @@ UPDATES = CATALOGUE.counter(
 )
 UPDATE_NORM = CATALOGUE.histogram(
     "unstale_update_norm",
-    "L2 norms of the vectors of all updates, of a delta divided by its learning rate, by vector: update, buffers, "
+    "L2 norms of the vectors of all updates, by vector: update (a delta is divided by its learning rate), buffers, "
     "extra.",
     "vector",
     buckets=_NORMS,
@@ -103,11 +103,11 @@ UPDATE_NORM_BOUND = CATALOGUE.gauge(
     "unstale_update_norm_bound", "Largest accepted norm at the last update, by vector; +Inf for no limit.", "vector"
 )
 UPDATE_BYTES = CATALOGUE.counter(
-    "unstale_update_bytes_total", "Encoded payload bytes: received are updates, sent are models.", "direction"
+    "unstale_update_bytes_total", "Encoded payload bytes by direction: received (updates), sent (models).", "direction"
 )
 TRANSFERS = CATALOGUE.gauge(
     "unstale_transfers",
-    "Payloads that are sent in chunks: received are updates, sent are models; by state: active, waiting (for a turn).",
+    "Payloads in chunks, by direction (received updates, sent models) and state: active, waiting (for a slot).",
     "direction",
     "state",
 )
@@ -133,7 +133,7 @@ CONNECTIONS = CATALOGUE.gauge(
 )
 CONNECTIONS_CUT = CATALOGUE.counter(
     "unstale_connections_cut_total",
-    "Connections that the server cut, by reason: too-many (strangers), no-hello (in time), message-too-long, "
+    "Connections that the server cut, by reason: too-many (strangers), no-hello (until its limit), message-too-long, "
     "too-many-frames (in a message), memory (limit of all connections).",
     "reason",
 )
@@ -186,13 +186,13 @@ COMPENSATION_FALLBACKS = CATALOGUE.counter(
 )
 COMPENSATION_ERROR = CATALOGUE.gauge(
     "unstale_compensation_error",
-    "Mean distance of estimates from later measured updates, in the last round with some, by method (none is the "
-    "stale update itself) and measure: l1 (of all parameters) or cosine (1 - cos).",
+    "Mean distance of estimates from later measured updates, in the last round with a measurement, by method (none is "
+    "the stale update itself) and measure: l1 (of all parameters) or cosine (1 - cos).",
     "method",
     "measure",
 )
 INVERSION_ITERATIONS = CATALOGUE.counter(
-    "unstale_inversion_iterations_total", "Iterations of gradient inversion, each of one update, used in rounds."
+    "unstale_inversion_iterations_total", "Iterations of gradient inversion in rounds, summed over updates."
 )
 DEVICE_MEMORY = CATALOGUE.gauge("unstale_device_memory_bytes", "Memory of the learner on its accelerator; 0 on a CPU.")
 JOURNAL_COMMIT = CATALOGUE.histogram(
@@ -203,18 +203,19 @@ CHECKPOINTS_LEFT_OUT = CATALOGUE.counter(
     "unstale_checkpoints_left_out_total", "Checkpoints that were skipped because the disk was full."
 )
 RUN_DISK = CATALOGUE.gauge(
-    "unstale_run_disk_bytes", "Bytes of the run's directory: events, updates, checkpoints, transfers; 0 without one."
+    "unstale_run_disk_bytes", "Bytes of the run's directory: events, updates, checkpoints, transfers; 0 if not stored."
 )
 RUN_DISK_FREE = CATALOGUE.gauge(
-    "unstale_run_disk_free_bytes", "Free bytes of the file system of the run's directory; nan without one."
+    "unstale_run_disk_free_bytes", "Free bytes of the file system of the run's directory; nan if the run is not stored."
 )
 
-# --- of a client process, which may host many clients ---
+# --- metrics of a client process, which may host many clients ---
 
 CLIENT_CATALOGUE = Catalogue([BUILD_INFO])
 CLIENT_SESSIONS = CLIENT_CATALOGUE.gauge(
     "unstale_client_sessions",
-    "Hosted clients by state of their session: away (no connection), greeting (before the welcome), in, over.",
+    "Hosted clients by state of their session: away (no connection), greeting (before the welcome), in (after it), "
+    "over.",
     "state",
 )
 CLIENT_WELCOMES = CLIENT_CATALOGUE.counter(
@@ -246,11 +247,11 @@ CLIENT_ACKNOWLEDGE = CLIENT_CATALOGUE.histogram(
 )
 CLIENT_BYTES = CLIENT_CATALOGUE.counter(
     "unstale_client_payload_bytes_total",
-    "Payload bytes, as they were encoded: received are models, sent are updates.",
+    "Encoded payload bytes by direction: received (models), sent (updates).",
     "direction",
 )
 
-# --- of the injector ---
+# --- metrics of the injector ---
 
 INJECTOR_CATALOGUE = Catalogue([BUILD_INFO])
 INJECTED_DELAY = INJECTOR_CATALOGUE.histogram(
@@ -258,7 +259,7 @@ INJECTED_DELAY = INJECTOR_CATALOGUE.histogram(
 )
 INJECTED_FAULTS = INJECTOR_CATALOGUE.counter(
     "unstale_injected_faults_total",
-    "Messages changed, delayed or dropped by toxics, by type; on the tcp layer pieces of bytes.",
+    "Messages (pieces of the byte stream on the tcp layer) that toxics changed, delayed or dropped, by type.",
     "toxic",
 )
 INJECTOR_MESSAGES_IN_FLIGHT = INJECTOR_CATALOGUE.gauge(
@@ -268,12 +269,11 @@ INJECTOR_BYTES_IN_FLIGHT = INJECTOR_CATALOGUE.gauge(
     "unstale_injector_in_flight_bytes", "Bytes in flight in the injector."
 )
 INJECTOR_CONNECTIONS = INJECTOR_CATALOGUE.gauge(
-    "unstale_injector_connections",
-    "Connections of clients through the injector, each with one of its own to the server.",
+    "unstale_injector_connections", "Connections of clients through the injector; for each it opens one to the server."
 )
 INJECTOR_REFUSED = INJECTOR_CATALOGUE.counter(
     "unstale_injector_refused_total",
-    "What the injector refused for want of the right key: connections by unknown-key, wrong-server-key or no-key, "
-    "messages by not-the-owner.",
+    "Connections (unknown-key, wrong-server-key, no-key) and messages (not-the-owner) that the injector refused, by "
+    "reason.",
     "reason",
 )

@@ -70,6 +70,9 @@ class ConnectionLimiter:
     _queue: WakeableQueue[tuple[Connection, str] | None] = field(init=False)
     _thread: threading.Thread = field(init=False)
     _readable: "_Readable" = field(init=False)
+    # connections with bytes of no received message at the last sample, and whether libzmq had not read some of them: no
+    # edge says when it reads them, nor when the message is received
+    _unsettled: dict[Connection, bool] = field(init=False, default_factory=dict)
 
     def __post_init__(
         self, limits: ConnectionLimits, is_client: Callable[[bytes], bool], message_bytes_max: int
@@ -188,7 +191,7 @@ class ConnectionLimiter:
             self._turn += 1
             self._read_s = self._ticked_s
         self._drained_seen, self._ticked_s = drained, at_s
-        for connection in (*filter(None, map(self.table.get, self._readable.poll())), *self.table.suspects):
+        for connection in self._due():
             self._sample(connection)
         while (largest := self.table.excess()) is not None:
             self._cut(largest, MEMORY)
@@ -197,6 +200,16 @@ class ConnectionLimiter:
             self._swept_s = at_s
             for connection in self.table.sweep(at_s, self._read_s):
                 self._cut(connection, NO_HELLO)
+
+    def _due(self) -> set[Connection]:
+        """The connections to sample in this tick."""
+        due = {*filter(None, map(self.table.get, self._readable.poll())), *self.table.suspects}
+        due.update(one for one, is_unread in self._unsettled.items() if is_unread or one.messages != one.seen)
+        self._unsettled = {one: False for one in self._unsettled if one not in due and self._is_open(one)}
+        return due
+
+    def _is_open(self, connection: Connection) -> bool:
+        return connection.reason is None and self.table.get(connection.fd) is connection
 
     def _limit_memory(self, at_s: float) -> None:
         """Cut the connection that holds most if the process exceeds its memory bound; one at a time, because libzmq
@@ -241,11 +254,14 @@ class ConnectionLimiter:
             log.warning("new connections cannot be limited here: %s", error, extra=about_peer("syn_filter"))
 
     def _sample(self, connection: Connection) -> None:
-        if connection.reason is not None:
+        if not self._is_open(connection):
             return
-        read_bytes = tcp.read_bytes(connection.fd)
-        if read_bytes is not None:
+        received_bytes = tcp.received_bytes(connection.fd)
+        if received_bytes is not None:
+            read_bytes, unread_bytes = received_bytes
             reason = self.table.sampled(connection, read_bytes, self._turn)
+            if unread_bytes or connection.held_bytes:
+                self._unsettled[connection] = unread_bytes > 0
             if reason is not None:
                 self._cut(connection, reason)
 

@@ -25,8 +25,8 @@ def peer_of(fd: int) -> Peer | None:
     return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
 
 
-def read_bytes(fd: int) -> int | None:
-    """Bytes that this process has read from a connection; None if unknown, or if the connection has ended."""
+def received_bytes(fd: int) -> tuple[int, int] | None:
+    """Bytes of a connection that this process has read, and that it has not; None if unknown, or if it has ended."""
     if sys.platform != "linux":
         return None
     import fcntl
@@ -41,7 +41,8 @@ def read_bytes(fd: int) -> int | None:
     if len(info) < TCP_INFO_BYTES:
         return None
     received = int.from_bytes(info[RECEIVED_AT : RECEIVED_AT + 8], sys.byteorder)
-    return max(0, received - int.from_bytes(in_kernel, sys.byteorder))
+    unread = int.from_bytes(in_kernel, sys.byteorder)
+    return max(0, received - unread), unread
 
 
 def end(fd: int, peer: Peer) -> bool:

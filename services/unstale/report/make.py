@@ -1,4 +1,4 @@
-"""Make a report of runs: read and group them, and collect the sections."""
+"""Makes a report of recorded runs from its sections."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ def report(
     labels: Sequence[str] | None = None,
     targets: Sequence[float] | None = None,
 ) -> Report:
-    """Return the report of run directories, which are only read. by, labels: as in `groups.grouped`.
+    """Return the report of one or more run directories, without writing to them. by, labels: see `groups.grouped`.
 
-    Raises UserError for a directory without a run, with a damaged one or another format, and for wrong arguments.
+    Raises UserError for a directory without a run, with a damaged one or one of another format, and for bad arguments.
     """
     _check_targets(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]

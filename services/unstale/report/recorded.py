@@ -1,5 +1,6 @@
-"""Read a run directory into data frames, all of one instant."""
+"""Reads a run directory into data frames, in one snapshot of its database."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -24,13 +25,13 @@ _STAGED = tuple(field.name for field in fields(StagedUpdate) if field.name != "m
 
 
 class State(StrEnum):
-    """Progress of a run. BROKEN: its last server died. OPEN: this system cannot tell RUNNING from BROKEN."""
+    """Progress of a run. BROKEN: its last server died. UNKNOWN: this system cannot tell RUNNING from BROKEN."""
 
     FINISHED = "finished"
     STOPPED = "stopped before its end"
     RUNNING = "still going on"
     BROKEN = "broken off"
-    OPEN = "still going on, or broken off"
+    UNKNOWN = "still going on, or broken off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,16 @@ class Run:
     state: State
     run_id: str | None  # None for a simulated run, whose times are virtual
     tasks: Mapping[int, int]  # number of tasks by client id
-    updates: pd.DataFrame  # every update with a verdict, in order; NaN and NA for values that it does not have
-    rounds: pd.DataFrame  # a row for each version
-    evaluations: pd.DataFrame  # a row for each measured version
+    updates: pd.DataFrame  # accepted and rejected updates, in order; NaN or NA for missing values
+    rounds: pd.DataFrame  # a row for each version from 1
+    evaluations: pd.DataFrame  # a row for each evaluated version
     class_accuracy: pd.DataFrame  # by version (rows) and class (columns); NaN for a class without test examples
     is_compensated: bool  # whether a round had a compensator
-    compensations: pd.DataFrame  # the method that replaced each update
-    fallbacks: pd.DataFrame  # updates by reason
+    compensations: pd.DataFrame  # method of each replaced update
+    fallbacks: pd.DataFrame  # numbers of updates by reason
     errors: pd.DataFrame  # measured errors of compensation
-    own_evaluations: pd.DataFrame  # measurements of clients on their own test examples
-    fairness: Fairness | None  # over the last of these of each client; None without any
+    own_evaluations: pd.DataFrame  # evaluations by clients on their own test examples
+    fairness: Fairness | None  # over the last own evaluation of each client; None without any
     conservation: Conservation
 
     @property
@@ -75,7 +76,7 @@ class Run:
 
 
 def read(path: Path, name: str) -> Run:
-    """Read a run directory. Raises UserError if it is none, is damaged, or has another format."""
+    """Read a run directory. Raises UserError if the path is no such directory, is damaged, or has another format."""
     with RecordedRun(path) as recorded, recorded.database.snapshot():
         database, settings = recorded.database, recorded.settings
         started_s = database.started_s() or 0.0
@@ -121,7 +122,7 @@ def read(path: Path, name: str) -> Run:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return the name of each directory, with as many parents as make names unique. Raises UserError for duplicates."""
+    """Return a unique name of each directory, with parents if necessary. Raises UserError for duplicates."""
     resolved = [path.resolve() for path in paths]
     for index, path in enumerate(resolved):
         if path in resolved[:index]:
@@ -129,11 +130,13 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     depth = 1
     while len({path.parts[-depth:] for path in resolved}) < len(resolved):
         depth += 1
-    return [printable("/".join(path.parts[-depth:])) for path in resolved]
+    names = [printable("/".join(path.parts[-depth:])) for path in resolved]
+    times = Counter(names)
+    return [f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names, start=1)]
 
 
 def printable(text: str) -> str:
-    """Replace characters that no page can show, such as bytes of a name that is not UTF-8."""
+    """Replace characters that are not printable, such as bytes of a name that is not UTF-8."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
@@ -142,7 +145,7 @@ def _state(path: Path, database: Database, *, is_finished: bool) -> State:
         return State.FINISHED
     if database.meta(ENDED):
         return State.STOPPED
-    return {True: State.RUNNING, False: State.BROKEN, None: State.OPEN}[_is_in_use(path)]
+    return {True: State.RUNNING, False: State.BROKEN, None: State.UNKNOWN}[_is_in_use(path)]
 
 
 def _is_in_use(path: Path) -> bool | None:
@@ -161,7 +164,7 @@ def _is_in_use(path: Path) -> bool | None:
     return None
 
 
-_KINDS = {
+_COLUMN_TYPES = {
     **{field.name: "int64" for field in fields(StagedUpdate) if field.type is int},
     **dict.fromkeys(("version", "updates", "staleness_rounds"), "int64"),
     **dict.fromkeys(("reason", "method", "digest"), "object"),
@@ -174,7 +177,7 @@ _KINDS = {
 def _frame(columns: str, rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
     """Return a data frame. columns: names, separated by spaces."""
     names = columns.split()
-    return pd.DataFrame(list(rows), columns=names).astype({name: _KINDS.get(name, "float64") for name in names})
+    return pd.DataFrame(list(rows), columns=names).astype({name: _COLUMN_TYPES.get(name, "float64") for name in names})
 
 
 def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
@@ -193,7 +196,7 @@ def _updates(database: Database, rounds: Sequence[RoundRow], started_s: float) -
 def _members(rounds: Sequence[RoundRow]) -> Iterator[tuple[int, int, int, float, float]]:
     """Yield handle, version, staleness, weight and share of each update in a round.
 
-    Shares are of the weights of the round without their signs, NaN if these have no finite sum.
+    The share is of the sum of absolute weights in the round; NaN if this sum is 0 or not finite.
     """
     for row in rounds:
         total = sum(abs(member.weight) for member in row.members)
@@ -225,7 +228,7 @@ def _accuracy_and_loss(metrics: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFrame, Fairness | None]:
-    """Return the measurements that the server asked for, and the fairness over clients."""
+    """Return the evaluations that the server requested, and the fairness over clients."""
     answers = OwnEvaluations(every)
     rows = []
     for row in database.own_evaluations():

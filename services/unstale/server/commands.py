@@ -1,4 +1,4 @@
-"""Commands to the compute thread, and their results."""
+"""Commands to the compute thread, and the items that other threads post to the server's loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from unstale_client.disk import NoRoomError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyCommand:
-    """Apply a round to these rows, and release their memory."""
+    """Apply a round to the model, and release the memory of its rows."""
 
     round: Round
     updates: tuple[RoundUpdate, ...]
@@ -22,7 +22,7 @@ class ApplyCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecomputeCommand:
-    """Begin work on a stale update before its round closes."""
+    """Start to compensate a stale update before its round closes. Has no result."""
 
     row_D: Tensor  # [D] float32, in host memory, unchanged until its round is released
     update: RoundUpdate
@@ -30,26 +30,26 @@ class PrecomputeCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateCommand:
-    """Evaluate this version, the current one."""
+    """Evaluate the current version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCommand:
-    """Forget this version."""
+    """Delete a version that no task and no update needs. Has no result."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommand:
-    """Write the current version to disk, with all that continues it."""
+    """Write a checkpoint of the current version."""
 
     version: int
-    seq: int
-    coordinator: Mapping[str, Any]  # its state, as of the record `seq`
-    admission: Mapping[str, Any]  # likewise
+    seq: int  # last journal record that the states below contain
+    coordinator: Mapping[str, Any]  # state of the coordinator
+    admission: Mapping[str, Any]  # state of the admission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class Applied:
     aggregate_s: float
     device_memory_bytes: int
     compensate_s: float = 0.0  # time of the compensation, before aggregate_s
-    digest: str = ""  # SHA-256 in hex, empty where it is not needed
-    encoded: Sequence[memoryview] = ()  # payload in the encoding of the run, empty where that is float32
+    digest: str = ""  # SHA-256 in hex, empty if the run is not stored
+    encoded: Sequence[memoryview] = ()  # payload in the encoding of the run, empty if that is float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is complete on disk. file: its name."""
+    """A checkpoint is complete on disk. file: name of the file."""
 
     version: int
     seq: int
@@ -87,7 +87,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSaved:
-    """There is no room for a checkpoint. error: about its file."""
+    """A checkpoint was skipped because the disk is full."""
 
     version: int
     error: NoRoomError
@@ -95,14 +95,14 @@ class NotSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """The compute thread ended with this exception."""
+    """The compute thread ended with an exception."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class StopNow:
-    """The operator stops the run."""
+    """The operator requested the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ MessageType = Literal[
 ]
 
 MESSAGE_TYPES: tuple[MessageType, ...] = get_args(MessageType)
-"""Types of the wire contract. The index keys the draws of a message: new types are added at the end."""
+"""Message types of the wire contract. Add new types at the end: the index seeds random draws (`ToxicRng`)."""
 
 
 class Direction(StrEnum):
@@ -23,39 +23,33 @@ class Direction(StrEnum):
 class InFlightMessage:
     """A message in flight. Times are seconds from the start of the scenario.
 
-    The fields are in groups, but the record is flat: toxics, plug-ins included, replace one or two fields, and with
-    nested records `replace(flight, cuts=True)` would be `replace(flight, effects=replace(flight.effects, cuts=True))`.
+    The record is flat, so that toxics, also of plug-ins, replace a field in one call: `replace(flight, cuts=True)`.
     """
 
-    # Identity, which keys the draws. number: the task's id for a task and an update, otherwise the count of earlier
-    # messages of this type of the client. attempt: count of earlier sends of this message. copy: 1, 2, ... for copies.
+    # Identity, which seeds the random draws.
     client_id: int
     direction: Direction
     type: MessageType
-    number: int
-    attempt: int = 0
-    copy: int = 0
+    number: int  # of a task or an update: id of the task; of others: earlier messages of this client and type
+    attempt: int = 0  # earlier transmissions of this message
+    copy: int = 0  # 0 for the original, 1, 2, ... for its copies
 
-    # Content. header_bytes: of the first frame, 0 if unused. version: of the model of a task. began_s: when the server
-    # sent the task that it answers; sent_s for other messages, or if unknown.
+    # Content.
     size_bytes: int
-    header_bytes: int = 0
-    version: int | None = None
-    began_s: float
+    header_bytes: int = 0  # size of the first frame; 0 if no toxic needs it
+    version: int | None = None  # of the model in a task
+    began_s: float  # of an update: when the server first sent its task; otherwise, or if unknown, `sent_s`
     sent_s: float
 
-    # Effects of toxics. due_s: when it comes out. occupies_s: how long it occupies the channel alone. in_order: False
-    # if it may overtake and be overtaken. damage: bits to flip, counted from the first bit of the header through all
-    # frames. declined: the client cannot take part in this round, and returns the task. cuts: the connection breaks
-    # here, and its other messages are lost; for down_s the client cannot connect again.
-    due_s: float
-    occupies_s: float = 0.0
-    in_order: bool = True
-    damage: tuple[int, ...] = ()
-    declined: bool = False
-    cuts: bool = False
-    down_s: float = 0.0
+    # Effects of toxics.
+    due_s: float  # when the receiver gets it
+    occupies_s: float = 0.0  # transmission time; the channel transmits one such message at a time
+    in_order: bool = True  # False if the order with other messages may change
+    damage: tuple[int, ...] = ()  # indexes of bits to flip, from the first bit of the header through all frames
+    declined: bool = False  # the client cannot take part in this round, and returns the task
+    cuts: bool = False  # the connection breaks, and its other messages are lost
+    down_s: float = 0.0  # time for which the client cannot connect again after `cuts`
 
     def later(self, seconds: float) -> Self:
-        """The same message, delayed by `seconds`."""
+        """Return the same message, delayed by `seconds`."""
         return replace(self, due_s=self.due_s + seconds)

@@ -1,4 +1,4 @@
-"""Participation, weight and accuracy over clients.
+"""Section on clients: their participation, weight and accuracy.
 
 Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
@@ -59,15 +59,15 @@ def section(groups: Sequence[Group]) -> Section:
         tables=[
             of_frame(
                 "fairness",
-                "Fairness over clients, means over runs. Evenness is Jain's index: 1 when all have the same, "
-                "1 / clients when one has all",
+                "Fairness over clients, means over runs. Evenness is Jain's index: 1 if all clients have the same "
+                "share, 1 / clients if one has all",
                 _FAIRNESS,
                 _fairness(clients),
             ),
             Table(
                 "own_accuracy",
                 "Accuracy over clients, each on its own test examples and at the last version that it measured. "
-                "accuracy: mean over clients, and its spread over runs. The others are means over runs: std over "
+                "accuracy: mean over clients, and its spread over runs. Other columns are means over runs: std over "
                 "clients with n - 1, variance with n in squared percentage points, mean and std of the worst and the "
                 "best tenth of the clients",
                 _OWN_ACCURACY,
@@ -92,9 +92,9 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def _clients(run: Run) -> pd.DataFrame:
-    """Return the table of a run's clients. Shares are of the weight of all rounds, each round counting alike."""
+    """Return the table of a run's clients. Shares of weight: all rounds count equally."""
     updates = run.updates
-    count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)
+    clients_count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)
     by_client = updates.groupby("client_id")
     weights = by_client.weight_share_ratio.sum()
     clients = pd.DataFrame(
@@ -108,10 +108,10 @@ def _clients(run: Run) -> pd.DataFrame:
             "last_update_s": by_client.elapsed_s.max(),
             "own_accuracy_ratio": run.own_evaluations.groupby("client_id").accuracy_ratio.last(),
         },
-        index=pd.RangeIndex(count, name="client_id"),
+        index=pd.RangeIndex(clients_count, name="client_id"),
     ).reset_index()
-    numbers = dict.fromkeys(("tasks", "received", "aggregated", "rejected"), int)
-    clients = clients.fillna({**dict.fromkeys(numbers, 0), "weight_share_ratio": 0.0}).astype(numbers)
+    integers = dict.fromkeys(("tasks", "received", "aggregated", "rejected"), int)
+    clients = clients.fillna({**dict.fromkeys(integers, 0), "weight_share_ratio": 0.0}).astype(integers)
     return clients.assign(run=run.name).sort_values("aggregated", ascending=False, kind="stable")
 
 
@@ -119,7 +119,7 @@ def _clients(run: Run) -> pd.DataFrame:
 
 
 def _fairness(clients: pd.DataFrame) -> pd.DataFrame:
-    """Return the table by group: means over its runs."""
+    """Return a row for each group: means over its runs."""
     by_run = clients.groupby(["group", "run"], sort=False).agg(
         clients=("client_id", "size"),
         without_update_mean=("aggregated", lambda aggregated: (aggregated == 0).sum()),
@@ -161,9 +161,9 @@ def _share_pictures(groups: Sequence[Group], clients: pd.DataFrame) -> Iterator[
 
 
 def _shares(runs: Sequence[pd.Series]) -> Floats | None:
-    """Return multiples of the even share in falling order, means over runs; None if the sum is 0 in every run.
+    """Return the clients' shares as multiples of the even share, in falling order, means over runs with a sum > 0.
 
-    The curve has as many clients as the run with the fewest.
+    Only the largest shares, as many as the run with the fewest clients has. None if the sum is 0 in every run.
     """
     curves = [-np.sort(-run.to_numpy(float)) / run.mean() for run in runs if run.any()]
     if not curves:
@@ -182,15 +182,15 @@ def _own_accuracy_row(group: Group) -> tuple[Cell, ...]:
     means = {name: spread(values).mean for name, values in pd.DataFrame(fairness).items()}
     return (
         *(group.label, len(fairness), means["clients"]),
-        versions(version for one in fairness for version in (one.oldest_version, one.newest_version)),
-        *cells(spread([one.mean for one in fairness])),
-        *(means["std"], 1e4 * means["variance"]),
+        versions(version for run in fairness for version in (run.oldest_version, run.newest_version)),
+        *cells(spread([run.mean for run in fairness])),
+        *(means["std"], 1e4 * means["variance"]),  # 1e4: squared percentage points
         *(means[name] for name in ("worst_tenth", "worst_tenth_std", "best_tenth", "best_tenth_std")),
     )
 
 
 def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
-    """Yield the picture, none without measurements of clients."""
+    """Yield a picture if clients have measured accuracies."""
     measured = [(group, accuracies) for group in groups if len(accuracies := _own_accuracies(group))]
     if not measured:
         return
@@ -219,6 +219,6 @@ def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
 
 
 def _own_accuracies(group: Group) -> Floats:
-    """Return the last accuracy of every client of every run, rising."""
+    """Return the last accuracy of every client of every run, in rising order."""
     last = frame([group], "own_evaluations").groupby(["run", "client_id"]).accuracy_ratio.last()
     return np.sort(last.to_numpy(float))

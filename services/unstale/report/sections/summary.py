@@ -80,7 +80,7 @@ def notes(groups: Sequence[Group]) -> list[str]:
 _STATE_REMARKS = {
     State.RUNNING: "versions made after this report are not in it",
     State.BROKEN: "its server died and was not restarted; no acknowledged update is lost",
-    State.OPEN: "this system cannot distinguish the two",
+    State.UNKNOWN: "this system cannot distinguish the two",
     State.STOPPED: "a server can resume it",
 }
 
