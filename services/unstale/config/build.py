@@ -1,5 +1,6 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
+import json
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import numpy as np
 import torch
 
 from unstale.compensators import Compensator, FreshUpdate
-from unstale.config import compensation
+from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
-from unstale.config.settings import Settings
+from unstale.config.settings import APP, Settings
 from unstale.config.workspace import Workspace, attack_of, make_workspace
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS, Trigger
@@ -30,10 +31,11 @@ from unstale.policies.stages import wrapped
 from unstale.settings.learning import OptimiserSettings, TrainingSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
+from unstale.training.app_workload import evaluate_centrally
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import evaluate
-from unstale.training.measured import Measured
-from unstale.training.model_file import check_writable, save
+from unstale.training.measured import NOT_MEASURED, Measured
+from unstale.training.model_file import BUFFERS, check_writable, save
 from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
@@ -83,7 +85,13 @@ def run_components(
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
     workspace.client_data.check()
-    if settings.evaluate_clients_every is not None and not workspace.client_data.has_own_tests:
+    if settings.evaluate_clients_every is not None and workspace.app is not None and workspace.app.evaluate is None:
+        raise UserError(
+            f"evaluate_clients_every is {settings.evaluate_clients_every}, but app {settings.app!r} has no evaluate "
+            "function; give it one, or leave it out"
+        )
+    has_own_tests = settings.is_app or workspace.client_data.has_own_tests
+    if settings.evaluate_clients_every is not None and not has_own_tests:
         raise UserError(
             f"evaluate_clients_every is {settings.evaluate_clients_every}, but the test set of data.name "
             f"{settings.data.name!r} does not say whose its examples are, as partition.name "
@@ -203,10 +211,10 @@ def learning_rate(training: TrainingSettings, rounds: int) -> Callable[[int], fl
     return create_schedule(training.schedule, learning_rate=training.learning_rate, rounds=rounds).rate
 
 
-def examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int]:
-    """Number of training examples of each client, for the admission of updates."""
-    if settings.server.num_examples_max != "partition":
-        return lambda _: 0  # nobody asks
+def examples_of(settings: Settings, client_data: ClientData) -> Callable[[int], int | None]:
+    """Number of training examples of each client, for the admission of updates; None where it is not known."""
+    if settings.server.num_examples_max != "partition" or client_data.data.is_private:
+        return lambda _: None
     return array("q", map(len, client_data.train())).__getitem__
 
 
@@ -224,9 +232,16 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
 def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites.
 
-    If clients are groups of the data, the test examples are those of the groups that are clients.
+    If clients are groups of the data, the test examples are those of the groups that are clients. An app evaluates
+    itself; without an app, private data leaves a version unmeasured.
     """
+    users, own_model = workspace.app, workspace.model
+    if users is not None:
+        return lambda version: evaluate_centrally(users, own_model, version.model_d, version.buffers_b)
+    if workspace.data.is_private:
+        return lambda _: NOT_MEASURED
     model, data, client_data, objective = workspace.model, workspace.data, workspace.client_data, workspace.objective
+    assert objective is not None, "there is one where there is data"
     own_M = None
     if client_data.partition.by_group and (own := client_data.test(client_data.train())) is not None:
         own_M = np.sort(np.concatenate(own))
@@ -258,6 +273,8 @@ def saver(file: str | None, name: str, model: FlatModel) -> Callable[[Version, i
         if path is None:
             return
         about = {"model": name, "version": str(number), "digest": version.digest}
+        if name == APP and model.buffers:
+            about[BUFFERS] = json.dumps([buffer for buffer, _ in model.buffers])
         save(path, model, version.model_d, about, buffers_b=version.buffers_b)
 
     return write
@@ -265,10 +282,13 @@ def saver(file: str | None, name: str, model: FlatModel) -> Callable[[Version, i
 
 def check(settings: Settings) -> None:
     """Raise UserError if a part cannot be made. Does not read the data, nor use the device: both may be elsewhere."""
-    find_model(settings.model.name, norm=settings.model.norm)
-    for source in sources(settings.data):
-        check_source(source)
-    create_partition(settings.partition)
+    if settings.is_app:
+        app.check(settings)
+    else:
+        find_model(settings.model.name, norm=settings.model.norm)
+        for source in sources(settings.data):
+            check_source(source)
+        create_partition(settings.partition)
     learning_rate(settings.training, settings.rounds)
     attack_of(settings.attack, settings.clients, settings.seed)
     policy_in_small(settings, coordinator_settings(settings, check_scenario(settings)))

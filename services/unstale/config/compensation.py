@@ -61,6 +61,8 @@ def compensator(
         UserError: The compensator cannot be made.
     """
     check(settings)
+    if workspace.data.is_private:
+        return _made(settings, workspace.device, network=None, clock=clock, fresh_update=fresh_update)
     network = Network(workspace.model.module, workspace.data.input_shape, workspace.data.outputs)
     make = partial(_made, settings, workspace.device, network=network, clock=clock, fresh_update=fresh_update)
     made = make()

@@ -7,6 +7,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from unstale.config.app import Agree, initial_model, load_app, received_model
+from unstale.config.app import check as check_app
 from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -14,8 +16,11 @@ from unstale.flat import FlatModel
 from unstale.learner.device import choose
 from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
+from unstale.training.app import App
+from unstale.training.app_workload import AppWorkload
 from unstale.training.attack import Attack, attackers
 from unstale.training.datasets import Data, Dataset
+from unstale.training.datasets.private import PrivateData
 from unstale.training.models import build, features
 from unstale.training.nests import Nest
 from unstale.training.objectives import Classification, Objective
@@ -31,9 +36,10 @@ class Workspace:
 
     data: Data
     client_data: ClientData
-    objective: Objective
+    objective: Objective | None  # None for an app, and a server without data
     model: FlatModel  # at first in its initial state, which the seed determines
     device: torch.device
+    app: App | None = None  # of the user, which trains and evaluates
 
     @property
     def dataset(self) -> Dataset:
@@ -68,6 +74,8 @@ def make_workspace(settings: Settings, *, code: Collection[str] | None = None, d
     """
     torch.set_num_threads(settings.threads)
     device = choose(settings.device)
+    if settings.is_app:
+        return _of_app(settings, device)
     if data is None:
         data = read_dataset(settings.data, code=code)
     objective = create_objective(settings.objective, code=code)
@@ -85,6 +93,20 @@ def make_workspace(settings: Settings, *, code: Collection[str] | None = None, d
         objective=objective,
         model=FlatModel(module, device),
         device=device,
+    )
+
+
+def _of_app(settings: Settings, device: torch.device, agree: Agree | None = None) -> Workspace:
+    """agree: as for `received_model`; None for the first version of the model."""
+    check_app(settings)
+    app = load_app(settings)
+    if agree is None or app is None:
+        model = initial_model(app, settings, device)
+    else:
+        model = received_model(app, settings, device, agree)
+    data = PrivateData()
+    return Workspace(
+        data=data, client_data=ClientData.of(settings, data), objective=None, model=model, device=device, app=app
     )
 
 
@@ -120,8 +142,11 @@ def training_context(
     settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None
 ) -> TrainingContext:
     """Make a workspace with a trainer; the arguments are those of `make_workspace`. Raises UserError."""
+    if settings.is_app:
+        return app_context(settings)
     workspace = make_workspace(settings, code=code, data=data)
-    client_data = workspace.client_data
+    client_data, objective = workspace.client_data, workspace.objective
+    assert objective is not None, "there is one where there is data"
     train = client_data.train()
     trainer = Trainer(
         workspace.data,
@@ -129,7 +154,7 @@ def training_context(
         workspace.model,
         create_training(settings.training),
         settings.seed,
-        objective=workspace.objective,
+        objective=objective,
         test_partitions=client_data.test(train),
         changes=client_data.changes(train),
         attack=attack_of(settings.attack, settings.clients, settings.seed),
@@ -137,10 +162,28 @@ def training_context(
     return TrainingContext(
         data=workspace.data,
         client_data=client_data,
-        objective=workspace.objective,
+        objective=objective,
         model=workspace.model,
         device=workspace.device,
         workload=trainer,
+    )
+
+
+def app_context(settings: Settings, agree: Agree | None = None) -> TrainingContext:
+    """Make a workspace with the app of the settings. agree: as for `received_model`. Raises UserError."""
+    torch.set_num_threads(settings.threads)
+    made = _of_app(settings, choose(settings.device), agree)
+    if made.app is None:
+        raise UserError("clients train by an app, expected app too, such as --app my_app:app")
+    workload = AppWorkload(made.app, made.model, settings.clients, settings.seed)
+    return TrainingContext(
+        data=made.data,
+        client_data=made.client_data,
+        objective=None,
+        model=made.model,
+        device=made.device,
+        app=made.app,
+        workload=workload,
     )
 
 

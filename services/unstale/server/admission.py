@@ -94,7 +94,9 @@ class Admission:
         return self._rates[base_version : base_version + 1 + self.expected.late]
 
 
-def configured(settings: Settings, learner: Learner, examples_of: Callable[[int], int], *, late: int) -> Admission:
+def configured(
+    settings: Settings, learner: Learner, examples_of: Callable[[int], int | None], *, late: int
+) -> Admission:
     """Return the admission of a run at version 0.
 
     examples_of: number of training examples by client id. late: as in `Expected`.

@@ -13,7 +13,7 @@ from math import nan
 import zmq
 
 from unstale.config.metrics import main_metric
-from unstale.config.settings import Settings
+from unstale.config.settings import APP, Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
@@ -140,6 +140,7 @@ class Server:
         return {
             "run": self._run.welcome.run_id,
             **{part: getattr(self._settings, part).name for part in parts},
+            **({"training": APP} if self._settings.is_app else {}),
             "device": str(self._run.learner.model_d.device),
         }
 

@@ -25,6 +25,7 @@ class Data(ABC):
 
     name: str
     origin: str  # where the data is stored, for people
+    is_private = False  # only the clients have it
     in_order = False  # examples can only be read in order, all of them by one client
 
     @property
@@ -39,8 +40,8 @@ class Data(ABC):
 
     @property
     @abstractmethod
-    def labels_digest(self) -> str:
-        """SHA-256, in hex, of the numbers on which a division depends: equal on all machines of a run."""
+    def labels_digest(self) -> str | None:
+        """SHA-256, in hex, of the numbers on which a division depends: equal on all machines of a run. None without."""
 
     @abstractmethod
     def has(self, part: Part) -> bool:
