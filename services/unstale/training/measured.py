@@ -59,12 +59,14 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
         raise ValueError(f"it returned metrics {metrics!r:.80}, expected a mapping of names to numbers")
     if len(metrics) > METRICS_MAX:
         raise ValueError(f"it returned {len(metrics)} metrics, expected at most {METRICS_MAX}")
+    checked: dict[str, float] = {}
     for name, value in metrics.items():
         if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
             raise ValueError(f"it returned a metric named {name!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
-        if _number(value) is None:
+        if (number := _number(value)) is None:
             raise ValueError(f"it returned {value!r:.80} for metric {name!r}, expected a finite number")
-    return {name: float(value) for name, value in metrics.items()}
+        checked[name] = float(number)
+    return checked
 
 
 def _number(value: Any) -> int | float | None:
