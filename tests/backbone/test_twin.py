@@ -267,6 +267,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "partition": {"name": "iid"},
         "evaluate_clients_every": 2,
     },
+    "an app": {"model": {}, "app": "support.apps:shared", "evaluate_clients_every": 2},
 }
 
 
@@ -282,7 +283,8 @@ def test_all_that_goes_to_and_fro_is_the_same_in_both(name: str, loop: str) -> N
     assert over_sockets.updates == in_simulation.updates
     assert over_sockets.metrics == in_simulation.metrics
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
-    assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None)
+    evaluates = settings.evaluate_clients_every is not None
+    assert (in_simulation.fairness is not None) == (evaluates and not settings.is_app)
     assert in_simulation.updates["rejected"] == 0
 
 

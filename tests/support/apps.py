@@ -1,5 +1,6 @@
 """Apps that tests name as `support.apps:...`, with private data: files, which only the client that owns one reads."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from torch.nn.functional import mse_loss
 
 import unstale
 
-FOLDER = Path()
-"""Folder of the clients' files; a test sets it."""
+FOLDER = "APPS_FOLDER"
+"""The variable that names the folder of the clients' files; worker processes of a simulation inherit it."""
 
 STEPS = 3
 
@@ -40,7 +41,7 @@ def with_buffers() -> nn.Module:
 
 
 def file_of(client: unstale.ClientInfo) -> tuple[torch.Tensor, torch.Tensor]:
-    with np.load(FOLDER / f"{client.client_id}.npz") as stored:
+    with np.load(Path(os.environ[FOLDER]) / f"{client.client_id}.npz") as stored:
         return torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
 
 
@@ -93,9 +94,13 @@ half = unstale.App(model=_half, train=train, data=file_of, evaluate=evaluate)
 
 
 def _drawing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
-    """Every way to draw that is seeded; half of the tasks are declined."""
+    """Some of the tasks are declined."""
     if torch.rand(1, generator=task.generator) < 0.3:
         raise unstale.Decline("not now")
+    return _half_of_them(module, data, task)
+
+
+def _half_of_them(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
     kept = torch.randperm(len(data[0]))[: len(data[0]) // 2]
     loss = descend(module, (data[0][kept], data[1][kept]), task.learning_rate)
     task.state.setdefault("seen", []).append(kept)
@@ -113,3 +118,29 @@ def _failing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Traine
 
 
 failing = unstale.App(model=model, train=_failing, data=file_of)
+
+
+FOUND: list[int] = []
+"""Accepted updates of a client of `idle`, before each of its tasks."""
+
+
+def _idle(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Every second task changes nothing."""
+    FOUND.append(task.state.get("tasks", 0))
+    task.state["tasks"] = FOUND[-1] + 1
+    loss = descend(module, data, task.learning_rate * (task.number % 2 == 0))
+    return unstale.Trained(num_examples=len(data[0]), loss=loss)
+
+
+idle = unstale.App(model=model, train=_idle, data=file_of)
+
+
+shared = unstale.App(
+    model=with_buffers,
+    train=_half_of_them,
+    data=lambda client: table(client.client_id),
+    evaluate=evaluate,
+    evaluate_centrally=centrally,
+    exchange=lambda name: name != "3.bias",
+    metric="mae",
+)
