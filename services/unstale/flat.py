@@ -86,7 +86,12 @@ class FlatModel:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the exchanged tensors back where code has replaced them or their memory, without gradients."""
+        """Put the exchanged tensors back where code has replaced them or their memory, without gradients.
+
+        Does nothing after `let_go`.
+        """
+        if not len(self.parameters_d):
+            return
         for name, tensor, view in self._with_views():
             owner, _, last = name.rpartition(".")
             part = self.module.get_submodule(owner)

@@ -15,7 +15,7 @@ from support.parts_of_runs import client_task
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.training.app import exchanged, make_module
-from unstale.training.app_workload import AppWorkload, evaluate_centrally
+from unstale.training.app_workload import AppWorkload, central_evaluation
 from unstale.training.client_state import ClientState
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import NOT_MEASURED
@@ -395,7 +395,7 @@ def test_an_evaluation_that_fails_is_logged_and_left_out(returned: Any, caplog: 
     assert workload.evaluate(0, zeros(workload)) is None
     assert "the app's evaluate function" in caplog.text
     app = app_of(evaluate_centrally=lambda module: evaluate(module))
-    assert evaluate_centrally(app, workload.model, zeros(workload), torch.empty(0)) == NOT_MEASURED
+    assert central_evaluation(app, workload.model)(zeros(workload), torch.empty(0)) == NOT_MEASURED
 
 
 def test_the_server_evaluates_where_an_app_can() -> None:
@@ -404,9 +404,9 @@ def test_the_server_evaluates_where_an_app_can() -> None:
 
     workload = workload_of(app_of())
     model_d = torch.arange(17.0)
-    measured = evaluate_centrally(app_of(evaluate_centrally=centrally), workload.model, model_d, torch.empty(0))
+    measured = central_evaluation(app_of(evaluate_centrally=centrally), workload.model)(model_d, torch.empty(0))
     assert measured == unstale.Measured(num_examples=5, metrics={"bias": 16.0})
-    assert evaluate_centrally(app_of(), workload.model, model_d, torch.empty(0)) == NOT_MEASURED
+    assert central_evaluation(app_of(), workload.model)(model_d, torch.empty(0)) == NOT_MEASURED
 
 
 def test_the_main_metric_is_that_of_the_app_or_the_loss() -> None:

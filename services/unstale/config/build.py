@@ -31,7 +31,7 @@ from unstale.policies.stages import wrapped
 from unstale.settings.learning import OptimiserSettings, TrainingSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
-from unstale.training.app_workload import evaluate_centrally
+from unstale.training.app_workload import central_evaluation
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import evaluate
 from unstale.training.measured import NOT_MEASURED, Measured
@@ -235,9 +235,9 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     If clients are groups of the data, the test examples are those of the groups that are clients. An app evaluates
     itself; without an app, private data leaves a version unmeasured.
     """
-    users, own_model = workspace.app, workspace.model
-    if users is not None:
-        return lambda version: evaluate_centrally(users, own_model, version.model_d, version.buffers_b)
+    if workspace.app is not None:
+        evaluate_app = central_evaluation(workspace.app, workspace.model)
+        return lambda version: evaluate_app(version.model_d, version.buffers_b)
     if workspace.data.is_private:
         return lambda _: NOT_MEASURED
     model, data, client_data, objective = workspace.model, workspace.data, workspace.client_data, workspace.objective

@@ -4,7 +4,7 @@ Legend: d parameters, b numbers of the model's float buffers.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,20 +179,32 @@ class _OwnTensors:
             tensor.grad = None
 
 
-def evaluate_centrally(app: App, model: FlatModel, model_d: Tensor, buffers_b: Tensor) -> Measured:
-    """Evaluate a version on the server; `NOT_MEASURED` if the app has no function for it, or that fails.
+def central_evaluation(app: App, model: FlatModel) -> Callable[[Tensor, Tensor], Measured]:
+    """A function that evaluates a version on the server; `NOT_MEASURED` if the app cannot, or its function fails.
 
-    model: workspace, whose float buffers are overwritten.
+    Args:
+        app: Of the run.
+        model: Workspace of the function, in its first state.
+
+    Returns:
+        A function of parameters [d] and float buffers [b].
     """
-    if app.evaluate_centrally is None:
-        return NOT_MEASURED
-    try:
-        with model.using(model_d, buffers_b), torch.no_grad(), seeded(0, model.buffers_b.device):
-            model.module.eval()
-            return checked(app.evaluate_centrally(model.module))
-    except Exception as error:  # any of the user's code; the run continues
-        log.warning("the app's evaluate_centrally function: %s: %s", type(error).__name__, error, exc_info=error)
-        return NOT_MEASURED
+    centrally, own_tensors = app.evaluate_centrally, _OwnTensors(model)
+
+    def evaluate(model_d: Tensor, buffers_b: Tensor) -> Measured:
+        if centrally is None:
+            return NOT_MEASURED
+        model.restore()
+        own_tensors.restore()
+        try:
+            with model.using(model_d, buffers_b), torch.no_grad(), seeded(0, model.buffers_b.device):
+                model.module.eval()
+                return checked(centrally(model.module))
+        except Exception as error:  # any of the user's code; the run continues
+            log.warning("the app's evaluate_centrally function: %s: %s", type(error).__name__, error, exc_info=error)
+            return NOT_MEASURED
+
+    return evaluate
 
 
 def checked(measured: Any) -> Measured:
