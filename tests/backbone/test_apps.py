@@ -14,12 +14,13 @@ from support import apps
 from support.large import RunningClient
 from support.running import PATIENCE_S, RunningServer, until
 from support.wire import RawClient
+from unstale.cli import main
 from unstale.client.service import ClientProcess
 from unstale.client.worker import Job, Ready, ReceivedModel, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config.settings import Settings
 from unstale.errors import UserError
-from unstale.metrics.progress import Outcome
+from unstale.metrics.progress import Outcome, Progress
 from unstale.simulator.assemble import simulation
 from unstale_proto import codec
 from unstale_proto.messages import Welcome
@@ -121,6 +122,22 @@ def test_state_survives_the_end_of_a_client_process(tmp_path: Path) -> None:
         with RunningClient(settings, server.address, folder):
             until(lambda: apps.FOUND)
         assert apps.FOUND[0] >= reached
+
+
+def test_a_server_resumes_a_run_of_an_app_which_the_report_shows(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    stored = app_run("measured", rounds=10_000, run={"directory": str(folder)})
+    progress: list[Progress] = []
+    with RunningServer(stored, progress.append) as server, RunningClient(stored, server.address):
+        until(lambda: len(progress) > 3)
+        server.server.stop()
+        first = server.end()
+    with RunningServer(stored, progress.append) as server:
+        assert server.server.standing == f"going on at version {first.versions}"
+    for app in ("regression", "measured"):
+        recorded = tmp_path / app
+        simulation(app_run(app, run={}), on_progress=lambda _: None, record_in=recorded).run()
+        assert main.run(["report", str(recorded), "--out", str(tmp_path / f"{app}.html")]) == 0
 
 
 def test_tasks_that_are_declined_or_raise_do_not_end_the_run(caplog: pytest.LogCaptureFixture) -> None:
