@@ -39,6 +39,7 @@ RUN found=$(python -c 'import torch, torchvision; print("cuda" if torch.version.
 
 COPY README.md LICENSE ./
 COPY services services
+COPY proto proto
 COPY client client
 # Headers are for who compiles against PyTorch, and pip for who installs something.
 RUN pip install --no-deps ./client . \

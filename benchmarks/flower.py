@@ -59,7 +59,7 @@ OURS = "unstale"
 PULL_INTERVALS_S = {"Flower": 0.1, "Flower, looking every 0.01 s": 0.01}
 
 ROOT = Path(__file__).parent.parent
-SOURCES = (ROOT, ROOT / "services", ROOT / "client")
+SOURCES = (ROOT, ROOT / "services", ROOT / "proto", ROOT / "client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

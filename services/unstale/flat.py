@@ -12,24 +12,39 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
+"""Types of tensors that a vector can hold; it is float32 itself."""
+
 _WIRE_DTYPE = np.dtype("<f4")
 
 
 class FlatModel:
-    """A module whose parameters, gradients and float buffers are views into `parameters_d`, `gradient_d`, `buffers_b`.
+    """A module whose exchanged tensors are views into `parameters_d` and `buffers_b`, and gradients into `gradient_d`.
 
     Loading a model is one copy, reading a gradient needs no copy, and an optimiser step is one operation on d numbers.
-    The vectors are float32, in the order of `module.named_parameters()` and `module.named_buffers()`, without integer
-    buffers, such as BatchNorm's count of batches. Do not move or cast the module, or add parameters or buffers.
+    The vectors are float32. Tensors in float16 and bfloat16 are no views: `load` and `gather` copy and convert them.
+    No vector contains frozen parameters or integer buffers, such as BatchNorm's count of batches.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device | str = "cpu", exchanged: Sequence[str] | None = None
+    ) -> None:
+        """exchanged: names of parameters and float buffers, in the order of the vectors; None for all parameters with
+        `requires_grad` and all float buffers, in the order of the module.
+        """
         self.module = module.to(device)
-        self._parameters = list(self.module.parameters())
+        parameters, buffers = dict(self.module.named_parameters()), dict(float_buffers(self.module))
+        if exchanged is None:
+            exchanged = [name for name, parameter in parameters.items() if parameter.requires_grad] + [*buffers]
+        self.parameters = [(name, parameters[name]) for name in exchanged if name in parameters]
+        self.buffers = [(name, buffers[name]) for name in exchanged if name in buffers]
+        self._parameters = [parameter for _, parameter in self.parameters]
         self.dimension = sum(p.numel() for p in self._parameters)
         self.parameters_d = _flatten(self._parameters, device)
         self._gradient_d: Tensor | None = None
-        self.buffers_b = _flatten([buffer for _, buffer in float_buffers(self.module)], device)
+        self.buffers_b = _flatten([buffer for _, buffer in self.buffers], device)
+        self._dtypes = {name: tensor.dtype for name, tensor in (*self.parameters, *self.buffers)}
+        self.converts = any(dtype != torch.float32 for dtype in self._dtypes.values())
 
     @property
     def gradient_d(self) -> Tensor:
@@ -50,6 +65,46 @@ class FlatModel:
         self.parameters_d.copy_(model_d)
         if buffers_b is not None:
             self.buffers_b.copy_(buffers_b)
+        if self.converts:
+            self._convert(self.parameters, self.parameters_d)
+            self._convert(self.buffers, self.buffers_b)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Copy the exchanged tensors that the module has now into the vectors, where they are no views.
+
+        Raises ValueError for a tensor that is missing or has another shape.
+        """
+        now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        for name, tensor, view in self._with_views():
+            found = now.get(name)
+            if found is None or found.shape != tensor.shape:
+                shape = "no tensor" if found is None else f"shape {list(found.shape)}"
+                raise ValueError(f"the model has {shape} for {name!r}, expected shape {list(tensor.shape)}")
+            if not _is_at(found, view):
+                view.copy_(found)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the exchanged tensors back where code has replaced them or their memory, without gradients.
+
+        Does nothing after `release`.
+        """
+        if not len(self.parameters_d):
+            return
+        for name, tensor, view in self._with_views():
+            owner, _, last = name.rpartition(".")
+            part = self.module.get_submodule(owner)
+            if getattr(part, last, None) is not tensor:
+                setattr(part, last, tensor)
+            wanted = self._dtypes[name]
+            if wanted == view.dtype and not _is_at(tensor, view):
+                tensor.data = view
+            elif wanted != view.dtype and (tensor.dtype, tensor.device) != (wanted, view.device):
+                tensor.data = view.to(wanted)
+        for parameter in self._parameters:
+            parameter.requires_grad_(True)
+            parameter.grad = None
 
     @contextmanager
     def using(self, model_d: Tensor, buffers_b: Tensor | None = None) -> Iterator[None]:
@@ -61,9 +116,11 @@ class FlatModel:
         temporary = _views(model_d.to(self.buffers_b.device), self._parameters)
         if buffers_b is not None:
             self.buffers_b.copy_(buffers_b)
+            if self.converts:
+                self._convert(self.buffers, self.buffers_b)
         try:
             for parameter, view in zip(self._parameters, temporary, strict=True):
-                parameter.data = view
+                parameter.data = view.to(parameter.dtype)  # the view itself where it is float32
             yield
         finally:
             for parameter, tensor in zip(self._parameters, original, strict=True):
@@ -72,20 +129,41 @@ class FlatModel:
     def release(self) -> None:
         """Release the memory of parameters and gradient. Only `using` works afterwards."""
         self.parameters_d = self._gradient_d = torch.empty(0, device=self.buffers_b.device)
-        zero = torch.zeros((), device=self.buffers_b.device)
         for parameter in self._parameters:
+            zero = torch.zeros((), dtype=parameter.dtype, device=self.buffers_b.device)
             parameter.grad = None
             parameter.data = zero.expand(parameter.shape)  # keeps the shape without memory
 
+    @torch.no_grad()
+    def _convert(self, named: Sequence[tuple[str, Tensor]], vector: Tensor) -> None:
+        """Copy a vector into the tensors that are no views."""
+        tensors = [tensor for _, tensor in named]
+        for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
+            if tensor.dtype != torch.float32:
+                tensor.copy_(view)
+
+    def _with_views(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name and tensor of each exchanged tensor, and its part of the vectors."""
+        for named, vector in ((self.parameters, self.parameters_d), (self.buffers, self.buffers_b)):
+            tensors = [tensor for _, tensor in named]
+            for (name, tensor), view in zip(named, _views(vector, tensors), strict=True):
+                yield name, tensor, view
+
 
 def _flatten(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """Copy tensors into a new vector, and make them views into it."""
+    """Copy tensors into a new vector, and make those in float32 views into it."""
     vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
     for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
-        assert tensor.dtype == torch.float32, f"expected float32, got {tensor.dtype}"
+        assert tensor.dtype in EXCHANGED, f"expected float32, float16 or bfloat16, got {tensor.dtype}"
         view.copy_(tensor.data)
-        tensor.data = view
+        if tensor.dtype == torch.float32:
+            tensor.data = view
     return vector
+
+
+def _is_at(tensor: Tensor, view: Tensor) -> bool:
+    """Whether a tensor is this view."""
+    return tensor.dtype == view.dtype and tensor.device == view.device and tensor.data_ptr() == view.data_ptr()
 
 
 def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """Translates between messages of the wire and events, actions and updates of the coordinator."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from math import isfinite
 from typing import cast
@@ -26,6 +26,7 @@ from unstale_proto.messages import (
     OwnEvaluation,
     Stop,
     Task,
+    TensorSpec,
     Update,
     UpdateEncoding,
     own_evaluation,
@@ -92,7 +93,12 @@ def to_round(contributions: Sequence[actions.Contribution], staged: Sequence[Sta
     )
 
 
-# --- actions to messages ---
+# --- models and actions to messages ---
+
+
+def to_specs(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
+    """Tensors by name, which are float32 in every payload."""
+    return tuple(TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32") for name, tensor in tensors)
 
 
 def to_task(

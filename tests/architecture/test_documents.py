@@ -29,6 +29,7 @@ DOCUMENTS = [
     ROOT / "k8s/README.md",
     *sorted(ROOT.glob("changelog.d/*.md")),
     *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("examples/*/README.md")),
     ROOT / "papers/README.md",
     ROOT / "papers/results/README.md",
 ]

@@ -18,7 +18,7 @@ from unstale.training.registry import TRAININGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/methods").glob("*.md"))
-PRODUCT = ("services", "client")
+PRODUCT = ("services", "proto", "client")
 
 TARGET = r"[\w./-]+\.md(?:#[\w-]+)?|https://\S+"
 ENTRY = re.compile(rf"(?:(?P<paper>[^;]*\S), )?(?P<target>{TARGET})")

@@ -32,7 +32,7 @@ PARTS: list[tuple[type[Any], dict[str, Any], set[str]]] = [
 
 
 def test_no_setting_is_declared_twice() -> None:
-    sources = [source for folder in ("services", "client") for source in read(ROOT / folder, ROOT)]
+    sources = [source for folder in ("services", "proto", "client") for source in read(ROOT / folder, ROOT)]
     assert Declarations(sources).declared_twice() == {}
 
 

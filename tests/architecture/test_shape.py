@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    path for root in ("services", "client", "papers/unstale_papers") for path in ROOT.glob(f"{root}/**/*.py")
+    path for root in ("services", "proto", "client", "papers/unstale_papers") for path in ROOT.glob(f"{root}/**/*.py")
 )
 
 

@@ -17,7 +17,7 @@ PHRASES = ("told right", "whoever", "said to be", "is played", "goes on from", "
 
 @pytest.fixture(scope="module")
 def counts() -> dict[str, int]:
-    sources = [*read(ROOT / "services", ROOT), *read(ROOT / "client", ROOT)]
+    sources = [source for folder in ("services", "proto", "client") for source in read(ROOT / folder, ROOT)]
     return occurrences(sources, replaced_terms())
 
 

@@ -277,6 +277,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "partition": {"name": "iid"},
         "evaluate_clients_every": 2,
     },
+    "an app": {"model": {}, "app": "support.apps:shared", "evaluate_clients_every": 2},
 }
 
 
@@ -293,7 +294,7 @@ def test_both_exchange_the_same_messages(name: str, loop: str) -> None:
     assert over_sockets.metrics == in_simulation.metrics
     assert repr(over_sockets.fairness) == repr(in_simulation.fairness)  # some of it is nan
     assert over_sockets.client_metrics == in_simulation.client_metrics
-    is_classification = settings.objective.name == "classification"
+    is_classification = settings.objective.name == "classification" and not settings.is_app
     assert (in_simulation.fairness is not None) == (settings.evaluate_clients_every is not None and is_classification)
     assert in_simulation.updates["rejected"] == 0
 

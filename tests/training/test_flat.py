@@ -136,3 +136,80 @@ def test_the_number_of_batches_is_no_float_buffer():
 )
 def test_a_vector_is_finite_also_when_its_sum_is_not(values: tuple[float, ...], expected: bool) -> None:
     assert flat.is_finite(torch.tensor(values)) is expected
+
+
+def test_frozen_parameters_are_in_no_vector_and_stay_as_they_are():
+    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    module[0].requires_grad_(False)
+    before = module[0].weight.item()
+    model = FlatModel(module)
+    assert [name for name, _ in model.parameters] == ["1.weight", "1.bias"]
+    model.load(torch.tensor([5.0, 6.0]))
+    assert (module[0].weight.item(), module[1].weight.item(), module[1].bias.item()) == (before, 5, 6)
+
+
+def test_names_choose_the_tensors_and_their_order():
+    module = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))
+    model = FlatModel(module, exchanged=["1.running_var", "1.bias", "0.bias"])
+    model.load(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([5.0, 6.0]))
+    assert module[1].bias.tolist() == [1, 2]
+    assert module[0].bias.tolist() == [3, 4]
+    assert module[1].running_var.tolist() == [5, 6]
+    assert module[1].running_mean.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tensors_in_half_precision_are_float32_in_the_vectors_and_keep_their_type(dtype):
+    module = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)).to(dtype)
+    module[1].float()
+    model = FlatModel(module)
+    assert model.converts and model.parameters_d.dtype == model.buffers_b.dtype == torch.float32
+    base_d = torch.tensor([1 / 3, -2.0, 1 / 3, 0.5])
+    rounded_d = torch.cat([base_d[:2].to(dtype).float(), base_d[2:]])
+    model.load(base_d, torch.tensor([1.0, 2.0]))
+    assert module[0].weight.dtype == dtype and module[0].weight.item() == rounded_d[0].item()
+    assert module[1].weight.item() == base_d[2].item()
+    model.gather()
+    assert torch.equal(model.parameters_d, rounded_d)
+    with model.using(2 * base_d):
+        assert module[0].weight.dtype == dtype and module[0].weight.item() == 2 * rounded_d[0].item()
+    assert module[0].weight.item() == rounded_d[0].item()
+
+
+def test_gathering_reads_what_code_has_put_in_place_of_the_tensors():
+    module = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    model = FlatModel(module)
+    first = module[0].weight
+    module[0].weight = nn.Parameter(torch.tensor([[7.0]], dtype=torch.float64))
+    module[0].bias.data = torch.tensor([8.0])
+    module[1].running_mean = torch.tensor([9.0])
+    model.gather()
+    assert model.parameters_d[:2].tolist() == [7, 8]
+    assert model.buffers_b.tolist() == [9, 1]
+    model.restore()
+    model.load(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([5.0, 6.0]))
+    assert module[0].weight is first
+    assert [parameter.item() for parameter in module.parameters()] == [1, 2, 3, 4]
+    assert (module[1].running_mean.item(), module[1].running_var.item()) == (5, 6)
+
+
+def test_a_module_that_is_cast_is_cast_back():
+    model = FlatModel(nn.Linear(1, 1))
+    half = FlatModel(nn.Linear(1, 1).half())
+    model.module.half()
+    half.module.float()
+    for one, dtype in ((model, torch.float32), (half, torch.float16)):
+        one.restore()
+        one.load(torch.tensor([1.5, 2.5]))
+        assert one.module.weight.dtype == dtype
+        assert (one.module.weight.item(), one.module.bias.item()) == (1.5, 2.5)
+
+
+def test_a_tensor_that_is_gone_or_of_another_shape_is_named():
+    model = FlatModel(nn.Sequential(nn.Linear(2, 1)))
+    model.module[0] = nn.Linear(3, 1)
+    with pytest.raises(ValueError, match=r"the model has shape \[1, 3\] for '0.weight', expected shape \[1, 2\]"):
+        model.gather()
+    del model.module[0]
+    with pytest.raises(ValueError, match=r"the model has no tensor for '0.weight', expected shape \[1, 2\]"):
+        model.gather()

@@ -150,6 +150,7 @@ class _Curves(Watcher):
     def _training_loss(self, sent: Version) -> float:
         """Mean over all training examples, nats."""
         context, dataset = self._context, self._context.dataset
+        assert context.objective is not None, "a paper's clients train on a data set"
         losses = [
             len(part_n)
             * evaluate(

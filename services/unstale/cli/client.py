@@ -10,9 +10,9 @@ from unstale.config.scenario import read
 
 
 @takes_settings(
-    *("client", "model", "data", "partition", "objective", "device", "threads", "scenario", "attack"),
+    *("app", "client", "model", "data", "partition", "objective", "device", "threads", "scenario", "attack"),
     common=(
-        *("client.server", "client.first", "client.count", "client.patience_s", "client.key"),
+        *("app", "client.server", "client.first", "client.count", "client.patience_s", "client.key"),
         *("client.server_key", "client.directory", "client.durability", "client.http_address"),
         *("data.path", "device", "scenario.name", "attack.name"),
     ),
@@ -20,9 +20,10 @@ from unstale.config.scenario import read
 def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:
     """Take part in a run with one client, or with --count of them in this process.
 
-    The server chooses model, data set and training. The options of this command tell where this machine has the data,
-    and which code of its own the server may name; in a run of private data they name the data. A client that starts
-    first waits for the server. With a scenario, tasks take as long as on the devices of the scenario. The client stores
+    The server chooses model, data set and training, or this machine's --app has its own. The options of this command
+    tell where this machine has the data, and which code of its own the server may name; in a run of private data they
+    name the data. A client that starts first waits for the server. With a scenario, tasks take as long as on the
+    devices of the scenario. The client stores
     unacknowledged updates in a directory; after a crash, the same command resumes from there.
     """
     from unstale.client.service import ClientProcess

@@ -242,9 +242,14 @@ def _shares(clients: int) -> list[tuple[int, int]]:
 
 def _introduction(settings: Settings, listening: dict[str, Any]) -> str:
     scenario = "" if settings.scenario.name is None else f", scenario {settings.scenario.name}"
+    what = (
+        f"app [bold]{settings.app}[/bold] on their own data"
+        if settings.is_app
+        else f"[bold]{settings.model.name}[/bold] on [bold]{settings.data.name}[/bold] "
+        f"({settings.partition.name} partition)"
+    )
     return (
-        f"[bold]{settings.clients} clients[/bold] train [bold]{settings.model.name}[/bold] on "
-        f"[bold]{settings.data.name}[/bold] ({settings.partition.name} partition);\n"
+        f"[bold]{settings.clients} clients[/bold] train {what};\n"
         f"policy {settings.policy.name}, trigger {settings.trigger.name}{scenario}.\n"
         f"{_attack(settings)}{_waits(settings)}"
         f"server {listening['address']}   watch it at http://{listening['http_address']}/\n"

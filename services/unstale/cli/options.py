@@ -52,7 +52,7 @@ SHORT = {name: "--" + name.rpartition(".")[2].replace("_", "-") for name in _BY_
 """The second name of a key that is set often."""
 
 COMMON_IN_RUNS = (
-    *("clients", "rounds", "run.until", "seed", "device", "save_model", "model.name", "data.name", "data.path"),
+    *("clients", "rounds", "run.until", "seed", "device", "save_model", "app", "model.name", "data.name", "data.path"),
     *("partition.name", "partition.alpha", "training.name", "training.learning_rate", "objective.name"),
     *("policy.name", "compensator.name", "trigger.name", "trigger.k", "scenario.name"),
 )

@@ -1,15 +1,17 @@
 """Makes the training context of a run from its welcome and the settings of this machine."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from torch import nn
 
-from unstale import flat
+from unstale import translate
 from unstale.config.scenario import conditions
-from unstale.config.settings import Settings
-from unstale.config.workspace import TrainingContext, attack_of, training_context
+from unstale.config.settings import APP, PRIVATE, Settings
+from unstale.config.workspace import TrainingContext, app_context, attack_of, training_context
 from unstale.errors import UserError, unknown_name
 from unstale.settings.learning import (
     DataSettings,
@@ -24,7 +26,7 @@ from unstale.settings.values import Section
 from unstale.training.partition import PARTITIONS
 from unstale.training.registry import TRAININGS
 from unstale_proto import signature
-from unstale_proto.messages import PRIVATE, DataPlan, ObjectivePlan, PartPlan, TensorSpec, Welcome
+from unstale_proto.messages import DataPlan, ObjectivePlan, PartPlan, Welcome
 
 log = logging.getLogger("unstale.client")
 
@@ -37,18 +39,20 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
     A server chooses among built-in parts only: it names no file, and no code that `own` does not name too. Raises
     UserError for a model or data set that differs from the server's.
     """
+    if welcome.model == APP and welcome.data == PRIVATE:
+        return _app_context_of(welcome, own)
+    if own.is_app:
+        raise UserError(
+            f"app is {own.app!r}, but the server's run trains model {welcome.model!r} on data {welcome.data!r}; leave "
+            "out app, or start the server with --app or --initial"
+        )
     settings = _settings_of(welcome, own)
     code = (own.model.name, own.data.name, own.data.variant.name, own.objective.name)
     hosted = range(own.client.first, own.client.first + own.client.count)
     made = training_context(
         settings, code=[name for name in code if name is not None], hosted=hosted if settings.data.private else None
     )
-    module = made.model.module
-    tensors = [
-        TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32")
-        for name, tensor in (*module.named_parameters(), *flat.float_buffers(module))
-    ]
-    if signature.digest(tensors) != welcome.signature:
+    if not _is_signed(welcome, made):
         raise UserError(
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
@@ -80,7 +84,49 @@ def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], f
     return conditions(_settings_of(welcome, own)).devices.duration_s
 
 
+def _app_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
+    if own.app is None:
+        raise UserError(
+            "the server's run trains an app, which this client does not name; add --app, such as my_app:app"
+        )
+    made = app_context(_settings_of(welcome, own), partial(_agreed, welcome, own.app))
+    if not _is_signed(welcome, made):
+        raise UserError(
+            f"the server's signature is not that of app {own.app!r}; use the same version of unstale on both sides"
+        )
+    return made
+
+
+def _is_signed(welcome: Welcome, made: TrainingContext) -> bool:
+    """Whether the signature of the welcome is that of our model."""
+    return signature.digest(translate.to_specs((*made.model.parameters, *made.model.buffers))) == welcome.signature
+
+
+def _agreed(welcome: Welcome, app: str, module: nn.Module, names: Sequence[str]) -> list[str]:
+    """The names that server and app exchange, in the order of the server. Raises UserError where these differ."""
+    parameters, every = dict(module.named_parameters()), dict(module.named_parameters()) | dict(module.named_buffers())
+    ours = {name: ("a parameter" if name in parameters else "a buffer", tuple(every[name].shape)) for name in names}
+    theirs = {tensor.name: ("a parameter", tensor.shape) for tensor in welcome.tensors}
+    theirs |= {tensor.name: ("a buffer", tensor.shape) for tensor in welcome.buffers or ()}
+    different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    if different:
+        shown = "; ".join(
+            f"{name!r} is {_kind(ours.get(name))} here and {_kind(theirs.get(name))} there" for name in different[:3]
+        )
+        raise UserError(
+            f"app {app!r} and the server exchange different tensors: {shown} ({len(different)} in all); use the same "
+            "app on both sides"
+        )
+    return list(theirs)
+
+
+def _kind(tensor: tuple[str, tuple[int, ...]] | None) -> str:
+    return "not exchanged" if tensor is None else f"{tensor[0]} of shape {list(tensor[1])}"
+
+
 def _settings_of(welcome: Welcome, own: Settings) -> Settings:
+    if welcome.model == APP:
+        return own.model_copy(update={"seed": welcome.seed, "clients": welcome.clients})
     common = {
         "seed": welcome.seed,
         "clients": welcome.clients,

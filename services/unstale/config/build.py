@@ -1,5 +1,6 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
+import json
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import numpy as np
 import torch
 
 from unstale.compensators import Compensator, FreshUpdate
-from unstale.config import compensation
+from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
 from unstale.config.memory import allocator
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
-from unstale.config.settings import Settings
+from unstale.config.settings import APP, Settings
 from unstale.config.workspace import Workspace, attack_of, make_workspace
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import TRIGGERS, Trigger
@@ -30,10 +31,11 @@ from unstale.policies.stages import wrapped
 from unstale.settings.learning import OptimiserSettings, TrainingSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
+from unstale.training.app_workload import central_evaluation
 from unstale.training.datasets import check as check_source
 from unstale.training.evaluate import evaluate
-from unstale.training.measured import Measured
-from unstale.training.model_file import check_writable, save
+from unstale.training.measured import NOT_MEASURED, Measured
+from unstale.training.model_file import BUFFERS, check_writable, save
 from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
@@ -82,9 +84,15 @@ def run_components(
     """
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
-    if workspace.client_data is not None:
-        workspace.client_data.check()
-        _check_own_tests(settings, workspace.client_data)
+    app_of_run, client_data = workspace.app, workspace.client_data
+    if settings.evaluate_clients_every is not None and app_of_run is not None and app_of_run.evaluate is None:
+        raise UserError(
+            f"evaluate_clients_every is {settings.evaluate_clients_every}, but app {settings.app!r} has no evaluate "
+            "function; give it one, or leave it out"
+        )
+    if client_data is not None:
+        client_data.check()
+        _check_own_tests(settings, client_data)
     return RunComponents(
         workspace=workspace,
         coordinator=coordinator,
@@ -234,16 +242,20 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     """A function that evaluates a version on the test set, in the model of the workspace, which it overwrites. Without
     test examples the result has no metrics.
 
-    If clients are groups of the data, the test examples are those of the groups that are clients.
+    If clients are groups of the data, the test examples are those of the groups that are clients. An app evaluates
+    itself; without an app, private data leaves a version unmeasured.
     """
+    if workspace.app is not None:
+        evaluate_app = central_evaluation(workspace.app, workspace.model)
+        return lambda version: evaluate_app(version.model_d, version.buffers_b)
     model, data, objective, client_data = (
         workspace.model,
         workspace.test_data,
         workspace.objective,
         workspace.client_data,
     )
-    if data is None or not data.has("test"):
-        return lambda _: Measured(num_examples=0, metrics={})
+    if data is None or objective is None or not data.has("test"):
+        return lambda _: NOT_MEASURED
     own_M = None
     by_group = client_data is not None and client_data.partition.by_group
     if by_group and (own := workspace.division.test(workspace.division.train())) is not None:
@@ -276,6 +288,8 @@ def saver(file: str | None, name: str, model: FlatModel) -> Callable[[Version, i
         if path is None:
             return
         about = {"model": name, "version": str(number), "digest": version.digest}
+        if name == APP and model.buffers:
+            about[BUFFERS] = json.dumps([buffer for buffer, _ in model.buffers])
         save(path, model, version.model_d, about, buffers_b=version.buffers_b)
 
     return write
@@ -283,10 +297,13 @@ def saver(file: str | None, name: str, model: FlatModel) -> Callable[[Version, i
 
 def check(settings: Settings) -> None:
     """Raise UserError if a part cannot be made. Does not read the data, nor use the device: both may be elsewhere."""
-    find_model(settings.model.name, norm=settings.model.norm)
-    for source in sources(settings.data):
-        check_source(source)
-    create_partition(settings.partition)
+    if settings.is_app:
+        app.check(settings)
+    else:
+        find_model(settings.model.name, norm=settings.model.norm)
+        for source in sources(settings.data):
+            check_source(source)
+        create_partition(settings.partition)
     learning_rate(settings.training, settings.rounds)
     attack_of(settings.attack, settings.clients, settings.seed)
     policy_in_small(settings, coordinator_settings(settings, check_scenario(settings)))

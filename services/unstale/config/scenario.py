@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from unstale.config.loader import Loader
-from unstale.config.settings import Settings
+from unstale.config.settings import PRIVATE, Settings
 from unstale.errors import UserError, nearest
 from unstale.settings.learning import DataSettings, PartitionSettings
 from unstale.toxics.client_filter import ClientInfo
@@ -55,7 +55,7 @@ def conditions(settings: Settings, *, of: ClientInfo | None = None) -> Condition
 
 
 def client_info(settings: Settings) -> ClientInfo:
-    """The clients of a run. Reads the data when it is needed."""
+    """The clients of a run. Reads the data when it is needed; raises UserError then if it is private."""
     return _Clients(settings.clients, settings.seed, settings.data, settings.partition)
 
 
@@ -118,9 +118,9 @@ class _Clients:
         from unstale.config.data import ClientData, read_dataset  # imports torch
         from unstale.training.partition import label_counts
 
-        if self.data.private:
+        if self.data.private or self.data.name == PRIVATE:
             raise UserError(
-                "data.private is true, but the scenario selects clients by their classes, which only they know; choose "
+                "the scenario selects clients by their classes, but the data is private to the clients; choose "
                 "another scenario.name"
             )
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)

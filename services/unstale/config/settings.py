@@ -5,7 +5,7 @@ The commented file, the help texts, the variables and the options are all made f
 (`config.build`).
 """
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
@@ -38,6 +38,11 @@ from unstale.settings.values import (
     setting,
 )
 from unstale_client.addresses import is_loopback
+
+APP = "app"
+"""Name of the model of an app."""
+PRIVATE = "private"
+"""Name of data that clients have and the server does not know."""
 
 
 class EncodingSettings(Section):
@@ -200,6 +205,16 @@ class Settings(Section):
     client_settings: SettingsOfClients = setting(
         {}, "Settings for the training of clients, which the server sends to them: up to 32 names of numbers and texts."
     )
+    app: Text | None = setting(
+        None,
+        "The user's own model, data and training: module:name of an unstale.App, also in the current folder; null for "
+        "the built-in ones.",
+    )
+    initial: Text | None = setting(
+        None,
+        "File of the first version of an app's model (safetensors), with which a server needs no app; null for the "
+        "app's first model.",
+    )
     save_model: Text | None = setting(None, "File for the last version of the model (safetensors); null for none.")
     device: Text = setting("auto", "Device: auto, cpu, cuda, cuda:0, ... or mps.")
     threads: int = setting(
@@ -226,3 +241,21 @@ class Settings(Section):
     scenario: ScenarioSettings = ScenarioSettings()
     attack: AttackSettings = AttackSettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_an_app(cls, values: Any) -> Any:
+        """An app has its own model and data, which have these names."""
+        if not isinstance(values, dict) or (values.get("app") is None and values.get("initial") is None):
+            return values
+        named = dict(values)
+        for section, name in (("model", APP), ("data", PRIVATE)):
+            given = values.get(section, {})
+            if isinstance(given, dict):
+                named[section] = {"name": name, **given}
+        return named
+
+    @property
+    def is_app(self) -> bool:
+        """Whether clients train by an app."""
+        return self.app is not None or self.initial is not None

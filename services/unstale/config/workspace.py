@@ -7,6 +7,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from unstale.config.app import Agree, initial_model, load_app, received_model
+from unstale.config.app import check as check_app
 from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import Settings
 from unstale.errors import UserError
@@ -14,6 +16,8 @@ from unstale.flat import FlatModel
 from unstale.learner.device import choose
 from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
+from unstale.training.app import App
+from unstale.training.app_workload import AppWorkload
 from unstale.training.attack import Attack, attackers
 from unstale.training.datasets import Data, Dataset
 from unstale.training.models import build, build_without_data, features
@@ -29,11 +33,12 @@ from unstale.training.workload import Workload
 class Workspace:
     """The data of a run, its division among the clients, and one instance of the model."""
 
-    client_data: ClientData | None  # of all clients that are trained here; None on a server without training data
+    client_data: ClientData | None  # of all clients that are trained here; None for an app, and on a server without it
     test_data: Data | None  # of which the server evaluates the test examples, if there are any
-    objective: Objective
+    objective: Objective | None  # None for an app
     model: FlatModel  # at first in its initial state, which the seed determines
     device: torch.device
+    app: App | None = None  # of the user, which trains and evaluates
 
     @property
     def division(self) -> ClientData:
@@ -73,6 +78,8 @@ def make_workspace(settings: Settings, *, data: Data | None = None) -> Workspace
     PyTorch computes with `threads` threads from here on. data: the data set of the settings, if it was read before.
     Raises UserError where the data set or the model cannot be made.
     """
+    if settings.is_app:
+        return _of_app(settings)
     if data is None and (not settings.data.private or "name" in settings.data.model_fields_set):
         data = read_dataset(settings.data)
     client_data = None if settings.data.private or data is None else ClientData.of(settings, data)
@@ -101,6 +108,19 @@ def _workspace(
         model=FlatModel(module, device),
         device=device,
     )
+
+
+def _of_app(settings: Settings, agree: Agree | None = None) -> Workspace:
+    """agree: as for `received_model`; None for the first version of the model."""
+    torch.set_num_threads(settings.threads)
+    device = choose(settings.device)
+    check_app(settings)
+    app = load_app(settings)
+    if agree is None or app is None:
+        model = initial_model(app, settings, device)
+    else:
+        model = received_model(app, settings, device, agree)
+    return Workspace(client_data=None, test_data=None, objective=None, model=model, device=device, app=app)
 
 
 def _model(settings: Settings, data: Data | None, objective: Objective, code: Collection[str] | None) -> nn.Module:
@@ -148,6 +168,8 @@ def training_context(
     Raises:
         UserError: The data set or the model cannot be made.
     """
+    if settings.is_app:
+        return app_context(settings)
     if data is None:
         data = read_dataset(settings.data, code=code)
     client_data = ClientData.of(settings, data)
@@ -155,6 +177,8 @@ def training_context(
         client_data = replace(client_data, clients=len(hosted))
         client_data.check()
     workspace = _workspace(settings, data, client_data, code)
+    objective = workspace.objective
+    assert objective is not None, "there is one where there is data"
     train = client_data.train()
     test = client_data.test(train)
     first = 0 if hosted is None else hosted.start
@@ -164,7 +188,7 @@ def training_context(
         workspace.model,
         create_training(settings.training),
         settings.seed,
-        objective=workspace.objective,
+        objective=objective,
         test_partitions=None if test is None else dict(enumerate(test, first)),
         changes=client_data.changes(train),
         attack=attack_of(settings.attack, settings.clients, settings.seed),
@@ -172,10 +196,27 @@ def training_context(
     return TrainingContext(
         client_data=client_data,
         test_data=workspace.test_data,
-        objective=workspace.objective,
+        objective=objective,
         model=workspace.model,
         device=workspace.device,
         workload=trainer,
+    )
+
+
+def app_context(settings: Settings, agree: Agree | None = None) -> TrainingContext:
+    """Make a workspace with the app of the settings. agree: as for `received_model`. Raises UserError."""
+    made = _of_app(settings, agree)
+    if made.app is None:
+        raise UserError("clients train by an app, expected app too, such as --app my_app:app")
+    workload = AppWorkload(made.app, made.model, settings.clients, settings.seed)
+    return TrainingContext(
+        client_data=None,
+        test_data=None,
+        objective=None,
+        model=made.model,
+        device=made.device,
+        app=made.app,
+        workload=workload,
     )
 
 

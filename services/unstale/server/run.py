@@ -12,6 +12,7 @@ import torch
 
 from unstale.config import build
 from unstale.config.compensation import compensator
+from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
@@ -31,7 +32,7 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.malloc import limit_retained_memory
 from unstale.server.state import RunState
 from unstale.server.welcome import welcome
-from unstale.training.measured import Measured
+from unstale.training.measured import MainMetric, Measured
 from unstale.workers.inversion_executor import connect
 from unstale_client.net.clock import RunClock, now_s
 from unstale_client.partial_files import PartialFiles
@@ -57,6 +58,7 @@ class Run:
     admission: Admission
     dimension: int  # d
     save_model: Callable[[Version, int], None]  # writes a version to the file that the settings name
+    main: MainMetric
 
     @property
     def state(self) -> RunState:
@@ -108,7 +110,7 @@ def prepare(settings: Settings) -> Run:
         late=coordinator_settings.stale_rounds_max,
     )
     evaluate = build.evaluation(workspace)
-    labels = None if settings.data.private else workspace.data.labels_digest
+    labels = None if workspace.client_data is None else workspace.data.labels_digest
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
     with ExitStack() as stack:
         journal = open_journal(settings)
@@ -141,6 +143,7 @@ def prepare(settings: Settings) -> Run:
         admission=admits,
         dimension=model.dimension,
         save_model=save_model,
+        main=main_metric(settings, None if workspace.app is None else workspace.app.main),
     )
 
 

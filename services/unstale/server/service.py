@@ -12,8 +12,8 @@ from math import nan
 
 import zmq
 
-from unstale.config.metrics import main_metric, target
-from unstale.config.settings import Settings
+from unstale.config.metrics import target
+from unstale.config.settings import APP, Settings
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
@@ -141,6 +141,7 @@ class Server:
         return {
             "run": self._run.welcome.run_id,
             **{part: getattr(self._settings, part).name for part in parts},
+            **({"training": APP} if self._settings.is_app else {}),
             "device": str(self._run.learner.model_d.device),
         }
 
@@ -200,7 +201,7 @@ class Server:
     def _make_protocol(self, on_progress: Callable[[Progress], None], observe: Observer | None) -> ServerProtocol:
         run, settings = self._run, self._settings.server
         stats = ServerStats(
-            main=main_metric(self._settings),
+            main=run.main,
             target=target(self._settings),
             rounds=self._settings.rounds,
             record=self._instruments.record_all,

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import nan
 
 from typing_extensions import override
 
@@ -191,9 +190,8 @@ class ServerStats(RunStats):
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         for measured in database.evaluations():
             version, at_s = measured.version, measured.at_s
-            accuracy, loss = (measured.metrics.get(name, nan) for name in ("accuracy", "loss"))
             self.tally.evaluated(version, measured.metrics, {}, at_s)
-            self._status.evaluated(version, accuracy, loss, evaluate_s=measured.evaluate_s, at_s=at_s)
+            self._show_evaluation(version, measured.metrics, measured.evaluate_s, at_s)
             self._record(observe.measured(measured.metrics, measured.class_accuracy))
             self._record_named("central", measured.metrics)
         for own in database.own_evaluations():
@@ -274,11 +272,15 @@ class ServerStats(RunStats):
     @override
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
-        accuracy, loss = (result.metrics.get(name, nan) for name in ("accuracy", "loss"))
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
         self._record_named("central", result.metrics)
-        self._status.evaluated(evaluated.version, accuracy, loss, evaluate_s=evaluate_s, at_s=at_s)
+        self._show_evaluation(evaluated.version, result.metrics, evaluate_s, at_s)
         super().evaluated(evaluated, at_s)
+
+    def _show_evaluation(self, version: int, metrics: Mapping[str, float], evaluate_s: float, at_s: float) -> None:
+        """Show an evaluation on the status page, which has a curve of accuracy and loss."""
+        if "accuracy" in metrics and "loss" in metrics:
+            self._status.evaluated(version, metrics["accuracy"], metrics["loss"], evaluate_s=evaluate_s, at_s=at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
         """Count a checkpoint that was stored, or that did not fit on the disk."""

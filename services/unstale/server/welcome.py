@@ -1,14 +1,12 @@
 """The welcome: the configuration of the run in terms of the wire contract."""
 
 import secrets
-from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from torch import Tensor
 
-from unstale import flat
-from unstale.config.settings import Settings
+from unstale import flat, translate
+from unstale.config.settings import APP, Settings
 from unstale.errors import UserError
 from unstale.settings.learning import ObjectiveSettings
 from unstale.settings.values import Section
@@ -22,7 +20,6 @@ from unstale_proto.messages import (
     ObjectivePlan,
     PartitionPlan,
     PartPlan,
-    TensorSpec,
     TrainingPlan,
     VariantPlan,
     Welcome,
@@ -37,7 +34,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     labels: `Dataset.labels_digest`. Raises UserError for a model with more tensors than a header can name.
     """
     try:
-        tensors, buffers = _specs(model.module.named_parameters()), _specs(flat.float_buffers(model.module))
+        tensors, buffers = translate.to_specs(model.parameters), translate.to_specs(model.buffers)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
@@ -49,10 +46,6 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     )
     if max(len(tensors), len(buffers)) > limits.TENSORS_MAX:
         raise too_many
-    data, variant = settings.data, None
-    private = PartitionPlan(name=PRIVATE) if data.private else None
-    if data.variant.name is not None and data.variant.rate is not None:
-        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
     made = Welcome(
         client_id=0,
         run_id=secrets.token_hex(16),
@@ -60,17 +53,15 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         seed=settings.seed,
         version=0,
         model=settings.model.name,
-        data=PRIVATE if data.private else data.name,
-        partition=private or _plan(PartitionPlan, settings.partition, create_partition(settings.partition)),
-        training=_plan(TrainingPlan, settings.training, create_training(settings.training)),
+        data=PRIVATE if settings.data.private else settings.data.name,
+        partition=_partition(settings),
+        training=_training(settings),
         tensors=tensors,
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
-        model_plan=ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head),
-        data_plan=None
-        if data.private
-        else DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant),
+        model_plan=None if settings.is_app else _model_plan(settings),
+        data_plan=None if settings.is_app or settings.data.private else _data_plan(settings, labels),
         objective=_objective(settings.objective),
         buffers=buffers or None,
         extra=extra or None,
@@ -84,8 +75,27 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     return made
 
 
-def _specs(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name=name, shape=tuple(tensor.shape), dtype="float32") for name, tensor in tensors)
+def _model_plan(settings: Settings) -> ModelPlan:
+    return ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head)
+
+
+def _data_plan(settings: Settings, labels: str | None) -> DataPlan:
+    data, variant = settings.data, None
+    if data.variant.name is not None and data.variant.rate is not None:
+        variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)
+    return DataPlan(normalise=data.normalise, column=data.column, labels=labels, variant=variant)
+
+
+def _partition(settings: Settings) -> PartitionPlan:
+    if settings.is_app or settings.data.private:
+        return PartitionPlan(name=PRIVATE)
+    return _plan(PartitionPlan, settings.partition, create_partition(settings.partition))
+
+
+def _training(settings: Settings) -> TrainingPlan:
+    if settings.is_app:
+        return TrainingPlan(name=APP)
+    return _plan(TrainingPlan, settings.training, create_training(settings.training))
 
 
 def _objective(chosen: ObjectiveSettings) -> ObjectivePlan | None:

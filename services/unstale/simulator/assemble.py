@@ -110,7 +110,7 @@ def _parts(
         save=build.saver(settings.save_model, settings.model.name, context.model),
         admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
-        main=main_metric(settings),
+        main=main_metric(settings, None if context.app is None else context.app.main),
         target=target(settings),
     )
 

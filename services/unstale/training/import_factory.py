@@ -2,23 +2,34 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from unstale.errors import UserError
 
 
 def import_factory(kind: str, name: str) -> Callable[..., object]:
     """The callable that `package.module:factory` names. kind: of its result, for messages. Raises UserError."""
+    factory = import_object(kind, name, "factory")
+    if not callable(factory):
+        module_name, _, attribute = name.partition(":")
+        raise UserError(f"{kind} {name!r}: {module_name} has no callable {attribute!r}")
+    return factory  # type: ignore[no-any-return]
+
+
+def import_object(kind: str, name: str, what: str = "name") -> Any:
+    """The object that `package.module:name` names; None if the module does not have it.
+
+    kind, what: of the object, for messages. Raises UserError.
+    """
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise UserError(f"{kind} {name!r} is no name of a factory; expected package.module:factory")
+        article = "a factory" if what == "factory" else "an object"
+        raise UserError(f"{kind} {name!r} is no name of {article}; expected package.module:{what}")
     try:
         module = import_module(module_name)
     except ImportError as error:
         raise UserError(
             f"{kind} {name!r} cannot be imported ({' '.join(str(error).split())}); expected "
-            "package.module:factory, its folder on PYTHONPATH"
+            f"package.module:{what}, its folder on PYTHONPATH"
         ) from error
-    factory: Callable[..., object] | None = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UserError(f"{kind} {name!r}: {module_name} has no callable {attribute!r}")
-    return factory
+    return getattr(module, attribute, None)

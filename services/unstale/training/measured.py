@@ -1,7 +1,15 @@
 """Result of an evaluation, by name, and the metric that a run shows first. Imports no torch."""
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+METRICS_MAX = 32  # here and below: the wire contract's limits
+METRIC_NAME = re.compile(r"[a-z0-9_./-]{1,64}")
+EXAMPLES_MAX = 2**63 - 1
+LOSS_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +19,10 @@ class Measured:
     num_examples: int
     metrics: Mapping[str, float]  # means over the examples, by name
     class_accuracy: tuple[float | None, ...] = ()  # of a classification; None for a class without examples
+
+
+NOT_MEASURED = Measured(num_examples=0, metrics={})
+"""The evaluation of a server without test examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +35,45 @@ class MainMetric:
     def is_better(self, a: float, b: float) -> bool:
         """Whether value a is better than value b."""
         return a > b if self.higher_is_better else a < b
+
+
+def checked_examples(value: Any) -> int:
+    """A number of examples that can be sent. Raises ValueError."""
+    number = _number(value)
+    if number is None or number != int(number) or not 1 <= number <= EXAMPLES_MAX:
+        raise ValueError(f"it returned num_examples {value!r:.80}, expected a whole number >= 1")
+    return int(number)
+
+
+def checked_loss(value: Any) -> float:
+    """A loss that can be sent. Raises ValueError."""
+    number = _number(value)
+    if number is None or abs(number) > LOSS_MAX:
+        raise ValueError(f"it returned loss {value!r:.80}, expected a finite number")
+    return float(number)
+
+
+def checked_metrics(metrics: Any) -> dict[str, float]:
+    """Metrics that can be sent. Raises ValueError."""
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"it returned metrics {metrics!r:.80}, expected a mapping of names to numbers")
+    if len(metrics) > METRICS_MAX:
+        raise ValueError(f"it returned {len(metrics)} metrics, expected at most {METRICS_MAX}")
+    checked: dict[str, float] = {}
+    for name, value in metrics.items():
+        if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
+            raise ValueError(f"it returned a metric named {name!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
+        if (number := _number(value)) is None:
+            raise ValueError(f"it returned {value!r:.80} for metric {name!r}, expected a finite number")
+        checked[name] = float(number)
+    return checked
+
+
+def _number(value: Any) -> int | float | None:
+    """A finite number, also of NumPy or in a tensor of one element; None for another value."""
+    item = getattr(value, "item", None)
+    try:
+        value = value if item is None else item()
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
+    except (ValueError, RuntimeError, OverflowError):  # several elements, or an integer that is no float
+        return None

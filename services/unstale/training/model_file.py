@@ -1,14 +1,23 @@
 """The model as a safetensors file, with the names of `load_state_dict`: one tensor per parameter or float buffer."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from unstale.errors import UserError
-from unstale.flat import FlatModel, float_buffers
+from unstale.flat import EXCHANGED, FlatModel, float_buffers
+
+BUFFERS = "buffers"
+"""Key of the metadata with the names of the tensors that are buffers, as JSON."""
+
+_BUFFERS = ("running_mean", "running_var")
+"""Last parts of the names of buffers in files without such metadata: all float buffers of PyTorch's own layers."""
 
 
 def check_writable(path: Path) -> None:
@@ -30,13 +39,74 @@ def save(
     metadata: such as the version and its digest. buffers_b: [b] float32; None for the present buffers of `model`.
     """
     with model.using(model_d, buffers_b):
-        tensors = (*model.module.named_parameters(), *float_buffers(model.module))
+        tensors = (*model.parameters, *model.buffers)
         # safetensors refuses views into one vector.
         owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
         _write(path, safetensors.save(owned, metadata=dict(metadata)), keep=True)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def module_of(path: Path) -> nn.Module:
+    """A module with the float tensors of a file, which computes nothing. Raises UserError."""
+    tensors, metadata = _read(path)
+    buffers = {*json.loads(metadata.get(BUFFERS, "[]"))}
+    module = nn.Module()
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        if tensor.dtype not in EXCHANGED:
+            raise UserError(
+                f"initial {str(path)!r} has {name!r} of {tensor.dtype}, expected float32, float16 or bfloat16"
+            )
+        *owners, last = name.split(".")
+        try:
+            part = module
+            for owner in owners:
+                if owner not in dict(part.named_children()):
+                    part.add_module(owner, nn.Module())
+                part = part.get_submodule(owner)
+            if name in buffers or last in _BUFFERS:
+                part.register_buffer(last, tensor)
+            else:
+                part.register_parameter(last, nn.Parameter(tensor))
+        except KeyError as error:
+            raise UserError(f"initial {str(path)!r} has {name!r}, which no module can have ({error})") from None
+    if not any(True for _ in module.parameters()):
+        raise UserError(f"initial {str(path)!r} has no float tensors, expected the parameters of a model")
+    return module
+
+
+@torch.no_grad()
+def load_into(module: nn.Module, names: Collection[str], path: Path) -> None:
+    """Read tensors of a module from a file. Raises UserError for a file that does not have all names, or others."""
+    tensors, _ = _read(path)
+    own = dict(module.named_parameters()) | dict(float_buffers(module))
+    every = {*own, *dict(module.named_buffers())}
+    for name in names:
+        if name not in tensors or tensors[name].shape != own[name].shape:
+            found = f"shape {list(tensors[name].shape)} for" if name in tensors else "no"
+            raise UserError(
+                f"initial {str(path)!r} has {found} {name!r}, expected shape {list(own[name].shape)} of the app's model"
+            )
+    for name in tensors:
+        if name not in every:
+            raise UserError(f"initial {str(path)!r} has {name!r}, which the app's model does not have; leave it out")
+    for name in names:
+        own[name].copy_(tensors[name])
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file by name, and its metadata. Raises UserError."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"initial {str(path)!r} cannot be read ({' '.join(str(error).split()).lower()}), expected a safetensors "
+            "file"
+        ) from None
 
 
 def _write(path: Path, content: bytes, *, keep: bool) -> None:

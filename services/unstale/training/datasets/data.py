@@ -39,8 +39,8 @@ class Data(ABC):
 
     @property
     @abstractmethod
-    def labels_digest(self) -> str:
-        """SHA-256, in hex, of the numbers on which a division depends: equal on all machines of a run."""
+    def labels_digest(self) -> str | None:
+        """SHA-256, in hex, of the numbers on which a division depends: equal on all machines of a run. None without."""
 
     @abstractmethod
     def has(self, part: Part) -> bool:

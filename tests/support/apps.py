@@ -1,0 +1,146 @@
+"""Apps that tests name as `support.apps:...`, with private data: files, which only the client that owns one reads."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import unstale
+
+FOLDER = "APPS_FOLDER"
+"""The variable that names the folder of the clients' files; worker processes of a simulation inherit it."""
+
+STEPS = 3
+
+
+def table(client_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The examples of a client: 12 of client 0, 8 more of each next one; y = 2 x0 - x1 + 1, and noise."""
+    drawn = torch.Generator().manual_seed(100 + client_id)
+    inputs = torch.randn(12 + 8 * client_id, 2, generator=drawn)
+    noise = torch.randn(len(inputs), 1, generator=drawn)
+    return inputs, 2 * inputs[:, :1] - inputs[:, 1:] + 1 + 0.1 * noise
+
+
+def write_tables(folder: Path, clients: int) -> None:
+    for client_id in range(clients):
+        inputs, targets = table(client_id)
+        np.savez(folder / f"{client_id}.npz", x=inputs.numpy(), y=targets.numpy())
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def with_buffers() -> nn.Module:
+    """A BatchNorm has float buffers, and an integer one, which stays with the client."""
+    return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def file_of(client: unstale.ClientInfo) -> tuple[torch.Tensor, torch.Tensor]:
+    with np.load(Path(os.environ[FOLDER]) / f"{client.client_id}.npz") as stored:
+        return torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"])
+
+
+def descend(module: nn.Module, data: Any, learning_rate: float) -> float:
+    """A few steps of gradient descent on all examples; the mean loss before each."""
+    inputs, targets = data
+    optimiser = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=learning_rate)
+    losses = []
+    for _ in range(STEPS):
+        optimiser.zero_grad()
+        loss = mse_loss(module(inputs).float(), targets)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    loss = descend(module, data, task.learning_rate)
+    task.state["tasks"] = task.state.get("tasks", 0) + 1
+    return unstale.Trained(num_examples=len(data[0]), loss=loss, metrics={"tasks": task.state["tasks"]})
+
+
+def evaluate(module: nn.Module, data: Any) -> unstale.Measured:
+    inputs, targets = data
+    return unstale.Measured(
+        num_examples=len(inputs), metrics={"mae": (module(inputs).float() - targets).abs().mean().item()}
+    )
+
+
+def centrally(module: nn.Module) -> unstale.Measured:
+    return evaluate(module, table(1000))
+
+
+regression = unstale.App(model=model, train=train, data=file_of, evaluate=evaluate, metric="mae")
+measured = unstale.App(model=model, train=train, data=file_of, evaluate_centrally=centrally, metric="mae")
+normed = unstale.App(model=with_buffers, train=train, data=file_of, evaluate=evaluate)
+last_layer = unstale.App(model=model, train=train, data=file_of, exchange=lambda name: name.startswith("2."))
+
+
+def _half() -> nn.Module:
+    class Half(nn.Sequential):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs.bfloat16())
+
+    return Half(*model()).bfloat16()
+
+
+half = unstale.App(model=_half, train=train, data=file_of, evaluate=evaluate)
+
+
+def _drawing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Some of the tasks are declined."""
+    if torch.rand(1, generator=task.generator) < 0.3:
+        raise unstale.Decline("not now")
+    return _half_of_them(module, data, task)
+
+
+def _half_of_them(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    kept = torch.randperm(len(data[0]))[: len(data[0]) // 2]
+    loss = descend(module, (data[0][kept], data[1][kept]), task.learning_rate)
+    task.state.setdefault("seen", []).append(kept)
+    return unstale.Trained(num_examples=len(kept), loss=loss)
+
+
+drawing = unstale.App(model=model, train=_drawing, data=file_of, steps=lambda client: 1 + client.client_id)
+
+
+def _failing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Every third task raises."""
+    if task.number % 3 == 1:
+        raise ValueError("no rows")
+    return train(module, data, task)
+
+
+failing = unstale.App(model=model, train=_failing, data=file_of)
+
+
+FOUND: list[int] = []
+"""Accepted updates of a client of `idle`, before each of its tasks."""
+
+
+def _idle(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Every second task changes nothing."""
+    FOUND.append(task.state.get("tasks", 0))
+    task.state["tasks"] = FOUND[-1] + 1
+    loss = descend(module, data, task.learning_rate * (task.number % 2 == 0))
+    return unstale.Trained(num_examples=len(data[0]), loss=loss)
+
+
+idle = unstale.App(model=model, train=_idle, data=file_of)
+
+
+shared = unstale.App(
+    model=with_buffers,
+    train=_half_of_them,
+    data=lambda client: table(client.client_id),
+    evaluate=evaluate,
+    evaluate_centrally=centrally,
+    exchange=lambda name: name != "3.bias",
+    metric="mae",
+)
