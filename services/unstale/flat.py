@@ -7,10 +7,13 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T", bound=Tensor)
 
 EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
 """Types of tensors that a vector can hold; it is float32 itself."""
@@ -33,11 +36,10 @@ class FlatModel:
         `requires_grad` and all float buffers, in the order of the module.
         """
         self.module = module.to(device)
-        parameters, buffers = dict(self.module.named_parameters()), dict(float_buffers(self.module))
-        if exchanged is None:
-            exchanged = [name for name, parameter in parameters.items() if parameter.requires_grad] + [*buffers]
-        self.parameters = [(name, parameters[name]) for name in exchanged if name in parameters]
-        self.buffers = [(name, buffers[name]) for name in exchanged if name in buffers]
+        trained = [(name, tensor) for name, tensor in self.module.named_parameters() if tensor.requires_grad]
+        self.parameters = trained if exchanged is None else _named(exchanged, self.module.named_parameters())
+        buffers = float_buffers(self.module)
+        self.buffers = buffers if exchanged is None else _named(exchanged, buffers)
         self._parameters = [parameter for _, parameter in self.parameters]
         self.dimension = sum(p.numel() for p in self._parameters)
         self.parameters_d = _flatten(self._parameters, device)
@@ -77,12 +79,12 @@ class FlatModel:
         """
         now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         for name, tensor, view in self._with_views():
-            found = now.get(name)
-            if found is None or found.shape != tensor.shape:
-                shape = "no tensor" if found is None else f"shape {list(found.shape)}"
+            trained = now.get(name)
+            if trained is None or trained.shape != tensor.shape:
+                shape = "no tensor" if trained is None else f"shape {list(trained.shape)}"
                 raise ValueError(f"the model has {shape} for {name!r}, expected shape {list(tensor.shape)}")
-            if not _is_at(found, view):
-                view.copy_(found)
+            if not _is_at(trained, view):
+                view.copy_(trained)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -97,11 +99,11 @@ class FlatModel:
             part = self.module.get_submodule(owner)
             if getattr(part, last, None) is not tensor:
                 setattr(part, last, tensor)
-            wanted = self._dtypes[name]
-            if wanted == view.dtype and not _is_at(tensor, view):
+            dtype = self._dtypes[name]
+            if dtype == view.dtype and not _is_at(tensor, view):
                 tensor.data = view
-            elif wanted != view.dtype and (tensor.dtype, tensor.device) != (wanted, view.device):
-                tensor.data = view.to(wanted)
+            elif dtype != view.dtype and (tensor.dtype, tensor.device) != (dtype, view.device):
+                tensor.data = view.to(dtype)
         for parameter in self._parameters:
             parameter.requires_grad_(True)
             parameter.grad = None
@@ -148,6 +150,12 @@ class FlatModel:
             tensors = [tensor for _, tensor in named]
             for (name, tensor), view in zip(named, _views(vector, tensors), strict=True):
                 yield name, tensor, view
+
+
+def _named(names: Iterable[str], tensors: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
+    """The tensors of these names, in this order; names of others are left out."""
+    by_name = dict(tensors)
+    return [(name, by_name[name]) for name in names if name in by_name]
 
 
 def _flatten(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:

@@ -25,7 +25,7 @@ from unstale.learner.versions import Version
 from unstale.settings.learning import DataSettings
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Dataset, labelled
 from unstale.training.evaluate import evaluate
 from unstale.training.measured import Measured
 from unstale_client.net.clock import now_s
@@ -74,7 +74,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 @lru_cache(maxsize=1)
 def dataset_of(data: DataSettings) -> Dataset:
     """The data set of some settings; the last one is cached for the next job of this process."""
-    return read_dataset(Settings(data=data).data).labelled()
+    return labelled(read_dataset(Settings(data=data).data))
 
 
 class _Curves(Watcher):

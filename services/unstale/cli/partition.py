@@ -44,9 +44,10 @@ Png = Annotated[
 def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     """Partition the training set, and show the number of examples of each class at each client."""
     from unstale.config.data import ClientData, read_dataset  # imports torch
+    from unstale.training.datasets import labelled
     from unstale.training.partition import label_counts, summary
 
-    data = read_dataset(settings.data).labelled()
+    data = labelled(read_dataset(settings.data))
     client_data = ClientData.of(settings, data)
     parameters, shares = dict(client_data.partition), client_data.train()
     labels_n = data.train.labels_N.numpy()

@@ -47,24 +47,16 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             "out app, or start the server with --app or --initial"
         )
     settings = _settings_of(welcome, own)
-    code = (own.model.name, own.data.name, own.data.variant.name, own.objective.name)
+    named = (own.model.name, own.data.name, own.data.variant.name, own.objective.name)
     hosted = range(own.client.first, own.client.first + own.client.count)
-    made = training_context(
-        settings, code=[name for name in code if name is not None], hosted=hosted if settings.data.private else None
-    )
+    code = [name for name in named if name is not None]
+    made = training_context(settings, code=code, hosted=hosted if settings.data.private else None)
     if not _is_signed(welcome, made):
         raise UserError(
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
         )
-    labels = None if welcome.data_plan is None else welcome.data_plan.labels
-    if labels is not None and labels != made.data.labels_digest:
-        variant = settings.data.variant.name
-        other = "" if variant is None else f", or {variant!r} of data.variant,"
-        raise UserError(
-            f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
-            "use the same files, data.share and data.validation on both sides"
-        )
+    _check_labels(welcome, settings, made)
     attack = attack_of(settings.attack, settings.clients, settings.seed)
     if attack is not None:  # the seed of the run selects the clients that attack
         log.warning(
@@ -73,6 +65,18 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             len(attack.clients.intersection(hosted)),
         )
     return made
+
+
+def _check_labels(welcome: Welcome, settings: Settings, made: TrainingContext) -> None:
+    """Raise UserError for a data set with other training labels than the server's."""
+    labels = None if welcome.data_plan is None else welcome.data_plan.labels
+    if labels is not None and labels != made.data.labels_digest:
+        variant = settings.data.variant.name
+        other = "" if variant is None else f", or {variant!r} of data.variant,"
+        raise UserError(
+            f"data set {welcome.data!r}{other} has other training labels on this machine than on the server; "
+            "use the same files, data.share and data.validation on both sides"
+        )
 
 
 def durations_of(welcome: Welcome, own: Settings) -> Callable[[int, int, int], float]:

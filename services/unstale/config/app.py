@@ -32,10 +32,10 @@ def load_app(settings: Settings) -> App | None:
         return None
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # last, so that no file there hides another module
-    found = import_object("app", settings.app)
-    if not isinstance(found, App):
-        raise UserError(f"app {settings.app!r} is of type {type(found).__name__}, expected an unstale.App")
-    return found
+    app = import_object("app", settings.app)
+    if not isinstance(app, App):
+        raise UserError(f"app {settings.app!r} is of type {type(app).__name__}, expected an unstale.App")
+    return app
 
 
 def initial_model(app: App | None, settings: Settings, device: torch.device) -> FlatModel:

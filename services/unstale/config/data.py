@@ -12,7 +12,7 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
 from unstale.settings.learning import DataSettings
-from unstale.training.datasets import Data, Dataset, Source, part, read, varied, with_validation
+from unstale.training.datasets import Data, Dataset, Source, labelled, part, read, varied, with_validation
 from unstale.training.datasets.data import Part
 from unstale.training.partition import Examples, Indices, Partition, VariantStream, check, create, split, split_test_set
 
@@ -25,7 +25,7 @@ def read_dataset(chosen: DataSettings, *, code: Collection[str] | None = None) -
     made, *others = [read(source) for source in sources(chosen, code)]
     if chosen.share == 1 and chosen.validation is None and not others:
         return made
-    first, *second = [part(data.labelled(), share=chosen.share) for data in (made, *others)]
+    first, *second = [part(labelled(data), share=chosen.share) for data in (made, *others)]
     if not second:
         return first if chosen.validation is None else with_validation(first, chosen.validation)
     if chosen.validation is not None:

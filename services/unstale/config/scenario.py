@@ -116,6 +116,7 @@ class _Clients:
     @cached_property
     def _examples_of(self) -> Held:
         from unstale.config.data import ClientData, read_dataset  # imports torch
+        from unstale.training.datasets import labelled
         from unstale.training.partition import label_counts
 
         if self.data.private or self.data.name == PRIVATE:
@@ -124,7 +125,7 @@ class _Clients:
                 "another scenario.name"
             )
         settings = Settings(clients=self.clients, seed=self.seed, data=self.data, partition=self.partition)
-        data = read_dataset(settings.data).labelled()
+        data = labelled(read_dataset(settings.data))
         return Held(label_counts(ClientData.of(settings, data).train(), data.train.labels_N.numpy(), data.classes))
 
 

@@ -19,7 +19,7 @@ from unstale.settings.part import value_of
 from unstale.training.app import App
 from unstale.training.app_workload import AppWorkload
 from unstale.training.attack import Attack, attackers
-from unstale.training.datasets import Data, Dataset
+from unstale.training.datasets import Data, Dataset, labelled
 from unstale.training.models import build, build_without_data, features
 from unstale.training.nests import Nest
 from unstale.training.objectives import Classification, Objective
@@ -55,7 +55,7 @@ class Workspace:
     @property
     def dataset(self) -> Dataset:
         """The training data as labelled tensors. Raises UserError where there is none, and for other data."""
-        return self.data.labelled()
+        return labelled(self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,8 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         signature=signature.digest((*tensors, *buffers)),
         heartbeat_s=settings.server.heartbeat_s,
         lease_s=settings.server.lease_s,
-        model_plan=None if settings.is_app else _model_plan(settings),
-        data_plan=None if settings.is_app or settings.data.private else _data_plan(settings, labels),
+        model_plan=_model_plan(settings),
+        data_plan=_data_plan(settings, labels),
         objective=_objective(settings.objective),
         buffers=buffers or None,
         extra=extra or None,
@@ -75,11 +75,14 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
     return made
 
 
-def _model_plan(settings: Settings) -> ModelPlan:
-    return ModelPlan(norm=settings.model.norm, projection_head=settings.model.projection_head)
+def _model_plan(settings: Settings) -> ModelPlan | None:
+    chosen = settings.model
+    return None if settings.is_app else ModelPlan(norm=chosen.norm, projection_head=chosen.projection_head)
 
 
-def _data_plan(settings: Settings, labels: str | None) -> DataPlan:
+def _data_plan(settings: Settings, labels: str | None) -> DataPlan | None:
+    if settings.is_app or settings.data.private:
+        return None
     data, variant = settings.data, None
     if data.variant.name is not None and data.variant.rate is not None:
         variant = VariantPlan(name=data.variant.name, rate=data.variant.rate)

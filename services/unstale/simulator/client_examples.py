@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unstale.config.data import ClientData
 from unstale.seeds import Generator, Stream, stream
-from unstale.training.datasets import Dataset
+from unstale.training.datasets import Dataset, labelled
 from unstale.training.partition import Indices
 
 OTHERS, SAME_CLASSES = 1, 2  # of a draw, in the key of its stream
@@ -57,7 +57,7 @@ class ClientExamples:
     """The examples of each client at each version."""
 
     def __init__(self, client_data: ClientData) -> None:
-        dataset = client_data.data.labelled()
+        dataset = labelled(client_data.data)
         self.pixels = Pixels(dataset)
         self._dataset = dataset
         self._seed = client_data.seed

@@ -49,7 +49,7 @@ class Decline(Declined):
     """Raised by a training function to skip the round. str: the reason."""
 
 
-Exchange = Collection[str] | Callable[[str], bool]
+Selection = Collection[str] | Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class App:
     data: Callable[[ClientInfo], Any] | None = None  # called once for each client, on its own machine only
     evaluate: Callable[[nn.Module, Any], Measured] | None = None  # on the client's data
     evaluate_centrally: Callable[[nn.Module], Measured] | None = None  # on the server
-    exchange: Exchange | None = None  # names, or a function that chooses names; None for all that is trained
+    exchange: Selection | None = None  # names, or a function that chooses names; None for all that is trained
     metric: str | None = None  # that a run shows first; None for the loss
     higher_is_better: bool = False  # of `metric`
     steps: int | Callable[[ClientInfo], int] = 1  # work of a task, for the time that it takes on a simulated device
@@ -86,22 +86,15 @@ def exchanged(app: App, module: nn.Module) -> list[str]:
 
     Raises UserError.
     """
-    parameters, buffers = dict(module.named_parameters()), dict(float_buffers(module))
-    every: dict[str, Tensor] = {**parameters, **buffers}
+    parameters = dict(module.named_parameters())
+    every: dict[str, Tensor] = {**parameters, **dict(float_buffers(module))}
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    exchange = app.exchange
-    if exchange is None:
-        chosen = set(every)
-    elif callable(exchange):
-        chosen = set(filter(exchange, every))
-    else:
-        chosen = {exchange} if isinstance(exchange, str) else set(exchange)
-        _check_names(chosen, every, frozen)
+    chosen = _chosen(app.exchange, every, frozen)
     names = [name for name in every if name in chosen and name not in frozen]
-    if not any(name in parameters for name in names):
+    if parameters.keys().isdisjoint(names):
         raise UserError(
             "the app exchanges no parameter: expected some with requires_grad in its model"
-            + ("" if exchange is None else ", and exchange to name them")
+            + ("" if app.exchange is None else ", and exchange to name them")
         )
     for name in names:
         if every[name].dtype not in EXCHANGED:
@@ -112,7 +105,13 @@ def exchanged(app: App, module: nn.Module) -> list[str]:
     return names
 
 
-def _check_names(chosen: Collection[str], every: Collection[str], frozen: Collection[str]) -> None:
+def _chosen(exchange: Selection | None, every: Collection[str], frozen: Collection[str]) -> set[str]:
+    """The names that `App.exchange` chooses. Raises UserError for one that is unknown or frozen."""
+    if exchange is None:
+        return set(every)
+    if callable(exchange):
+        return set(filter(exchange, every))
+    chosen = {exchange} if isinstance(exchange, str) else set(exchange)
     for name in sorted(chosen):
         if name not in every:
             close = get_close_matches(name, every, n=1)
@@ -120,6 +119,7 @@ def _check_names(chosen: Collection[str], every: Collection[str], frozen: Collec
             raise UserError(f"the app exchanges {name!r}, which its model does not have; {hint}")
         if name in frozen:
             raise UserError(f"the app exchanges {name!r}, which is frozen; set its requires_grad, or leave it out")
+    return chosen
 
 
 def make_module(app: App, seed: int) -> nn.Module:

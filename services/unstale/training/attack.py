@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unstale.seeds import Generator, Stream, stream
-from unstale.training.datasets import Data
+from unstale.training.datasets import Data, labelled
 from unstale.training.examples import Examples, TensorExamples
 from unstale.training.local import LocalUpdate
 
@@ -52,7 +52,7 @@ class Attack:
         """The examples that a client trains with. Raises UserError for flipped labels of data without labels."""
         if self.name != LABEL_FLIP:
             return examples
-        classes = data.labelled().classes
+        classes = labelled(data).classes
         assert isinstance(examples, TensorExamples), "a labelled data set has tensors"
         return TensorExamples(examples.inputs, self.labels(client_id, examples.targets, classes))
 

@@ -60,22 +60,26 @@ def module_of(path: Path) -> nn.Module:
             raise UserError(
                 f"initial {str(path)!r} has {name!r} of {tensor.dtype}, expected float32, float16 or bfloat16"
             )
-        *owners, last = name.split(".")
         try:
-            part = module
-            for owner in owners:
-                if owner not in dict(part.named_children()):
-                    part.add_module(owner, nn.Module())
-                part = part.get_submodule(owner)
-            if name in buffers or last in _BUFFERS:
-                part.register_buffer(last, tensor)
-            else:
-                part.register_parameter(last, nn.Parameter(tensor))
+            _add(module, name, tensor, buffers)
         except KeyError as error:
             raise UserError(f"initial {str(path)!r} has {name!r}, which no module can have ({error})") from None
     if not any(True for _ in module.parameters()):
         raise UserError(f"initial {str(path)!r} has no float tensors, expected the parameters of a model")
     return module
+
+
+def _add(module: nn.Module, name: str, tensor: Tensor, buffers: Collection[str]) -> None:
+    """Add a tensor to a module, or to a part of it that the name says. Raises KeyError for an impossible name."""
+    *owners, last = name.split(".")
+    for owner in owners:
+        if owner not in dict(module.named_children()):
+            module.add_module(owner, nn.Module())
+        module = module.get_submodule(owner)
+    if name in buffers or last in _BUFFERS:
+        module.register_buffer(last, tensor)
+    else:
+        module.register_parameter(last, nn.Parameter(tensor))
 
 
 @torch.no_grad()
@@ -86,9 +90,9 @@ def load_into(module: nn.Module, names: Collection[str], path: Path) -> None:
     every = {*own, *dict(module.named_buffers())}
     for name in names:
         if name not in tensors or tensors[name].shape != own[name].shape:
-            found = f"shape {list(tensors[name].shape)} for" if name in tensors else "no"
+            shape = f"shape {list(tensors[name].shape)} for" if name in tensors else "no"
             raise UserError(
-                f"initial {str(path)!r} has {found} {name!r}, expected shape {list(own[name].shape)} of the app's model"
+                f"initial {str(path)!r} has {shape} {name!r}, expected shape {list(own[name].shape)} of the app's model"
             )
     for name in tensors:
         if name not in every:

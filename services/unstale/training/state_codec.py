@@ -44,10 +44,7 @@ def _plain(nest: Any, where: str, blobs: list[bytes]) -> Any:
     if isinstance(nest, Tensor):
         return _tensor(nest, where, blobs)
     if isinstance(nest, Mapping):
-        for key in nest:
-            if not isinstance(key, _PLAIN):
-                raise ValueError(f"{where} has a key of type {type(key).__name__}, expected strings and numbers")
-        return {"map": [[key, _plain(value, f"{where}[{key!r}]", blobs)] for key, value in nest.items()]}
+        return {"map": [[_key(key, where), _plain(value, f"{where}[{key!r}]", blobs)] for key, value in nest.items()]}
     if isinstance(nest, tuple | list):
         parts = [_plain(value, f"{where}[{index}]", blobs) for index, value in enumerate(nest)]
         return parts if isinstance(nest, list) else {"tuple": parts}
@@ -55,6 +52,13 @@ def _plain(nest: Any, where: str, blobs: list[bytes]) -> Any:
         f"{where} is of type {type(nest).__name__}, expected tensors, numbers, strings, and lists, tuples and mappings "
         "of them"
     )
+
+
+def _key(key: Any, where: str) -> Any:
+    """A key of a mapping, for JSON."""
+    if not isinstance(key, _PLAIN):
+        raise ValueError(f"{where} has a key of type {type(key).__name__}, expected strings and numbers")
+    return key
 
 
 def _tensor(tensor: Tensor, where: str, blobs: list[bytes]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.attack import Attack
 from unstale.training.client_state import ClientState
-from unstale.training.datasets import Data
+from unstale.training.datasets import Data, labelled
 from unstale.training.evaluate import evaluate
 from unstale.training.examples import Examples, ReadError, TensorExamples
 from unstale.training.initialise import draws
@@ -153,7 +153,7 @@ class Trainer(Workload):
         replaced, before = changes.count(client_id, version), self._replaced.get(client_id, 0)
         if replaced == before:
             return
-        dataset = self.data.labelled()
+        dataset = labelled(self.data)
         positions_n, later_n = changes.replacements(client_id)
         changed = slice(*sorted((replaced, before)))
         indices_n = positions_n[changed]

@@ -16,6 +16,7 @@ from unstale.training.datasets.dataset import (
     Dataset,
     Normalisation,
     Split,
+    labelled,
     normalised,
     part,
     with_validation,
@@ -37,6 +38,7 @@ __all__ = [
     "Split",
     "check",
     "is_there",
+    "labelled",
     "load",
     "part",
     "read",
@@ -102,7 +104,7 @@ SUMMARIES = {name: kind.summary for name, kind in _KINDS.items()}
 
 def load(name: str, path: Path | str | None = None, **options: Any) -> Dataset:
     """Load the data set of a name, one of DATASETS or `package.module:factory`. options: others of `Source`."""
-    return read(Source(name=name, path=None if path is None else Path(path), **options)).labelled()
+    return labelled(read(Source(name=name, path=None if path is None else Path(path), **options)))
 
 
 def read(source: Source) -> Data:

@@ -4,16 +4,13 @@ Legend: n examples of a part, X the shape of one example's inputs.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from unstale.training.examples import Batch, Examples
-
-if TYPE_CHECKING:
-    from unstale.training.datasets.dataset import Dataset
 
 Part = Literal["train", "test"]
 
@@ -62,7 +59,3 @@ class Data(ABC):
         """The first examples of a part, at most so many, on the CPU."""
         count = min(count, len(self.labels(part)))
         return self.examples(part, np.arange(count), torch.device("cpu")).batch(torch.arange(count))
-
-    @abstractmethod
-    def labelled(self) -> "Dataset":
-        """The data as labelled tensors. Raises UserError for other data."""

@@ -177,10 +177,6 @@ class Dataset(Data):
         inputs_nX = self.train_examples(indices_n) if part == "train" else self.test_examples(indices_n)
         return TensorExamples(inputs_nX.to(device), labels_n.to(device))
 
-    @override
-    def labelled(self) -> "Dataset":
-        return self
-
     def _split(self, part: Part) -> Split:
         return self.train if part == "train" else self.test
 
@@ -272,6 +268,15 @@ def measured(stored_NX: Tensor, levels: int) -> Constants:
     std_C = (shares_C256 * (values_256 - mean_C[:, None]).square()).sum(dim=1).sqrt()
     std_C[std_C == 0] = 1
     return tuple(mean_C.tolist()), tuple(std_C.tolist())
+
+
+def labelled(data: Data) -> Dataset:
+    """The data as labelled tensors. Raises UserError for other data."""
+    if isinstance(data, Dataset):
+        return data
+    raise UserError(
+        f"data set {data.name!r} has no classes, which this needs; expected an unstale.training.datasets.Dataset"
+    )
 
 
 def described(tensor: Tensor | NDArray[np.generic]) -> str:

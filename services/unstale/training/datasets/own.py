@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.training.datasets.data import Data, Part
-from unstale.training.datasets.dataset import Dataset
 from unstale.training.examples import Examples, LazyExamples, OrderedExamples, TensorExamples
 from unstale.training.nests import tensors
 
@@ -83,12 +82,6 @@ class OwnData(Data):
             *inputs, targets = [tensor.index_select(0, own_n).to(device) for tensor in dataset.tensors]
             return TensorExamples(inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
         return LazyExamples(dataset, indices_n, device)
-
-    @override
-    def labelled(self) -> Dataset:
-        raise UserError(
-            f"data set {self.name!r} has no classes, which this needs; expected an unstale.training.datasets.Dataset"
-        )
 
     @property
     @override
