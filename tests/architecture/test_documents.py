@@ -112,7 +112,7 @@ def test_every_file_that_is_mentioned_exists(path: Path) -> None:
         below_a_package = re.fullmatch(r"[\w/]+\.py", mentioned) is not None
         if in_the_root or mentioned in at_the_root:
             assert (ROOT / mentioned).exists(), mentioned
-        elif below_a_package:
+        elif below_a_package and not (path.parent / mentioned).exists():
             assert (ROOT / "services/unstale" / mentioned).exists(), mentioned
         elif re.search(r"\.(md|toml|txt)$", mentioned):
             raise AssertionError(f"{mentioned} is not in the repository")
