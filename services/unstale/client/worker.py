@@ -15,13 +15,11 @@ from unstale.learner.device import compute_here
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.workload import ClientTask, Declined, NotTrained, Workload
-from unstale_client import residuals
-from unstale_client.actions import PendingUpdate
 from unstale_client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
 from unstale_client.net.clock import now_s
 from unstale_client.outbox import Outbox, State
-from unstale_client.residuals import Residuals
-from unstale_proto import encodings, limits, transfer
+from unstale_client.update_store import UpdateStore
+from unstale_proto import encodings, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Welcome
 
@@ -58,9 +56,7 @@ class Worker:
         outbox: Outbox | None = None,
     ) -> None:
         self._prepare = prepare
-        self._outbox = outbox
-        self._residuals = Residuals()
-        self._early: list[Settlement] = []
+        self._store = UpdateStore(outbox)
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
@@ -90,7 +86,7 @@ class Worker:
             compute_here()
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, Settlement):
-                    self._settle(job)
+                    self._store.settle(job)
                 elif job.is_wanted():
                     self._post(self._result(job))
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
@@ -141,67 +137,37 @@ class Worker:
 
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
-        encoding = encodings.of_update(job.welcome)
         parts = [part.numpy(force=True) for part in translate.payload_parts(local)]
-        parcel, residual = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
-        in_chunks = sum(map(len, parcel)) > limits.CHUNK_BYTES
-        update = translate.to_update(
-            job.task,
-            local,
-            trained.evaluation,
-            checksum=transfer.checksum(parcel) if in_chunks else None,
-            encoding=encoding,
-        )
-        pending = PendingUpdate(run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel)
-        if self._outbox is not None:
-            pending = self._outbox.put(job.client_id, pending, {**_arrays(local.state), **residual})
+        update = translate.to_update(job.task, local, trained.evaluation)
+        pending = self._store.put(job, update, parts, _arrays(local.state))
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)
-
-    def _settle(self, settlement: Settlement) -> None:
-        key = settlement.client_id, settlement.run_id, settlement.number
-        is_current = self._workload is not None and settlement.run_id == self._run_id
-        state = self._settled_state(settlement) if is_current else None
-        if self._outbox is None:
-            return
-        if state is not None:
-            self._outbox.keep(*key, state)
-        elif not is_current and settlement.accepted and self._outbox.has_state(*key):
-            self._early.append(settlement)  # until there is a workload that can take the state
-        else:
-            self._outbox.drop(*key)
-
-    def _settled_state(self, settlement: Settlement) -> State | None:
-        """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
-        assert self._workload is not None
-        client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
-        workload = self._workload
-        changed = self._residuals.settle(client_id, number, accepted=accepted)
-        if not accepted:
-            workload.drop(client_id, number)
-        elif workload.keep(client_id, number) or changed:
-            return {**_arrays(workload.kept(client_id)), **self._residuals.kept(client_id)}
-        return None
 
     def _workload_for(self, welcome: Welcome) -> Workload:
         if self._workload is None or welcome.run_id != self._run_id:
             self._workload, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
-            self._residuals.clear()
-            self._restore(self._workload)
+            self._store.begin(welcome.run_id, _StateInArrays(self._workload))
         return self._workload
 
-    def _restore(self, workload: Workload) -> None:
-        """Restore stored states, then apply the settlements that came before there was a workload."""
-        if self._outbox is None:
-            return
-        for client_id, state_now, pending in self._outbox.restore(self._run_id):
-            of_workload = {number: _tensors(residuals.without(state)) for number, state in pending.items()}
-            workload.restore(client_id, _tensors(residuals.without(state_now)), of_workload)
-            self._residuals.restore(client_id, state_now, pending)
-        early, self._early = self._early, []
-        for settlement in early:
-            if settlement.run_id == self._run_id:
-                self._settle(settlement)
+
+@dataclass(frozen=True, slots=True)
+class _StateInArrays:
+    """The state of a workload's clients as arrays, for the files."""
+
+    workload: Workload
+
+    def keep(self, client_id: int, number: int) -> bool:
+        return self.workload.keep(client_id, number)
+
+    def drop(self, client_id: int, number: int) -> None:
+        self.workload.drop(client_id, number)
+
+    def kept(self, client_id: int) -> State:
+        return _arrays(self.workload.kept(client_id))
+
+    def restore(self, client_id: int, kept: State, pending: Mapping[int, State]) -> None:
+        by_number = {number: _tensors(state) for number, state in pending.items()}
+        self.workload.restore(client_id, _tensors(kept), by_number)
 
 
 def _received(
