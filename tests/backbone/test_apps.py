@@ -16,12 +16,13 @@ from support.running import PATIENCE_S, RunningServer, until
 from support.wire import RawClient
 from unstale.cli import main
 from unstale.client.service import ClientProcess
-from unstale.client.worker import Job, Ready, ReceivedModel, Worker
+from unstale.client.worker import Worker
 from unstale.client.workspace import training_context_of
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.metrics.progress import Outcome, Progress
 from unstale.simulator.assemble import simulation
+from unstale_client.jobs import Job, Ready, ReceivedModel
 from unstale_proto import codec
 from unstale_proto.messages import Welcome
 

@@ -42,11 +42,18 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return values
 
 
+OF_AN_APP = {"model.name": "app", "data.name": "private"}
+IMPLIED = {"app": OF_AN_APP, "initial": OF_AN_APP}
+"""Values of other keys that follow from a key."""
+
+
 def other_value(name: str) -> tuple[str, Any]:
     """A text for an option, and the value it stands for, that is not the default."""
     key = KEYS[name]
     if name in ("server.address", "injector.address", "injector.upstream"):
         return "tcp://127.0.0.1:6000", "tcp://127.0.0.1:6000"
+    if name == "run.until":
+        return "mae < 0.5", "mae < 0.5"
     if name == "client.server":
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
     if name in ("compensator.ray", "attack.name"):
@@ -75,7 +82,7 @@ def other_value(name: str) -> tuple[str, Any]:
 def test_every_key_can_be_set_by_its_option_and_by_set(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, value = other_value(name)
     assert KEYS[name].default != value
-    expected = {other: value if other == name else key.default for other, key in KEYS.items()}
+    expected = {other: key.default for other, key in KEYS.items()} | IMPLIED.get(name, {}) | {name: value}
     assert shown(capsys, option(name), text) == expected
     assert shown(capsys, "--set", f"{name}={text}") == expected
     if name in SHORT:
@@ -130,12 +137,12 @@ def test_the_help_names_key_variable_default_and_range_of_every_option(
 
 
 @pytest.mark.parametrize(
-    ("command", "sections"),
+    ("command", "sections"),  # and keys
     [
         ("server", {"server", "run"}),
         ("client", {"attack", "client"}),
-        ("simulate", {"attack", "simulation"}),
-        ("demo", {"attack"}),
+        ("simulate", {"attack", "simulation", "run.until"}),
+        ("demo", {"attack", "run.until"}),
     ],
 )
 def test_a_command_shows_the_options_that_concern_it(
@@ -147,7 +154,7 @@ def test_a_command_shows_the_options_that_concern_it(
     processes = {"run", "server", "client", "attack", "simulation"}
     for key in KEYS.values():
         if key.section in processes:
-            assert (key.variable in text) == (key.section in sections)
+            assert (key.variable in text) == (not sections.isdisjoint({key.section, key.name}))
 
 
 WRONG = {

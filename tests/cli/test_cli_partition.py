@@ -102,7 +102,7 @@ def test_the_shown_partition_is_that_of_a_run(capsys: pytest.CaptureFixture[str]
     assert main.run(["partition", "show", "--clients", "7", "--seed", "3", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     trainer = training_context(Settings(clients=7, seed=3)).trainer
-    assert [client["examples"] for client in made["clients"]] == [len(share) for share in trainer.partitions]
+    assert [client["examples"] for client in made["clients"]] == [len(share) for share in trainer.partitions.values()]
 
 
 @pytest.mark.parametrize("clients", [3, 60])

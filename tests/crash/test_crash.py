@@ -104,9 +104,9 @@ _TWICE = f"INSERT INTO updates SELECT {{}} FROM updates WHERE handle = {_SOME}"
 _COLUMNS = [
     "(SELECT max(seq) + 1 FROM updates)",
     "at_s, client_id, task_id, base_version, outcome, reason, num_examples, batch_examples, loss, local_rate",
-    "norm, norm_buffers, norm_extra",
+    "norm, norm_buffers, norm_extra, metrics",
     "100000",
-    "segment, offset, size_bytes, checksum, row_checksum, round, position, staleness, weight, state_checksum",
+    "offset, size_bytes, checksum, row_checksum, segment, round, position, staleness, weight, state_checksum",
 ]
 
 _REFUSED = "outcome = 'rejected', reason = 'non-finite', handle = NULL, round = NULL"

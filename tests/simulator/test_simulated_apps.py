@@ -247,7 +247,7 @@ def test_a_rejected_update_leaves_the_state_of_its_client() -> None:
         ({"objective": {"name": "regression"}}, "objective is set together with app"),
         ({"attack": {"name": "noise"}}, "attack is set together with app"),
         ({"simulation": {"backend": "vmap"}}, "vmap"),
-        ({"scenario": {"name": "staleness-40"}}, "selects clients by their classes, but the data of an app is private"),
+        ({"scenario": {"name": "staleness-40"}}, "selects clients by their classes, but the data is private"),
         ({"app": "support.apps:table"}, "app 'support.apps:table' is of type function, expected an unstale.App"),
         ({"app": "support.apps:nothing"}, "app 'support.apps:nothing' is of type NoneType, expected an unstale.App"),
         ({"app": "support.nothing:app"}, "app 'support.nothing:app' cannot be imported"),

@@ -1,5 +1,6 @@
 """Seeds PyTorch's own generators: for a model's first parameters, and for a task's dropout."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ _DRAWS_NOTHING = {
     *(nn.Sequential, nn.Identity, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.BatchNorm2d, nn.ReLU),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 }
+
+_GENERATORS = threading.RLock()
+"""Held by the thread whose block uses the generators of the process."""
 
 
 def draws(module: nn.Module) -> bool:
@@ -32,7 +36,7 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
 
     seed: in [0, 2^64), as for `torch.manual_seed`; None to do nothing. device: of the model; the CPU's generator is
     always seeded, a CUDA device's too if this is one. Takes a few microseconds and waits for no kernel. The generators
-    belong to the whole process: do not compute in another thread during the block.
+    belong to the whole process: the blocks of other threads wait, but draws outside of a block do not.
     Source: docs/methods/README.md#random-numbers
     """
     if seed is None:
@@ -44,11 +48,12 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
         torch.cuda.init()  # type: ignore[no-untyped-call]
         index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])
-    states = [generator.get_state() for generator in generators]
-    try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+    with _GENERATORS:
+        states = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:
+                generator.manual_seed(seed)
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
