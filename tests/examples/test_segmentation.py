@@ -37,10 +37,11 @@ def test_a_shape_is_found_by_no_threshold_alone(machine: Path) -> None:
 
 @pytest.mark.slow
 def test_a_simulation_learns_about_as_well_as_one_place(machine: Path) -> None:
-    run = examples.simulated(machine, *SETTINGS, *DATA, "data", "--partition", "column", "--rounds", "25")
+    run = examples.simulated(machine, *SETTINGS, *DATA, "data", "--partition", "column", "--rounds", "31")
+    federated = run["client_metrics"]["mean_iou"]["mean"]
     in_one_place = examples.central(machine, "mean_iou", epochs=20)
-    assert 2 * BACKGROUND < run["metrics"]["mean_iou"] < in_one_place + 0.1
-    assert [*run["client_metrics"]] == ["mean_iou", "pixel_accuracy", "loss"]
+    assert min(federated, in_one_place) > 2 * BACKGROUND
+    assert federated < in_one_place + 0.1
 
 
 @pytest.mark.slow
@@ -54,7 +55,7 @@ def test_machines_with_one_file_each_learn_over_sockets(machine: Path, tmp_path:
         )
         for client in range(2)
     ]
-    changes = ["--clients", "2", "--rounds", "12", "--evaluate-clients-every", "4"]
+    changes = ["--clients", "2", "--rounds", "12"]
     run = examples.over_sockets((server, [*SETTINGS, *changes]), clients)
     assert run["updates"] == {"accepted": 24, "duplicate": 0, "rejected": 0}
     assert run["client_metrics"]["mean_iou"]["mean"] > BACKGROUND
