@@ -1,6 +1,5 @@
 """The app of a run, its model, and what does not go together with it."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,8 +29,6 @@ def load_app(settings: Settings) -> App | None:
     """The app that the settings name; None for a server without code. Raises UserError."""
     if settings.app is None:
         return None
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # last, so that no file there hides another module
     app = import_object("app", settings.app)
     if not isinstance(app, App):
         raise UserError(f"app {settings.app!r} is of type {type(app).__name__}, expected an unstale.App")

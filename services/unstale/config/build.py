@@ -84,15 +84,9 @@ def run_components(
     """
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
-    app_of_run, client_data = workspace.app, workspace.client_data
-    if settings.evaluate_clients_every is not None and app_of_run is not None and app_of_run.evaluate is None:
-        raise UserError(
-            f"evaluate_clients_every is {settings.evaluate_clients_every}, but app {settings.app!r} has no evaluate "
-            "function; give it one, or leave it out"
-        )
-    if client_data is not None:
-        client_data.check()
-        _check_own_tests(settings, client_data)
+    if workspace.client_data is not None:
+        workspace.client_data.check()
+        _check_own_tests(settings, workspace.client_data)
     return RunComponents(
         workspace=workspace,
         coordinator=coordinator,

@@ -197,7 +197,8 @@ class Settings(Section):
     evaluate_every: int = setting(10, "Rounds between evaluations on the test set.", unit="rounds", ge=1, le=10**9)
     evaluate_clients_every: int | None = setting(
         None,
-        "Rounds between evaluations by clients on their own test examples; null for none.",
+        "Rounds between evaluations by clients on their own test examples; null for none. With an app the default is "
+        "evaluate_every.",
         unit="rounds",
         ge=1,
         le=10**9,
@@ -244,11 +245,12 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_of_an_app(cls, values: Any) -> Any:
-        """An app has its own model and data, which have these names."""
+    def _defaults_of_an_app(cls, values: Any) -> Any:
+        """An app has its own model and data, which have these names, and its own evaluation on clients."""
         if not isinstance(values, dict) or (values.get("app") is None and values.get("initial") is None):
             return values
-        named = dict(values)
+        every = values.get("evaluate_every", cls.model_fields["evaluate_every"].default)
+        named = {"evaluate_clients_every": every, **values}
         for section, name in (("model", APP), ("data", PRIVATE)):
             given = values.get(section, {})
             if isinstance(given, dict):
