@@ -280,3 +280,17 @@ def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss:
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
     assert (update.evaluation is not None) == sent
     assert update.payload_bytes == 8
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sent"),
+    [
+        ({"mae": 1.0, "loss": 2.0, "r2": nan}, {"mae": 1.0, "loss": 2.0}),
+        ({"perplexity": inf, "loss": inf}, None),
+        ({"r2": nan}, None),
+    ],
+)
+def test_metrics_that_are_not_finite_are_left_out(metrics: dict[str, float], sent: dict[str, float] | None) -> None:
+    local = FakeWorkload().train(client_task(1, 0, torch.zeros(2), 0.5, version=3))
+    update = translate.to_update(job(1.0, 2.0).task, local, Measured(metrics=metrics, num_examples=4))
+    assert (None if update.evaluation is None else update.evaluation.by_name) == sent

@@ -21,7 +21,7 @@ from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
 from unstale.training.measured import NOT_MEASURED, Measured, checked_examples, checked_loss, checked_metrics
 from unstale.training.state_codec import pack, unpack
-from unstale.training.workload import ClientTask, Declined, TrainingFailed, Workload
+from unstale.training.workload import ClientTask, Declined, TrainingFailed, Workload, failing
 
 log = logging.getLogger("unstale.app")
 
@@ -58,7 +58,7 @@ class AppWorkload(Workload):
         )
         before_d = self._load(task.base_d, task.buffers_b)
         self.model.module.train()
-        with _failing("train", client_id), torch.enable_grad(), self._seeded(client_id, number, 0):
+        with failing("the app's train function", client_id), torch.enable_grad(), self._seeded(client_id, number, 0):
             trained = self.app.train(self.model.module, data, given)
         try:
             update = self._update(trained, before_d, given, client_id)
@@ -99,7 +99,7 @@ class AppWorkload(Workload):
             data = self._data_of(client_id)
             self._load(base_d, buffers_b)
             self.model.module.eval()
-            with _failing("evaluate", client_id), torch.no_grad(), self._seeded(client_id):
+            with failing("the app's evaluate function", client_id), torch.no_grad(), self._seeded(client_id):
                 measured = self.app.evaluate(self.model.module, data)
             return checked(measured)
         except Declined:
@@ -121,7 +121,7 @@ class AppWorkload(Workload):
         if self.app.data is None:
             return None
         if client_id not in self._data:
-            with _failing("data", client_id), self._seeded(client_id):
+            with failing("the app's data function", client_id), self._seeded(client_id):
                 data = self.app.data(self._info(client_id))
             if data is None:
                 raise TrainingFailed(f"the app's data function returned None for client {client_id}, expected its data")
@@ -212,15 +212,3 @@ def checked(measured: Any) -> Measured:
     if not isinstance(measured, Measured):
         raise ValueError(f"it returned a {type(measured).__name__}, expected an unstale.Measured")
     return Measured(num_examples=checked_examples(measured.num_examples), metrics=checked_metrics(measured.metrics))
-
-
-@contextmanager
-def _failing(function: str, client_id: int) -> Iterator[None]:
-    """Logs what the user's function raises, and raises TrainingFailed. Passes Declined on."""
-    try:
-        yield
-    except Declined:
-        raise
-    except Exception as error:
-        log.warning("client %d: the app's %s function raised an exception", client_id, function, exc_info=error)
-        raise TrainingFailed(f"the app's {function} function: {type(error).__name__}: {error}") from error
