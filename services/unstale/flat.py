@@ -46,6 +46,7 @@ class FlatModel:
         self._gradient_d: Tensor | None = None
         self.buffers_b = _flatten([buffer for _, buffer in self.buffers], device)
         self._dtypes = {name: tensor.dtype for name, tensor in (*self.parameters, *self.buffers)}
+        self._names = {name for name, _ in (*self.module.named_parameters(), *self.module.named_buffers())}
         self.converts = any(dtype != torch.float32 for dtype in self._dtypes.values())
 
     @property
@@ -75,14 +76,19 @@ class FlatModel:
     def gather(self) -> None:
         """Copy the exchanged tensors that the module has now into the vectors, where they are no views.
 
-        Raises ValueError for a tensor that is missing or has another shape.
+        Raises ValueError for a tensor that is missing or has another shape or type, and for one that is new.
         """
         now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        if not now.keys() <= self._names:
+            first = min(now.keys() - self._names)
+            raise ValueError(f"the model has {first!r}, which it did not have before, expected the same tensors")
         for name, tensor, view in self._with_views():
             trained = now.get(name)
             if trained is None or trained.shape != tensor.shape:
                 shape = "no tensor" if trained is None else f"shape {list(trained.shape)}"
                 raise ValueError(f"the model has {shape} for {name!r}, expected shape {list(tensor.shape)}")
+            if trained.dtype != self._dtypes[name]:
+                raise ValueError(f"the model has {trained.dtype} for {name!r}, expected {self._dtypes[name]}")
             if not _is_at(trained, view):
                 view.copy_(trained)
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from unstale.flat import FlatModel, is_finite
 from unstale.seeds import Stream, stream
-from unstale.training.app import App, ClientInfo, Task, Trained, tensors_of
+from unstale.training.app import App, ClientInfo, Task, Trained, calling, tensors_of
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
@@ -42,7 +42,7 @@ class AppWorkload(Workload):
     def __post_init__(self) -> None:
         self.client_state = ClientState()
         self.keeps_state = True  # so that one process reads the data of a client, and once
-        self._own_tensors = _OwnTensors(self.model)
+        self._first_state = _FirstState(self.model)
 
     @override
     def train(self, task: ClientTask) -> LocalUpdate:
@@ -111,7 +111,8 @@ class AppWorkload(Workload):
     @override
     def steps_of(self, client_id: int) -> int:
         steps = self.app.steps
-        return max(1, int(steps(self._info(client_id)) if callable(steps) else steps))
+        with calling("steps"):
+            return max(1, int(steps(self._info(client_id)) if callable(steps) else steps))
 
     def _info(self, client_id: int) -> ClientInfo:
         return ClientInfo(client_id=client_id, clients=self.clients, seed=self.seed)
@@ -137,8 +138,8 @@ class AppWorkload(Workload):
     def _load(self, base_d: Tensor, buffers_b: Tensor | None) -> Tensor:
         """Load a version into the module. Returns the parameters as the module has them, [d] float32."""
         check_buffers(self.model, buffers_b)
+        self._first_state.restore()
         self.model.restore()
-        self._own_tensors.restore()
         self.model.load(base_d, buffers_b)
         if not self.model.converts:
             return base_d
@@ -155,28 +156,33 @@ class AppWorkload(Workload):
             yield
 
 
-class _OwnTensors:
-    """The buffers and trained parameters that are not exchanged, in their first state."""
+class _FirstState:
+    """The parts of a module, and the buffers and trained parameters that are not exchanged, as they were at first."""
 
     def __init__(self, model: FlatModel) -> None:
         exchanged = {name for name, _ in (*model.parameters, *model.buffers)}
-        self._module = model.module
+        self._parts = [(part, [dict(table) for table in _tables(part)]) for part in model.module.modules()]
         self._tensors = [
-            (name, tensor, tensor.detach().clone())
+            (tensor, tensor.detach().clone())
             for name, tensor in tensors_of(model.module)
             if name not in exchanged and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
         ]
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Write the first values to the module again."""
-        for name, tensor, first in self._tensors:
-            owner, _, last = name.rpartition(".")
-            part = self._module.get_submodule(owner)
-            if getattr(part, last, None) is not tensor:
-                setattr(part, last, tensor)
-            tensor.copy_(first)
+        """Make them so again, whatever code of the user has added, removed or replaced."""
+        for part, first in self._parts:
+            for table, content in zip(_tables(part), first, strict=True):
+                table.clear()
+                table.update(content)
+        for tensor, value in self._tensors:
+            tensor.copy_(value)
             tensor.grad = None
+
+
+def _tables(part: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Submodules, parameters and buffers of a module, by name."""
+    return part._modules, part._parameters, part._buffers  # noqa: SLF001  (nothing public keeps their order)
 
 
 def central_evaluation(app: App, model: FlatModel) -> Callable[[Tensor, Tensor], Measured]:
@@ -189,13 +195,13 @@ def central_evaluation(app: App, model: FlatModel) -> Callable[[Tensor, Tensor],
     Returns:
         A function of parameters [d] and float buffers [b].
     """
-    centrally, own_tensors = app.evaluate_centrally, _OwnTensors(model)
+    centrally, first_state = app.evaluate_centrally, _FirstState(model)
 
     def evaluate(model_d: Tensor, buffers_b: Tensor) -> Measured:
         if centrally is None:
             return NOT_MEASURED
+        first_state.restore()
         model.restore()
-        own_tensors.restore()
         try:
             with model.using(model_d, buffers_b), torch.no_grad(), seeded(0, model.buffers_b.device):
                 model.module.eval()
