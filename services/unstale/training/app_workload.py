@@ -4,8 +4,8 @@ Legend: d parameters, b numbers of the model's float buffers.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,17 +48,18 @@ class AppWorkload(Workload):
     def train(self, task: ClientTask) -> LocalUpdate:
         client_id, number = task.client_id, task.number
         data = self._data_of(client_id)
+        seed, own_draws = self._seeds(client_id, number)
         given = Task(
             learning_rate=task.learning_rate,
             version=task.version,
             number=number,
-            generator=torch.Generator().manual_seed(self._seed(client_id, number)),
+            generator=torch.Generator().manual_seed(seed),
             settings=task.settings,
             state=self._state_of(client_id),
         )
         before_d = self._load(task.base_d, task.buffers_b)
         self.model.module.train()
-        with failing("the app's train function", client_id), torch.enable_grad(), self._seeded(client_id, number, 0):
+        with failing("the app's train function", client_id), torch.enable_grad(), self._seeded(own_draws):
             trained = self.app.train(self.model.module, data, given)
         try:
             update = self._update(trained, before_d, given, client_id)
@@ -99,7 +100,11 @@ class AppWorkload(Workload):
             data = self._data_of(client_id)
             self._load(base_d, buffers_b)
             self.model.module.eval()
-            with failing("the app's evaluate function", client_id), torch.no_grad(), self._seeded(client_id):
+            with (
+                failing("the app's evaluate function", client_id),
+                torch.no_grad(),
+                self._seeded(self._seeds(client_id)[0]),
+            ):
                 measured = self.app.evaluate(self.model.module, data)
             return checked(measured)
         except Declined:
@@ -122,7 +127,7 @@ class AppWorkload(Workload):
         if self.app.data is None:
             return None
         if client_id not in self._data:
-            with failing("the app's data function", client_id), self._seeded(client_id):
+            with failing("the app's data function", client_id), self._seeded(self._seeds(client_id)[0]):
                 data = self.app.data(self._info(client_id))
             if data is None:
                 raise TrainingFailed(f"the app's data function returned None for client {client_id}, expected its data")
@@ -146,14 +151,14 @@ class AppWorkload(Workload):
         self.model.gather()
         return self.model.parameters_d.clone()
 
-    def _seed(self, *key: int) -> int:
-        return int(stream(self.seed, Stream.BATCHES, *key).integers(2**63))
+    def _seeds(self, *key: int) -> list[int]:
+        """Two of a key."""
+        seeds: list[int] = stream(self.seed, Stream.BATCHES, *key).integers(2**63, size=2).tolist()
+        return seeds
 
-    @contextmanager
-    def _seeded(self, *key: int) -> Iterator[None]:
+    def _seeded(self, seed: int) -> AbstractContextManager[None]:
         """Seeds PyTorch's own draws inside the block."""
-        with seeded(self._seed(*key), self.model.parameters_d.device):
-            yield
+        return seeded(seed, self.model.parameters_d.device)
 
 
 class _FirstState:
