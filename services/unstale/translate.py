@@ -177,7 +177,11 @@ def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
 
 
 def _own(evaluation: Measured) -> OwnEvaluation | None:
-    """None for a metric that is not finite; the model may still be trainable on other clients."""
-    if not all(map(isfinite, evaluation.metrics.values())):
+    """None where accuracy or loss is not finite; the model may still be trainable on other clients. Other metrics that
+    are not finite, such as r2 of constant targets, are left out.
+    """
+    metrics = evaluation.metrics
+    if not all(isfinite(metrics[name]) for name in ("accuracy", "loss") if name in metrics):
         return None
-    return own_evaluation(evaluation.metrics, evaluation.num_examples)
+    finite = {name: value for name, value in metrics.items() if isfinite(value)}
+    return own_evaluation(finite, evaluation.num_examples) if finite else None

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from unstale import flat, translate
+from unstale.client.time_limit import TimeLimit
+from unstale.errors import HangingError
 from unstale.flat import FlatModel
 from unstale.learner.device import compute_here
 from unstale.training.local import LocalUpdate
@@ -46,6 +48,7 @@ class Worker:
         post: takes results, in the worker's thread.
         durations: makes the simulated durations of a welcome's run, called after `prepare`; None for no delay.
         outbox: stores updates and states, for this thread alone while it runs; None for memory alone.
+        task_timeout_s: as `TimeLimit.limit_s`.
     """
 
     def __init__(
@@ -54,12 +57,15 @@ class Worker:
         post: Callable[[Result], None],
         durations: Callable[[Welcome], Durations] | None = None,
         outbox: Outbox | None = None,
+        task_timeout_s: float | None = None,
     ) -> None:
         self._prepare = prepare
         self._store = UpdateStore(outbox)
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
+        self._ended = threading.Event()  # or a job exceeds its time limit twice
+        self._time_limit = TimeLimit(task_timeout_s, post, self._ended.set)
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
         self._workload: Workload | None = None
@@ -74,12 +80,19 @@ class Worker:
 
     def close(self) -> None:
         """End after the current job, and drop the queue: the server gives those tasks again, and an update without a
-        settlement is still in the outbox.
+        settlement is still in the outbox. Waits for no job that exceeds its time limit twice.
         """
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
-        self._thread.join()
+        self._ended.wait()
+        if self.error is None:
+            self._thread.join()
+
+    @property
+    def error(self) -> HangingError | None:
+        """Of a job that does not end; None without one."""
+        return self._time_limit.error
 
     def _run(self) -> None:
         try:
@@ -88,13 +101,21 @@ class Worker:
                 if isinstance(job, Settlement):
                     self._store.settle(job)
                 elif job.is_wanted():
-                    self._post(self._result(job))
+                    result = self._result(job)
+                    if result is None:
+                        return
+                    self._post(result)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
+        finally:
+            self._ended.set()
 
-    def _result(self, job: Job) -> Ready | Failed:
+    def _result(self, job: Job) -> Ready | Failed | None:
+        """None for a job that was given up: the loop has ended, or is about to."""
         began_s = now_s()
         trained = self._work(job)
+        if self.error is not None:
+            return None
         if isinstance(trained, Failed):
             return trained
         return replace(self._stored(trained), computed_s=now_s() - began_s)
@@ -110,19 +131,19 @@ class Worker:
             base_d, buffers_b, extra_d = _received(workload.model, model, extra=bool(job.welcome.extra))
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
-        evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
-        local = workload.outcome(
-            ClientTask(
-                client_id=client_id,
-                number=task.number,
-                version=task.version,
-                base_d=base_d,
-                learning_rate=task.learning_rate,
-                buffers_b=buffers_b,
-                extra_d=extra_d,
-                settings=job.welcome.settings or {},
-            )
+        given = ClientTask(
+            client_id=client_id,
+            number=task.number,
+            version=task.version,
+            base_d=base_d,
+            learning_rate=task.learning_rate,
+            buffers_b=buffers_b,
+            extra_d=extra_d,
+            settings=job.welcome.settings or {},
         )
+        with self._time_limit.of(job):
+            evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
+            local = workload.outcome(given)
         if isinstance(local, NotTrained):
             reason = Reason.UNAVAILABLE if isinstance(local, Declined) else Reason.NON_FINITE
             return Failed(job=job, message=str(local)[: limits.TEXT_MAX], reason=reason, duration_s=duration_s)
