@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.config import build
-from unstale.config.metrics import main_metric
 from unstale.config.settings import ScenarioSettings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
@@ -93,7 +92,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         errors=() if row.compensation is None else row.compensation.errors,
         members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
-        metrics={} if evaluation is None else in_order(evaluation.metrics, main_metric(run.settings)),
+        metrics={} if evaluation is None else in_order(evaluation.metrics, run.main_metric),
     )
 
 

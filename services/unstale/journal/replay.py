@@ -16,11 +16,11 @@ from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
-from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
+from unstale.journal.main_metric import main_metric
 from unstale.journal.rounds import RecordedRounds
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
@@ -29,6 +29,7 @@ from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.metrics.named import in_order
 from unstale.policies.registry import find
+from unstale.training.measured import MainMetric
 from unstale_client.disk import DamagedError
 
 MACHINE_KEYS = frozenset(
@@ -47,6 +48,11 @@ class RecordedRun:
         self.directory = RunDirectory.look(path)
         self.settings = self.directory.settings
         self.database = Database(self.directory.database, read_only=True)
+
+    @property
+    def main_metric(self) -> MainMetric:
+        """The metric that the run shows first."""
+        return main_metric(self.database, self.settings)
 
     def check(self) -> None:
         """Raise DamagedError where a row of the database is damaged or contradicts another."""
@@ -208,7 +214,7 @@ class Comparison:
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_apply(run.settings, other)
-        self.main_metric = main_metric(run.settings)
+        self.main_metric = run.main_metric
         self.needs_base_models = build.policy_in_small(other).needs_base_models
         self.replay = replay = Replay(run, settings, keep_versions=self.needs_base_models)  # with the run's own policy
         self._learner = _OtherLearner(replay, other)
