@@ -1,6 +1,8 @@
 """The effects of verdicts on an account."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -59,7 +61,7 @@ class Kept:
         verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
         self.stats.judged(verdict, incoming(update_of(task, evaluation=own)), NormBounds(None, clients=1))
 
-    def applied(self) -> None:
+    def applied(self, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
         version = Version(model_d=torch.zeros(1), buffers_b=torch.empty(0))
         result = RoundResult(
             version=1,
@@ -69,6 +71,7 @@ class Kept:
             weights_K=(1.0,),
             staleness=(0,),
             overflowed=False,
+            metrics=metrics,
         )
         self.stats.applied(Applied(result=result, frames=[], aggregate_s=0.0, device_memory_bytes=0), 0.0)
 
@@ -175,3 +178,9 @@ def test_an_evaluation_without_accuracy_and_loss_is_exported_by_name() -> None:
     assert kept.progress[-1].metrics == {"mae": 0.5}
     named = [(one.labels, one.value) for one in kept.observed if one.metric is catalogue.METRIC]
     assert named == [(("mae", "central"), 0.5)]
+
+
+def test_the_numbers_of_the_policy_are_exported_by_name() -> None:
+    kept = Kept()
+    kept.applied({"stage": 2.0})
+    assert Observation(catalogue.METRIC, 2.0, ("stage", "policy")) in kept.observed

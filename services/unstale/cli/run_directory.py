@@ -67,9 +67,16 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
     if round_.overflowed:
         line("the step left the range of float32 and was skipped: the model is that of the previous version")
     line(f"next learning rate {round_.learning_rate:g}, rate factor {figure(round_.rate_factor, 'g')}")
+    if round_.policy_metrics:
+        numbers = (f"{name} {_whole_or_four_digits(value)}" for name, value in round_.policy_metrics.items())
+        line(f"policy reports {', '.join(numbers)}")
     if round_.metrics:
         line(f"test {named(round_.metrics)}")
     line(f"digest {round_.digest}")
+
+
+def _whole_or_four_digits(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
 
 
 def _print_compensation(round_: "RoundExplained") -> None:

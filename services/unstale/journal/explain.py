@@ -66,6 +66,7 @@ class RoundExplained:
     members: tuple[MemberExplained, ...]
     rejected: Mapping[str, int]  # number of rejected updates since the round before was closed, by reason
     metrics: Mapping[str, float]  # of the version, the main one first; empty without an evaluation
+    policy_metrics: Mapping[str, float]  # that policy and compensator report of themselves
 
 
 _OF_THE_ROW = (
@@ -93,6 +94,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
         metrics={} if evaluation is None else in_order(evaluation.metrics, run.main_metric),
+        policy_metrics=row.metrics,
     )
 
 

@@ -1,4 +1,4 @@
-"""The metric that a recorded run shows first. A reader of the record does not import the user's code, which names it."""
+"""The metric that a recorded run shows first. Readers of the record do not import the user's code, which names it."""
 
 import json
 

@@ -22,9 +22,10 @@ from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.main_metric import main_metric
 from unstale.journal.rounds import RecordedRounds
+from unstale.journal.rows import RoundRow
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
-from unstale.learner.learner import Learner
+from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.metrics.named import in_order
@@ -68,11 +69,12 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A recomputed version that differs. recorded, computed: digests, hex. Fields are keys of `replay --json`."""
+    """A recomputed version that differs. Fields are keys of `replay --json`."""
 
     version: int
-    recorded: str
+    recorded: str  # here and below: digest, hex; or value of the metric
     computed: str
+    metric: str | None = None  # of policy or compensator that differs; None where the model does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
 
 class Replay:
-    """Recomputes every version of a run and compares its digest."""
+    """Recomputes every version of a run and compares its digest, and the metrics of policy and compensator."""
 
     def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
         """keep_versions: also store base models that only another learner needs. Raises UserError for unusable data."""
@@ -147,9 +149,8 @@ class Replay:
             updates, members = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
             estimates = self._recorded.made(row)
-            digest = self.learner.apply_round(matrix_KD, members, estimates).sent.digest
-            if digest != row.digest:
-                self.first_difference = Difference(version=row.version, recorded=row.digest, computed=digest)
+            self.first_difference = _difference(row, self.learner.apply_round(matrix_KD, members, estimates))
+            if self.first_difference is not None:
                 return
             self.version, self.updates = row.version, self.updates + len(updates)
             yield matrix_KD, members
@@ -269,6 +270,18 @@ class _OtherLearner(Learner):
         sent = {**theirs["sent"], "extra_d": own["sent"]["extra_d"]}
         counts = {"version": theirs["version"], "counted": theirs["counted"]}
         self.load_state_dict({**own, **counts, "sent": sent, "versions": {}})
+
+
+def _difference(row: RoundRow, result: RoundResult) -> Difference | None:
+    """How a recomputed round differs. Metrics that only one of both versions of the code has are not compared."""
+    digest = result.sent.digest
+    if digest != row.digest:
+        return Difference(version=row.version, recorded=row.digest, computed=digest)
+    for name, recorded in row.metrics.items():
+        computed = result.metrics.get(name, recorded)
+        if computed != recorded:
+            return Difference(version=row.version, recorded=repr(recorded), computed=repr(computed), metric=name)
+    return None
 
 
 def _no_fresh_update(update: StaleUpdate, stale: StaleRound) -> NoReturn:

@@ -177,7 +177,9 @@ class ServerStats(RunStats):
         if started_s is not None:
             self.tally.started(started_s)
             self._status.started(started_s)
+        of_policy: Mapping[str, float] = {}
         for row in database.rounds():
+            of_policy = row.metrics
             staleness = [member.staleness for member in row.members]
             weights = [member.weight for member in row.members]
             self.tally.applied(staleness, overflowed=row.overflowed)
@@ -199,6 +201,7 @@ class ServerStats(RunStats):
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
         self._record_own_evaluations()
         self._record_named("training", means(self.training_metrics))
+        self._record_named("policy", of_policy)
         newest: Mapping[str, float] = {}
         for measured in database.evaluations():
             newest = measured.metrics
@@ -266,6 +269,7 @@ class ServerStats(RunStats):
             )
         )
         self._record_named("training", means(self.training_metrics))
+        self._record_named("policy", result.metrics)
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
