@@ -10,6 +10,7 @@ from unstale.compensators.compensator import UNCHANGED
 from unstale.config.metrics import Target
 from unstale.coordinator import actions
 from unstale.journal.database import Database
+from unstale.journal.history import history, shown, training_reports
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
@@ -17,9 +18,10 @@ from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
+from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.metrics.spread import Report, Spread, means, spreads
+from unstale.metrics.spread import Spread, means, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
@@ -140,13 +142,6 @@ class RunStats:
         )
 
 
-def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
-    """The metrics of the training of updates, of which the loss is one."""
-    return [
-        Report(update.client_id, update.num_examples, {**update.metrics, "loss": update.loss}) for update in updates
-    ]
-
-
 class ServerStats(RunStats):
     """Also records metrics and the status. record: stores observations as metrics."""
 
@@ -163,7 +158,7 @@ class ServerStats(RunStats):
     ) -> None:
         super().__init__(rounds, on_progress, evaluate_clients_every, main, target)
         self._record = record
-        self._status = status or Status(clock=float)  # always 0.0
+        self._status = status or Status(clock=float, main=main)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
         self._observed: list[Observation] = []  # of updates and models, until `flush`
         self._norms: list[Norms] = []  # of updates, until `flush`
@@ -190,21 +185,19 @@ class ServerStats(RunStats):
             if row.compensation is not None:
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
-        for measured in database.evaluations():
-            version, at_s = measured.version, measured.at_s
-            self.tally.evaluated(version, measured.metrics, {}, at_s)
-            self._show_evaluation(version, measured.metrics, measured.evaluate_s, at_s)
-            self._record(observe.measured(measured.metrics, measured.class_accuracy))
-            self._record_named("central", measured.metrics)
+        newest: Mapping[str, float] = {}
+        for measured, (split, metrics) in history(database, self.main, every=self.own_evaluations.every):
+            version, at_s, newest = measured.version, measured.at_s, measured.metrics
+            self.tally.evaluated(version, newest, {}, at_s)
+            self._status.evaluated(version, metrics, split, evaluate_s=measured.evaluate_s, at_s=at_s)
+            self._record(observe.measured(newest, measured.class_accuracy))
+        self._record_named(CENTRAL, newest)
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
         self._record_own_evaluations()
-        self._record_named("training", means(self.training_metrics))
-        self._record_named("policy", of_policy)
-        newest: Mapping[str, float] = {}
-        for measured in database.evaluations():
-            newest = measured.metrics
+        self._record_named(TRAINING, means(self.training_metrics))
+        self._record_named(POLICY, of_policy)
         self.check_target(newest)
 
     def refused(self, reason: Reason) -> None:
@@ -268,8 +261,8 @@ class ServerStats(RunStats):
                 overflowed=result.overflowed,
             )
         )
-        self._record_named("training", means(self.training_metrics))
-        self._record_named("policy", result.metrics)
+        self._record_named(TRAINING, means(self.training_metrics))
+        self._record_named(POLICY, result.metrics)
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
@@ -277,14 +270,10 @@ class ServerStats(RunStats):
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
-        self._record_named("central", result.metrics)
-        self._show_evaluation(evaluated.version, result.metrics, evaluate_s, at_s)
+        self._record_named(CENTRAL, result.metrics)
+        split, metrics = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
+        self._status.evaluated(evaluated.version, metrics, split, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
-
-    def _show_evaluation(self, version: int, metrics: Mapping[str, float], evaluate_s: float, at_s: float) -> None:
-        """Show an evaluation on the status page, which has a curve of accuracy and loss."""
-        if "accuracy" in metrics and "loss" in metrics:
-            self._status.evaluated(version, metrics["accuracy"], metrics["loss"], evaluate_s=evaluate_s, at_s=at_s)
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
         """Count a checkpoint that was stored, or that did not fit on the disk."""
@@ -314,10 +303,11 @@ class ServerStats(RunStats):
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))
-        self._record_named("clients", means(self.client_metrics))
+        self._record_named(CLIENTS, means(self.client_metrics))
 
     def _record_named(self, split: str, metrics: Mapping[str, float]) -> None:
         """Record metrics by name: clients choose the names, so their number is bounded."""
+        self._status.measured(split, metrics)
         observed = [one for one in observe.named(split, metrics) if self._is_known(one.labels)]
         if observed:
             self._record(observed)
