@@ -75,7 +75,7 @@ def test_a_directory_that_cannot_be_read_is_one_error_line(tmp_path: Path, capsy
     assert "is not the directory of a run" in refusal(capsys, tmp_path, "--out", tmp_path.parent / "x.html")
     path = run(tmp_path / "run", curve(0.5))
     with sqlite3.connect(path / "run.db") as database:
-        database.execute("UPDATE evaluations SET accuracy = 0.75")
+        database.execute("UPDATE evaluations SET evaluate_s = 0.75")
     database.close()
     assert "run.db is damaged (evaluations version 0 does not match its checksum)" in refusal(
         capsys, path, "--out", tmp_path / "x.html"

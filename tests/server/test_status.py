@@ -104,6 +104,13 @@ def test_a_run_that_ends_before_its_last_round_was_stopped(phase: Phase, version
     assert status.sections(at(phase, version))["state"]["standing"] == standing
 
 
+def test_a_run_that_a_metric_ended_was_not_stopped() -> None:
+    status = Status({"rounds": 9}, clock=float, main=ACCURACY)
+    status.target_reached()
+    assert status.sections(at(Phase.OPEN, 3))["state"]["standing"] == "running"
+    assert status.sections(at(Phase.FINISHED, 3))["state"]["standing"] == "reached"
+
+
 def test_time_advances_until_the_run_is_over() -> None:
     status = Status({"rounds": 1}, clock=float, main=ACCURACY)
     status.started(10.0)

@@ -50,6 +50,7 @@ class RunStats:
         self.tally = Tally(rounds, main)
         self.target = target
         self.is_target_reached = False
+        self._is_target_reported = target is None  # whether its metric was ever reported, or is warned of
         self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
@@ -100,10 +101,12 @@ class RunStats:
         """
         if self.target is None:
             return
+        self._is_target_reported |= self.target.name in metrics
         self._is_central |= self.target.name in metrics
         if not self._is_central:
             spreads = self.client_metrics
             metrics = means(spreads if self.target.name in spreads else self.training_metrics)
+            self._is_target_reported |= self.target.name in metrics
         self.is_target_reached |= self.target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
@@ -114,6 +117,8 @@ class RunStats:
         """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
         self.check_target(evaluation.metrics)
+        if self._round and (self.own_evaluations.every is None or self.own_evaluations.reports):
+            self._warn_of_unreported_target(evaluation.metrics)
         clients = self._clients_at.pop(version)
         self._on_progress(
             self.tally.evaluated(
@@ -130,6 +135,7 @@ class RunStats:
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
+        self._warn_of_unreported_target({})
         return self.tally.ended(
             finish.reason,
             version,
@@ -140,6 +146,16 @@ class RunStats:
             client_metrics=self.client_metrics,
             training_metrics=self.training_metrics,
         )
+
+    def _warn_of_unreported_target(self, central: Mapping[str, float]) -> None:
+        """Log once that the metric of the target is not reported. central: of the test set."""
+        if self._is_target_reported:
+            return
+        self._is_target_reported = True
+        assert self.target is not None
+        known = ", ".join(sorted({*central, *self.client_metrics, *self.training_metrics}))
+        why = "run.until names %r, which neither an evaluation nor a client reports, so it does not end the run; %s"
+        log.warning(why, self.target.name, f"expected one of {known}" if known else "nothing is reported")
 
 
 class ServerStats(RunStats):
@@ -274,6 +290,12 @@ class ServerStats(RunStats):
         split, metrics = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
         self._status.evaluated(evaluated.version, metrics, split, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
+
+    @override
+    def check_target(self, metrics: Mapping[str, float]) -> None:
+        super().check_target(metrics)
+        if self.is_target_reached:
+            self._status.target_reached()
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
         """Count a checkpoint that was stored, or that did not fit on the disk."""

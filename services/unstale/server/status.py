@@ -99,6 +99,7 @@ class Status:
         self._started_s: float | None = None
         self._ended_s: float | None = None
         self._digest: str | None = None
+        self._is_target_reached = False
         self._main = main
         self._curve = self._new_curve(two_of([main.name, "loss"]), CENTRAL)
         self._latest: dict[str, Mapping[str, float]] = {}  # metrics by split
@@ -208,6 +209,10 @@ class Status:
         """Count a quarantine."""
         self._quarantines += 1
 
+    def target_reached(self) -> None:
+        """Record that a metric has reached the value that ends the run."""
+        self._is_target_reached = True
+
     def ended(self, digest: str, at_s: float) -> None:
         """Record the end of the run. digest: Of the last version."""
         self._digest, self._ended_s = digest, at_s
@@ -269,7 +274,8 @@ class Status:
         rounds = int(self._about.get("rounds", 0))
         match live.phase:
             case Phase.FINISHED:
-                standing = "finished" if live.version >= rounds else "stopped"
+                early = "reached" if self._is_target_reached else "stopped"
+                standing = "finished" if live.version >= rounds else early
             case Phase.OPEN | Phase.MAKING:  # one becomes the other hundreds of times a second
                 standing = "running"
             case phase:

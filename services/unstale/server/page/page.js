@@ -12,9 +12,10 @@ const STANDING = {
   idle: "Waiting for a client",
   running: "Running",
   finished: "Finished",
+  reached: "Finished",
   stopped: "Stopped",
 };
-const OVER = ["finished", "stopped"];
+const OVER = ["finished", "reached", "stopped"];
 
 let stream = null; // while there is one
 let spoke = false; // the stream has said something since it was opened
@@ -221,6 +222,7 @@ function showHint() {
     idle: "No client is available for the next round.",
     running: updates.accepted || state.version ? parted(`${run.policy} on ${run.data}`, `model ${run.model}`, `trigger ${run.trigger}`) : "The first tasks are out; no update has come back yet.",
     finished: "All rounds are complete.",
+    reached: "The metric that run.until names has reached its value, and has ended the run.",
     stopped: "The server was stopped before the last round. With a run directory, the same command resumes the run.",
   };
   say(byId("hint"), state.alarm ?? hints[state.standing] ?? "");
