@@ -16,6 +16,7 @@ from support.shown import NOBODY, Site
 from support.wire import RawClient
 from unstale.compensators import Compensated, MeasuredError
 from unstale.server import pages
+from unstale.training.measured import MainMetric
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, needs_chromium]
 
@@ -227,6 +228,42 @@ def test_every_number_equals_the_reported_one(look: Look) -> None:
         expect(page.locator("#compensation-note")).to_have_text(
             "Compensated: 60 by first-order. Fallbacks: 60 (budget)."
         )
+
+
+def test_metrics_other_than_accuracy_are_shown_by_name_with_the_direction_of_the_main_one(look: Look) -> None:
+    with Site(main=MainMetric("mae", higher_is_better=False)) as site:
+        site.begin()
+        page = look(site.url)
+        expect(page.locator("#main-title")).to_have_text("mae")
+        expect(page.locator("#metrics-card")).to_be_hidden()
+        for version, mae in ((1, 2.0), (2, 1.5), (3, 1.75)):
+            site.status.evaluated(version, {"mae": mae, "rmse": 3.0}, "clients", evaluate_s=0.0, at_s=site.live.at_s)
+        site.status.measured("clients", {"mae": 1.75, "rmse": 3.25})
+        site.status.measured("training", {"loss": 0.5})
+        site.status.measured("policy", {"stage": 2.0})
+        expect(page.locator("#main-title")).to_have_text("Clients' mae")
+        tiles = [" ".join(text.split()) for text in page.locator(".tile").all_inner_texts()[:2]]
+        assert tiles == ["Clients' mae 1.75 best, lowest: 1.50", "Clients' rmse 3.00 at round 3"]
+        page.get_by_text("Clients' mae as a table").click()
+        table = page.get_by_role("table", name="Clients' mae by round, the newest first")
+        assert table.get_by_role("row").all_inner_texts()[:2] == ["Round\tmae\tAfter", "3\t1.75\t0\u202fms"]
+        assert page.locator("#metrics tr").all_inner_texts() == [
+            "Metric\tClients, mean\tTraining, mean\tPolicy",
+            "mae\t1.75\t–\t–",
+            "rmse\t3.25\t–\t–",
+            "loss\t–\t0.500\t–",
+            "stage\t–\t–\t2",
+        ]
+        assert barriers(page) == []
+
+
+def test_a_single_metric_has_one_tile_and_one_wide_chart(look: Look) -> None:
+    with Site(main=MainMetric("mae", higher_is_better=False)) as site:
+        site.begin()
+        page = look(site.url)
+        site.status.evaluated(1, {"mae": 2.0}, "central", evaluate_s=0.0)
+        expect(page.locator("#second-chart")).to_be_hidden()
+        expect(page.locator(".tile:visible")).to_have_count(5)
 
 
 def test_the_data_of_a_chart_is_available_as_a_table(look: Look, site: Site) -> None:

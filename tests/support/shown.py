@@ -11,6 +11,7 @@ from unstale.coordinator.phase import Phase
 from unstale.metrics.http import HttpService
 from unstale.server.pages import Pages
 from unstale.server.status import Live, Status
+from unstale.training.measured import MainMetric
 
 ABOUT: dict[str, str | int] = {
     "run": "0123456789abcdef0123456789abcdef",
@@ -41,9 +42,9 @@ GATHERING = Live(
 class Site:
     """Serves the pages of a status within a context. about: facts in place of the usual ones."""
 
-    def __init__(self, address: str = "127.0.0.1:0", **about: str | int) -> None:
+    def __init__(self, address: str = "127.0.0.1:0", *, main: MainMetric = ACCURACY, **about: str | int) -> None:
         self.live = GATHERING
-        self.status = Status({**ABOUT, **about}, clock=lambda: self.live.at_s, main=ACCURACY)
+        self.status = Status({**ABOUT, **about}, clock=lambda: self.live.at_s, main=main)
         self.pages = Pages(self.status, lambda: self.live)
         self._http = HttpService(
             address,

@@ -53,8 +53,8 @@ function showMeasure(chart, id, place, { names, split, points, best, higher_is_b
   chart.rename(split === "central" ? asName(name) : measureName(split, name), measureName(split, name));
   chart.show({ points, every, metric: name });
   say(byId(id), value === undefined ? NONE : asMetric(name)(value, 2));
-  const better = name === "accuracy" ? "" : `, ${higher ? "higher" : "lower"} is better`;
-  const note = best && place === 0 ? `best ${asMetric(name)(best[2], 2)}${better}` : `at round ${asCount(points.at(-1)?.[0] ?? null)}`;
+  const superlative = name === "accuracy" ? "best" : higher ? "best, highest:" : "best, lowest:";
+  const note = best && place === 0 ? `${superlative} ${asMetric(name)(best[2], 2)}` : `at round ${asCount(points.at(-1)?.[0] ?? null)}`;
   say(byId(`${id}-note`), points.length ? note : "not measured yet");
 }
 
@@ -66,7 +66,8 @@ function showMetrics(metrics) {
   byId("metrics-card").hidden = others.length === 0;
   const head = ["Metric", ...splits.map((split) => SPLITS[split])].map((text) => html("th", { scope: "col" }, text));
   byId("metrics").querySelector("thead").replaceChildren(html("tr", {}, ...head));
-  const cell = (split, name) => html("td", {}, name in metrics[split] ? asMetric(name)(metrics[split][name], 2) : NONE);
+  const text = (name, value) => (name !== "accuracy" && Number.isInteger(value) ? asCount(value) : asMetric(name)(value, 2));
+  const cell = (split, name) => html("td", {}, name in metrics[split] ? text(name, metrics[split][name]) : NONE);
   const line = (name) => html("tr", {}, html("th", { scope: "row" }, name), ...splits.map((split) => cell(split, name)));
   byId("metrics").querySelector("tbody").replaceChildren(...names.map(line));
 }
