@@ -12,7 +12,7 @@ from unstale.report.content import Column
 from unstale.report.recorded import Run, column_of
 from unstale.training.measured import MainMetric
 
-_PLACES = {CENTRAL: "test", CLIENTS: "clients'"}
+_ORIGINS = {CENTRAL: "test", CLIENTS: "clients'"}
 _UNITS = {"accuracy_ratio": "ratio", "loss_nats": "nats"}
 
 
@@ -22,7 +22,7 @@ class Measure:
 
     name: str
     column: str  # of data frames and CSV files
-    place: str  # where it was measured: `test`, `clients'` or `training`
+    origin: str  # where it was measured: `test`, `clients'` or `training`
     is_higher_better: bool | None  # None where nobody says so
 
     @property
@@ -42,7 +42,7 @@ class Measure:
 
     @property
     def axis(self) -> str:
-        return f"{self.place} {self.name}{self._comma_unit}"
+        return f"{self.origin} {self.name}{self._comma_unit}"
 
     @property
     def _comma_unit(self) -> str:
@@ -92,12 +92,12 @@ def own_measures(runs: Iterable[Run]) -> list[Measure]:
     return _measures([(run.own_metrics, CLIENTS) for run in runs], runs[0].main)
 
 
-def _measures(found: Iterable[tuple[Sequence[str], str]], main: MainMetric) -> list[Measure]:
-    """found: names of metrics and their split, of each run."""
+def _measures(metrics: Iterable[tuple[Sequence[str], str]], main: MainMetric) -> list[Measure]:
+    """metrics: names and split, of each run."""
     by_column: dict[str, Measure] = {}
-    for names, split in found:
+    for names, split in metrics:
         first = two_of(names)
         for name in (*first, *(name for name in names if name not in first)):
             column = column_of(name, names)
-            by_column.setdefault(column, Measure(name, column, _PLACES.get(split, split), direction(name, main)))
+            by_column.setdefault(column, Measure(name, column, _ORIGINS.get(split, split), direction(name, main)))
     return list(by_column.values())

@@ -84,10 +84,10 @@ def _picture(groups: Sequence[Group], measure: Measure, along: str) -> Picture:
     curves = [_curve(group, measure, along) for group in groups]
     if along == drawing.TIME:
         over, unit = "time", "second"
-        caption = f"Latest {measure.place} {measure.name} at each time, in seconds since the first task"
+        caption = f"Latest {measure.origin} {measure.name} at each time, in seconds since the first task"
     else:
         over, unit = "versions", "version"
-        caption = f"{measure.place.capitalize()} {measure.name} against the number of rounds applied"
+        caption = f"{measure.origin.capitalize()} {measure.name} against the number of rounds applied"
     ends = [_ends(group, curve, unit) for group, curve in zip(groups, curves, strict=True)]
 
     def draw(axes: Axes) -> None:
@@ -106,7 +106,7 @@ def _picture(groups: Sequence[Group], measure: Measure, along: str) -> Picture:
         name=f"{measure.word}_over_{over}",
         title=f"{measure.title} over {over}",
         caption=caption + measure.direction + _details(groups, curves, measure, along),
-        alternative=f"Curves of the {measure.place} {measure.name}. {'; '.join(ends)}.",
+        alternative=f"Curves of the {measure.origin} {measure.name}. {'; '.join(ends)}.",
         draw=draw,
         keys=keys(groups),
     )
