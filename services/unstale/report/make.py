@@ -23,12 +23,17 @@ def report(
     Raises UserError for a directory without a run, with a damaged one or one of another format, and for bad arguments.
     """
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
+    return of_groups(grouped(runs, by or (), labels or ()), targets or ())
+
+
+def of_groups(groups: Sequence[Group], targets: Sequence[float] = ()) -> Report:
+    """Return the report of runs that were read before. Raises UserError for bad targets."""
+    runs = [run for group in groups for run in group.runs]
     of = measures(runs)
-    _check_targets(targets or (), of[0])
-    groups = grouped(runs, by or (), labels or ())
+    _check_targets(targets, of[0])
     sections = (
         summary.section(groups, of),
-        summary.comparison(groups, targets or (), of),
+        summary.comparison(groups, targets, of),
         accuracy.section(groups, of),
         accuracy.by_class(groups),
         updates.staleness(groups),

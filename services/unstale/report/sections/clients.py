@@ -57,7 +57,7 @@ ROWS_SHOWN = 20
 
 def section(groups: Sequence[Group]) -> Section:
     own = own_measures(run for group in groups for run in group.runs)
-    clients = pd.concat([_clients(run, own[0]).assign(group=group.label) for group in groups for run in group.runs])
+    clients = pd.concat([of_clients(run).assign(group=group.label) for group in groups for run in group.runs])
     runs = clients.run.nunique()
     return Section(
         name="clients",
@@ -99,9 +99,9 @@ def section(groups: Sequence[Group]) -> Section:
     )
 
 
-def _clients(run: Run, own: Measure) -> pd.DataFrame:
+def of_clients(run: Run) -> pd.DataFrame:
     """Return the table of a run's clients. Shares of weight: all rounds count equally."""
-    updates = run.updates
+    updates, (own, *_) = run.updates, own_measures([run])
     clients_count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)
     by_client = updates.groupby("client_id")
     weights = by_client.weight_share_ratio.sum()
