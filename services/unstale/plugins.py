@@ -54,7 +54,8 @@ def name_of(kind: str, thing: object) -> str:
     for (its_kind, name), known in _objects.items():
         if known is thing and its_kind == kind:
             return name
-    own = getattr(thing, "__qualname__", type(thing).__qualname__).rpartition(".")[2].strip("<>")[:64]
+    own = getattr(thing, "__qualname__", kind if type(thing).__module__ == "builtins" else type(thing).__qualname__)
+    own = own.rpartition(".")[2].strip("<>")[:64]
     names_of_it = (_LOCAL.format(own if number == 1 else f"{own} {number}") for number in range(1, len(_objects) + 2))
     name = next(name for name in names_of_it if (kind, name) not in _objects)
     _objects[kind, name] = thing

@@ -50,10 +50,10 @@ def made(
     values = {key: value for key, value in context.items() if key in parameters}
     for key in _keys(section):
         if key in parameters:
-            value = value_of(section, key)
-            if value is not None or _takes_null(parameters[key]):
+            value, parameter = value_of(section, key), parameters[key]
+            if value is not None or _takes_null(parameter):
                 values[key] = value
-            elif parameters[key].default is Parameter.empty:
+            elif parameter.default in (Parameter.empty, None):  # a dataclass has the default of its base
                 raise UserError(f"{kind} {name!r} needs {path}.{key}, and none was given")
         elif key not in shared and _is_chosen(section, key):
             value = getattr(section, key)
@@ -66,11 +66,10 @@ def _kind(path: str) -> str:
 
 
 def _takes_null(parameter: Parameter) -> bool:
-    """Whether a parameter without a default may be null."""
     annotation = parameter.annotation
     if isinstance(annotation, str):  # of a module with `from __future__ import annotations`
-        annotation = "None" in annotation
-    return parameter.default is Parameter.empty and (annotation is True or type(None) in get_args(annotation))
+        return "None" in annotation
+    return type(None) in get_args(annotation)
 
 
 def _keys(section: Section) -> list[str]:
