@@ -107,8 +107,8 @@ def _importable(thing: object) -> str | None:
     """`package.module:name` of an object; None if no module but the program itself has it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
-        found = [module] if _attributes(module).get(name) is thing else []
-        names = [f"{module}:{name}" for module in found if module != "__main__"]
+        is_there = module != "__main__" and _attributes(module).get(name) is thing
+        names = [f"{module}:{name}"] if is_there else []
     else:
         names = [
             f"{module}:{attribute}"
@@ -209,26 +209,26 @@ class Registry(Generic[T]):
         """
         if self.is_built_in(name):
             return self.built_in[name]
-        described, found = self._loaded(name)
-        if not (inspect.isclass(found) and issubclass(found, self.base)):
+        described, thing = self._loaded(name)
+        if not (inspect.isclass(thing) and issubclass(thing, self.base)):
             raise UserError(f"{described}, expected a class derived from {self._base_name}")
-        return self._complete(described, found)
+        return self._complete(described, thing)
 
     def factory(self, name: str) -> Callable[..., T]:
         """The class of a part, or a function that makes it or returns a part that was made. Raises UserError."""
         if self.is_built_in(name):
             return self.built_in[name]
-        described, found = self._loaded(name)
-        if isinstance(found, self.base):
-            return lambda: found
-        if inspect.isfunction(found) or isinstance(found, partial):
-            return found
-        if not (inspect.isclass(found) and issubclass(found, self.base)):
+        described, thing = self._loaded(name)
+        if isinstance(thing, self.base):
+            return lambda: thing
+        if inspect.isfunction(thing) or isinstance(thing, partial):
+            return thing
+        if not (inspect.isclass(thing) and issubclass(thing, self.base)):
             raise UserError(
                 f"{described}, expected a class derived from {self._base_name}, an object of such a class, or a "
                 "function that returns one"
             )
-        return self._complete(described, found)
+        return self._complete(described, thing)
 
     def check_allowed(self, name: str, code: Collection[str] | None) -> None:
         """Raise UserError for a plug-in or code that only another machine names.
@@ -275,27 +275,27 @@ class Registry(Generic[T]):
     def _loaded(self, name: str) -> tuple[str, Any]:
         """A description for messages, and the object, of a name that is not built in. Raises UserError."""
         if is_code(self.kind, name):
-            found = object_of(self.kind, name)
-            words = f"the class {found.__qualname__}" if inspect.isclass(found) else f"of type {type(found).__name__}"
-            return f"{self.kind} {name!r} is {words}", found
+            thing = object_of(self.kind, name)
+            words = f"the class {thing.__qualname__}" if inspect.isclass(thing) else f"of type {type(thing).__name__}"
+            return f"{self.kind} {name!r} is {words}", thing
         point = entry_point(self.kind, name, self.group, (*self.built_in, *self.other_names))
         try:
             return f"{self.kind} {name!r} is {point.value}", point.load()
         except Exception as error:
             raise UserError(f"{self.kind} {name!r} cannot be imported from {point.value}: {_reason(error)}") from error
 
-    def _complete(self, described: str, found: Any) -> type[T]:
+    def _complete(self, described: str, thing: Any) -> type[T]:
         """The class. Raises UserError where it lacks a method or an attribute that its base requires."""
-        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        missing = sorted(getattr(thing, "__abstractmethods__", ()))
         missing += [
             name
             for each in self.base.__mro__
             for name, annotation in _annotations(each).items()
-            if _is_class_variable(annotation) and not hasattr(found, name) and name not in _OPTIONAL
+            if _is_class_variable(annotation) and not hasattr(thing, name) and name not in _OPTIONAL
         ]
         if missing:
             raise UserError(f"{described}, which does not define {', '.join(missing)}; define it in the class")
-        complete: type[T] = found
+        complete: type[T] = thing
         return complete
 
     def _check_parameters(

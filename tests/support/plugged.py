@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unstale.compensators import Compensator, Outcome
+from unstale.compensators import Compensated, Compensator, Outcome
 from unstale.coordinator.selectors import Selector
 from unstale.coordinator.triggers import Trigger
 from unstale.policies.fedavg import FedAvg
@@ -32,7 +32,7 @@ class MyCompensator(Compensator[Any]):
     source = "this test"
 
     def take(self, stale: Any, made: Any) -> Outcome:
-        return Outcome(vectors={}, counts_as_fresh=(), updates=[])
+        return Outcome(vectors={}, counts_as_fresh=(), updates=[Compensated() for _ in stale.updates])
 
 
 class MyToxic(Toxic):
