@@ -15,6 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from unstale.errors import UserError, unknown_name
 from unstale.settings import part
 from unstale.settings.values import NAME_MAX, Section
@@ -107,13 +109,11 @@ def _importable(thing: object) -> str | None:
     """`package.module:name` of an object; None if no module but the program itself has it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
-        is_there = module != "__main__" and _attributes(module).get(name) is thing
-        names = [f"{module}:{name}"] if is_there else []
+        names = [f"{module}:{name}"] if _attributes(module).get(name) is thing else []
     else:
         names = [
             f"{module}:{attribute}"
             for module in tuple(sys.modules)
-            if module != "__main__"
             for attribute, value in tuple(_attributes(module).items())
             if value is thing
         ]
@@ -121,7 +121,9 @@ def _importable(thing: object) -> str | None:
 
 
 def _attributes(module: str) -> Mapping[str, Any]:
-    return getattr(sys.modules.get(module), "__dict__", {})
+    """The attributes of a module that another process can import; none of the program itself."""
+    attributes = getattr(sys.modules.get(module), "__dict__", {})
+    return attributes if module != "__main__" and attributes.get("__spec__") is not None else {}
 
 
 # --- code by name ---
@@ -167,6 +169,9 @@ def _word(kind: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
     text = " ".join(str(error).split())
     if isinstance(error, ImportError | AttributeError) and text:
         return text
@@ -221,7 +226,7 @@ class Registry(Generic[T]):
         described, thing = self._loaded(name)
         if isinstance(thing, self.base):
             return lambda: thing
-        if inspect.isfunction(thing) or isinstance(thing, partial):
+        if inspect.isfunction(thing) or inspect.ismethod(thing) or isinstance(thing, partial):
             return thing
         if not (inspect.isclass(thing) and issubclass(thing, self.base)):
             raise UserError(
@@ -241,19 +246,15 @@ class Registry(Generic[T]):
                 f"expected one of {', '.join(self.built_in)}"
             )
 
-    def make(
-        self, section: Section, *, path: str | None = None, shared: frozenset[str] = frozenset(), **context: Any
-    ) -> T:
-        """The part that a section chooses; its parameters are keys of the section. Arguments as of `part.part`.
-
-        Raises UserError.
-        """
+    def make(self, section: Section, *, shared: Collection[str] = (), **context: Any) -> T:
+        """The part that a section chooses. Arguments as of `part.made`. Raises UserError."""
         name = part.name_of(section)
         factory = self.factory(name)
+        make = partial(part.made, factory, section, self.kind, shared=shared, **context)
         if name in self.built_in:
-            return part.made(factory, section, path or self.kind, shared=shared, **context)
+            return make()
         self._check_parameters(name, factory, section, context)
-        return self.called(name, partial(part.made, factory, section, path or self.kind, shared=shared, **context))
+        return self.called(name, make)
 
     def called(self, name: str, make: Callable[[], object]) -> T:
         """The part that a user's code makes. Raises UserError if it fails, or makes something else."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from unstale.compensators import Compensated, Compensator, Outcome
@@ -151,6 +152,14 @@ class NeedsShare(MyTrigger):
 class Fails(MyTrigger):
     def __init__(self) -> None:
         raise ValueError("no luck")
+
+
+class Counted(MyPartition):
+    count: int = Field(ge=1)
+
+
+def invalid() -> Counted:
+    return Counted(count=0)
 
 
 def nothing() -> None:
