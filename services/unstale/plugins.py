@@ -46,7 +46,7 @@ def name_of(kind: str, thing: object) -> str:
 
     Args:
         kind: Section of the settings: policy, compensator, trigger, selector, partition, training, objective, scenario,
-            model or data.
+            model, data or app.
         thing: A name, or an object in its place.
     """
     if isinstance(thing, str):
