@@ -7,13 +7,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unstale.plugins import compensator, local_training, objective, partition, policy, selector, trigger
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
 
 __version__ = "0.1.0"
-__all__ = ["App", "ClientInfo", "Decline", "Measured", "Task", "Trained"]
+__all__ = [
+    "App",
+    "ClientInfo",
+    "Decline",
+    "Measured",
+    "Task",
+    "Trained",
+    "compensator",
+    "local_training",
+    "objective",
+    "partition",
+    "policy",
+    "selector",
+    "trigger",
+]
 
-_MODULES = dict.fromkeys(__all__, "unstale.training.app") | {"Measured": "unstale.training.measured"}
+_MODULES = {name: "unstale.plugins" if name.islower() else "unstale.training.app" for name in __all__} | {
+    "Measured": "unstale.training.measured"
+}
 
 
 def __getattr__(name: str) -> Any:

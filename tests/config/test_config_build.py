@@ -185,8 +185,8 @@ WRONG = {
         "model__name": "lenet_28",
         "model__norm": "batch",
     },
-    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:factory, in the "
-    "current folder or one on PYTHONPATH": {"model__name": "no_such:made"},
+    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:name, in "
+    "the current folder or one on PYTHONPATH": {"model__name": "no_such:made"},
     "unknown partition 'dirichlett'; did you mean 'dirichlet'?": {"partition__name": "dirichlett"},
     "partition 'iid' takes no partition.alpha, got 0.5; leave it out": {
         "partition__name": "iid",
@@ -197,6 +197,7 @@ WRONG = {
         "partition__smallest": "60",
         "partition__largest": "5",
     },
+    "unknown training 'sdg'; did you mean 'sgd'?": {"training__name": "sdg"},
     "training 'sgd' takes no training.mu, got 0.1; leave it out": {"training__mu": "0.1"},
     "training 'gradient' takes no training.momentum, got 0.9; leave it out": {
         "training__name": "gradient",
