@@ -1,6 +1,6 @@
 """Worker pools that compute jobs: processes of this machine, or a Ray cluster."""
 
-from unstale import __version__
+from unstale.version import __version__
 from unstale.workers import pool
 from unstale.workers.pool import Pool, RayStart
 from unstale.workers.program import described

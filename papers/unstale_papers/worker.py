@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unstale import __version__
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.version import __version__
 from unstale.workers.program import Compute, Progress
 from unstale_client.net.clock import now_s
 from unstale_papers.jobs import File

@@ -6,12 +6,13 @@ The names in `__all__` are public. They are imported when they are first used, b
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unstale.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from unstale.plugins import compensator, local_training, objective, partition, policy, selector, trigger
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
 
-__version__ = "0.1.0"
 __all__ = [
     "App",
     "ClientInfo",

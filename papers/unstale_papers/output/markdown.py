@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from unstale import __version__
 from unstale.report.content import Cell, Column, Section, Table
+from unstale.version import __version__
 from unstale_papers.output.document import Document
 
 LINES = " / "

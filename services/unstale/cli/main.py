@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from unstale import __version__
 from unstale.cli import config, data, inversion, keys, output, partition, scenario
 from unstale.cli.app import App
 from unstale.cli.client import client
@@ -27,6 +26,7 @@ from unstale.cli.run_directory import explain, restore, rollback, verify
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.errors import UserError
+from unstale.version import __version__
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """A mistake in a command line: a class of click, or of Typer where it brings its own click."""

@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from unstale import __version__
 from unstale.report import drawing
 from unstale.report.content import Report
+from unstale.version import __version__
 
 _FOLDER = Path(__file__).parent
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load, save
 
-from unstale import __version__, part_settings
+from unstale import part_settings
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.remote_inversion import computed
 from unstale.compensators.inversion.settings import InversionSettings
@@ -27,6 +27,7 @@ from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.training.datasets import Dataset
 from unstale.training.models import build
+from unstale.version import __version__
 from unstale.workers.program import Compute
 from unstale_client.net.clock import now_s
 

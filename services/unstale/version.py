@@ -1,0 +1,3 @@
+"""Version of unstale."""
+
+__version__ = "0.1.0"
