@@ -31,7 +31,7 @@ def shown(path: Path, batch: Batch, every: int | None = 1) -> list[tuple[int, Sh
 
 def test_the_metrics_on_the_test_set_are_shown_with_the_main_one_first(tmp_path: Path) -> None:
     batch = Batch(evaluations=[evaluation(1, 1.0, loss=2.0, mae=0.5)])
-    ((version, (split, metrics)),) = shown(tmp_path, batch)
+    ((version, (split, metrics, _)),) = shown(tmp_path, batch)
     assert (version, split, [*metrics.items()]) == (1, "central", [("mae", 0.5), ("loss", 2.0)])
 
 
@@ -59,3 +59,9 @@ def test_before_the_first_answer_the_metrics_of_the_training_are_shown(tmp_path:
         (0, Shown("central", {})),
         (1, Shown("training", {"loss": pytest.approx(update.staged.loss)})),
     ]
+
+
+def test_beside_a_single_metric_the_loss_of_the_training_is_shown(tmp_path: Path) -> None:
+    update = arrived(1, 1.0, 0)
+    batch = Batch(updates=[update], rounds=[round_of(1, 1)], evaluations=[evaluation(1, 1.0, mae=0.5)])
+    assert shown(tmp_path, batch) == [(1, Shown("central", {"mae": 0.5}, update.staged.loss))]

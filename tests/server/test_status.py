@@ -15,7 +15,7 @@ from unstale.coordinator.phase import Phase
 from unstale.server.status import ROUNDS_KEPT, STALENESS_MAX, UPDATES_SHOWN, Curve, Live, Point, Status
 from unstale.training.measured import MainMetric
 
-CURVE = {"split": "central", "names": ["accuracy", "loss"], "higher_is_better": True}
+CURVE = {"splits": ["central", "central"], "names": ["accuracy", "loss"], "higher_is_better": True}
 
 
 def applied(status: Status, version: int, staleness: tuple[int, ...], at_s: float = 0.0) -> None:
@@ -137,7 +137,7 @@ def test_the_main_metric_and_the_loss_are_drawn_and_the_direction_decides_which_
     for version, mae in ((1, 2.0), (2, 1.5), (3, 1.75)):
         status.evaluated(version, {"mae": mae, "r2": 0.5, "loss": 4.0}, "central", evaluate_s=0.0)
     assert status.sections(at())["curve"] == {
-        "split": "central",
+        "splits": ["central", "central"],
         "names": ["mae", "loss"],
         "higher_is_better": False,
         "points": [[1, 0.0, 2.0, 4.0], [2, 0.0, 1.5, 4.0], [3, 0.0, 1.75, 4.0]],
@@ -151,7 +151,7 @@ def test_a_run_without_a_loss_draws_the_next_metric_or_one_only() -> None:
     assert status.sections(at())["curve"]["names"] == ["f1", "recall"]
     status.evaluated(2, {"f1": 0.75}, "central", evaluate_s=0.0)
     assert status.sections(at())["curve"] == {
-        "split": "central",
+        "splits": ["central"],
         "names": ["f1"],
         "higher_is_better": True,
         "points": [[2, 0.0, 0.75, None]],
@@ -164,7 +164,15 @@ def test_the_first_evaluations_of_clients_begin_a_new_curve() -> None:
     status.evaluated(1, {"loss": 4.0}, "training", evaluate_s=0.0)
     status.evaluated(2, {"mae": 2.0}, "clients", evaluate_s=0.0)
     curve = status.sections(at())["curve"]
-    assert (curve["split"], curve["names"], curve["points"]) == ("clients", ["mae"], [[2, 0.0, 2.0, None]])
+    assert (curve["splits"], curve["names"], curve["points"]) == (["clients"], ["mae"], [[2, 0.0, 2.0, None]])
+
+
+def test_the_loss_of_the_training_is_drawn_beside_a_single_metric() -> None:
+    status = Status(clock=float, main=MainMetric("mae", higher_is_better=False))
+    status.evaluated(1, {"mae": 2.0}, "clients", training_loss=4.0, evaluate_s=0.0)
+    curve = status.sections(at())["curve"]
+    assert (curve["splits"], curve["names"]) == (["clients", "training"], ["mae", "loss"])
+    assert curve["points"] == [[1, 0.0, 2.0, 4.0]]
 
 
 def test_a_metric_of_unknown_direction_has_no_best_value() -> None:
@@ -183,7 +191,7 @@ def test_the_latest_metrics_of_each_split_are_shown() -> None:
 
 
 def test_of_many_points_every_second_is_kept_and_always_the_last() -> None:
-    curve = Curve(("mae",), "clients", is_higher_better=False, points_max=4)
+    curve = Curve(("mae",), ("clients",), is_higher_better=False, points_max=4)
     kept = []
     for version in range(1, 10):
         curve.add(Point(version, 0.0, 0.0, 0.0))
@@ -203,7 +211,7 @@ def test_of_many_points_every_second_is_kept_and_always_the_last() -> None:
 
 @given(points=st.integers(1, 3000), points_max=st.integers(2, 50))
 def test_a_curve_is_bounded_has_both_ends_and_equal_steps(points: int, points_max: int) -> None:
-    curve = Curve(("mae",), "clients", is_higher_better=False, points_max=points_max)
+    curve = Curve(("mae",), ("clients",), is_higher_better=False, points_max=points_max)
     for version in range(points):
         curve.add(Point(version, 0.0, 0.0, 0.0))
     versions = [point.version for point in curve.points]

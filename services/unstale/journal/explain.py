@@ -13,7 +13,7 @@ from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
 from unstale.coordinator.triggers import TRIGGERS, Trigger, create
 from unstale.errors import UserError
-from unstale.journal.history import history
+from unstale.journal.history import Shown, history
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
 from unstale.journal.replay import RecordedRun
@@ -87,7 +87,7 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
     before = next(database.rounds(version - 2)) if version > 1 else None
     updates = list(database.updates_of(version))
     evaluations = history(database, run.main_metric, every=run.settings.evaluate_clients_every)
-    split, metrics = next((shown for one, shown in evaluations if one.version == version), (CENTRAL, {}))
+    shown = next((shown for one, shown in evaluations if one.version == version), Shown(CENTRAL, {}))
     return RoundExplained(
         **{name: getattr(row, name) for name in _OF_THE_ROW},
         last_version=last,
@@ -96,8 +96,8 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         errors=() if row.compensation is None else row.compensation.errors,
         members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
-        split=split,
-        metrics=metrics,
+        split=shown.split,
+        metrics=shown.metrics,
         policy_metrics=row.metrics,
     )
 

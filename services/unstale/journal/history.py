@@ -17,6 +17,7 @@ class Shown(NamedTuple):
 
     split: str
     metrics: Mapping[str, float]
+    training_loss: float | None = None  # of the last round, beside a single metric
 
 
 def shown(
@@ -25,7 +26,8 @@ def shown(
     """The metrics on the test set, else the means over the clients' own evaluations, else those of the training."""
     splits = ((CENTRAL, central), (CLIENTS, clients), (TRAINING, training))
     split, metrics = next(((split, metrics) for split, metrics in splits if metrics), splits[0])
-    return Shown(split, in_order(metrics, main))
+    training_loss = training.get("loss") if len(metrics) == 1 and "loss" not in metrics else None
+    return Shown(split, in_order(metrics, main), training_loss)
 
 
 def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
@@ -38,7 +40,7 @@ def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
 def history(database: Database, main: MainMetric, *, every: int | None) -> Iterator[tuple[EvaluationRow, Shown]]:
     """Evaluated versions with the metrics that were shown of them. every: as for `OwnEvaluations`."""
     evaluations = list(database.evaluations())
-    if all(row.metrics for row in evaluations):
+    if all(len(row.metrics) > 1 for row in evaluations):
         yield from ((row, shown(row.metrics, {}, {}, main)) for row in evaluations)
         return
     own = OwnEvaluations(every)

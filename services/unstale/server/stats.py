@@ -10,7 +10,7 @@ from unstale.compensators.compensator import UNCHANGED
 from unstale.config.metrics import Target
 from unstale.coordinator import actions
 from unstale.journal.database import Database
-from unstale.journal.history import history, shown, training_reports
+from unstale.journal.history import Shown, history, shown, training_reports
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
@@ -202,10 +202,10 @@ class ServerStats(RunStats):
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
         newest: Mapping[str, float] = {}
-        for measured, (split, metrics) in history(database, self.main, every=self.own_evaluations.every):
+        for measured, of in history(database, self.main, every=self.own_evaluations.every):
             version, at_s, newest = measured.version, measured.at_s, measured.metrics
             self.tally.evaluated(version, newest, {}, at_s)
-            self._status.evaluated(version, metrics, split, evaluate_s=measured.evaluate_s, at_s=at_s)
+            self._show(version, of, measured.evaluate_s, at_s)
             self._record(observe.measured(newest, measured.class_accuracy))
         self._record_named(CENTRAL, newest)
         for own in database.own_evaluations():
@@ -287,9 +287,15 @@ class ServerStats(RunStats):
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
         self._record_named(CENTRAL, result.metrics)
-        split, metrics = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
-        self._status.evaluated(evaluated.version, metrics, split, evaluate_s=evaluate_s, at_s=at_s)
+        of = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
+        self._show(evaluated.version, of, evaluate_s, at_s)
         super().evaluated(evaluated, at_s)
+
+    def _show(self, version: int, of: Shown, evaluate_s: float, at_s: float) -> None:
+        """Show an evaluation on the status page."""
+        self._status.evaluated(
+            version, of.metrics, of.split, training_loss=of.training_loss, evaluate_s=evaluate_s, at_s=at_s
+        )
 
     @override
     def check_target(self, metrics: Mapping[str, float]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unstale.compensators import Compensated, MeasuredError
 from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator.phase import Phase
-from unstale.metrics.named import CENTRAL, direction, two_of
+from unstale.metrics.named import CENTRAL, TRAINING, direction, two_of
 from unstale.training.measured import MainMetric
 
 POINTS_MAX = 500  # of a curve
@@ -39,11 +39,16 @@ class Curve:
     """A curve of bounded length: every point, or every second, fourth, ... point, and always the last one."""
 
     def __init__(
-        self, names: tuple[str, ...], split: str, *, is_higher_better: bool | None, points_max: int = POINTS_MAX
+        self,
+        names: tuple[str, ...],
+        splits: tuple[str, ...],
+        *,
+        is_higher_better: bool | None,
+        points_max: int = POINTS_MAX,
     ) -> None:
-        """names: of the metrics. split: where they are measured. is_higher_better: for the first; None if unknown."""
+        """names, splits: one or two metrics, and where each is measured. is_higher_better: for the first, if known."""
         self.names = names
-        self.split = split
+        self.splits = splits
         self.is_higher_better = is_higher_better
         self.best: Point | None = None
         self._points_max = points_max
@@ -101,7 +106,7 @@ class Status:
         self._digest: str | None = None
         self._is_target_reached = False
         self._main = main
-        self._curve = self._new_curve(two_of([main.name, "loss"]), CENTRAL)
+        self._curve = self._new_curve(two_of([main.name, "loss"]), (CENTRAL, CENTRAL))
         self._latest: dict[str, Mapping[str, float]] = {}  # metrics by split
         self._rounds: tuple[dict[str, Any], ...] = ()  # as they are listed
         self._staleness: list[int] = []  # how many updates, by staleness
@@ -174,19 +179,29 @@ class Status:
         self._amend(version, "errors", means)
 
     def evaluated(
-        self, version: int, metrics: Mapping[str, float], split: str, *, evaluate_s: float, at_s: float | None = None
+        self,
+        version: int,
+        metrics: Mapping[str, float],
+        split: str,
+        *,
+        training_loss: float | None = None,
+        evaluate_s: float,
+        at_s: float | None = None,
     ) -> None:
         """Record an evaluation, now or at `at_s`; the repeated one of a resumed run has no effect.
 
-        metrics: The main one first. split: Where they were measured; another one begins a new curve.
+        metrics: The main one first. split: Where they were measured; another one begins a new curve. training_loss: Is
+        shown beside a single metric.
         """
         self._amend(version, "phases_s", {"evaluate": evaluate_s})
         last, names = self._curve.last, two_of(metrics)
         if not names or (last is not None and version <= last.version):
             return
-        if (names, split) != (self._curve.names, self._curve.split):
-            self._curve = self._new_curve(names, split)
-        values = [metrics[name] for name in names]
+        values, splits = [metrics[name] for name in names], (split,) * len(names)
+        if training_loss is not None:
+            names, splits, values = (*names, "loss"), (*splits, TRAINING), [*values, training_loss]
+        if (names, splits) != (self._curve.names, self._curve.splits):
+            self._curve = self._new_curve(names, splits)
         self._curve.add(Point(version, self._since_start_s(at_s), values[0], values[1] if values[1:] else nan))
 
     def measured(self, split: str, metrics: Mapping[str, float]) -> None:
@@ -244,7 +259,7 @@ class Status:
                 "clients": dict(live.clients),
                 "updates": {**live.updates, "pending": live.pending},
                 "curve": {
-                    "split": curve.split,
+                    "splits": list(curve.splits),
                     "names": list(curve.names),
                     "higher_is_better": curve.is_higher_better,
                     "points": [list(point) for point in curve.points],
@@ -267,8 +282,8 @@ class Status:
         )
         return sections
 
-    def _new_curve(self, names: tuple[str, ...], split: str) -> Curve:
-        return Curve(names, split, is_higher_better=direction(names[0], self._main))
+    def _new_curve(self, names: tuple[str, ...], splits: tuple[str, ...]) -> Curve:
+        return Curve(names, splits, is_higher_better=direction(names[0], self._main))
 
     def _state(self, live: Live) -> dict[str, Any]:
         rounds = int(self._about.get("rounds", 0))

@@ -43,8 +43,8 @@ const SPLIT_WORDS = { central: "Test", clients: "Clients'", training: "Training"
 const measureName = (split, name) => `${SPLIT_WORDS[split]} ${name}`;
 
 /** Curve and tile of one of the two metrics. place: 0 or 1. best: a point, or null. */
-function showMeasure(chart, id, place, { names, split, points, best, higher_is_better: higher }, every) {
-  const name = names[place];
+function showMeasure(chart, id, place, { names, splits, points, best, higher_is_better: higher }, every) {
+  const [name, split] = [names[place], splits[place]];
   const [tile, value] = [byId(id).closest(".tile"), points.at(-1)?.[2 + place]];
   tile.hidden = chart.section.hidden = name === undefined;
   mainChart.section.classList.toggle("wide", names.length === 1);
