@@ -1,5 +1,6 @@
 """Training loops of a user's own in real runs, over sockets."""
 
+import asyncio
 import sqlite3
 import threading
 from itertools import pairwise
@@ -204,6 +205,21 @@ def test_private_data_of_any_number_metrics_and_settings_take_part_with_a_server
     assert rows(run, "SELECT num_examples, metrics FROM updates ORDER BY seq")[:2] == [
         (10**6, '{"mae":1.0}'), (10**6 + 1, '{"mae":0.75}'),
     ]  # fmt: skip
+
+
+def test_a_coroutine_waits_for_tasks_in_another_thread() -> None:
+    """As the guide says."""
+
+    async def take_part_in(address: str) -> int:
+        with join(address, client_id=0) as client:
+            sent = 0
+            while (task := await asyncio.to_thread(next, client, None)) is not None:
+                task.send(shifted(task, 0.5), num_examples=1000, loss=1.0)
+                sent += 1
+        return sent
+
+    with RunningServer(small(clients=1, rounds=3, training=SGD, server=ANY_NUMBER)) as server:
+        assert asyncio.run(take_part_in(server.address)) == 3
 
 
 def test_a_run_whose_clients_exchange_a_second_vector_is_one_sentence() -> None:
