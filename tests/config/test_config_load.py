@@ -134,6 +134,7 @@ OTHER = {
     "client.first": 10,
     "client.count": 5,
     "client.patience_s": 30.0,
+    "client.task_timeout_s": 45.0,
     "client.data_path": "/data/digits.npz",
     "client.directory": "/data/client",
     "client.durability": "off",

@@ -1,6 +1,7 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
 import json
+import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
 from unstale.training.schedule import create as create_schedule
+
+log = logging.getLogger("unstale.training")
 
 
 class CompensatorOf(Protocol):
@@ -258,7 +261,13 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     examples = data.examples("test", own_M, workspace.device)
 
     def measure(version: Version) -> Measured:
-        return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
+        try:
+            return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
+        except UserError:
+            raise
+        except Exception as error:  # any of the user's model or objective; the run continues
+            log.warning("the evaluation raised %s: %s", type(error).__name__, error, exc_info=error)
+            return NOT_MEASURED
 
     return measure
 

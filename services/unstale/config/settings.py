@@ -68,6 +68,12 @@ class ClientSettings(Section):
         "limit, so that the client survives restarts of the server.",
         unit="s",
     )
+    task_timeout_s: Seconds | None = setting(
+        None,
+        "Time for a task, after which the client gives it back. After as long again the process ends with exit code 3, "
+        "because Python cannot end the function that still runs. null for no limit.",
+        unit="s",
+    )
     data_path: Text | None = setting(None, "Path of the run's data on this machine, if not data.path.")
     directory: Text = setting("unstale-client", "Directory of unacknowledged updates and of the state between tasks.")
     durability: Literal["full", "normal", "off"] = setting(
