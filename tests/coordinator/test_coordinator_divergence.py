@@ -45,7 +45,7 @@ def test_a_run_diverges_when_every_client_has_failed_ten_times_in_a_row() -> Non
             retry(coordinator, attempt + 1)
     assert divergence.reason(coordinator) == (
         "training diverges: the last 20 tasks made no update that counts, all of them zero, not finite or otherwise "
-        "refused, at version 0; lower training.learning_rate"
+        "refused, at version 0; lower training.learning_rate, or see the log for errors of clients"
     )
 
 

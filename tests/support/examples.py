@@ -71,7 +71,8 @@ def finished(process: Process) -> dict[str, Any]:
 
 def central(folder: Path, function: str, **arguments: Any) -> float:
     """The value of a function of an example's `central.py`."""
-    program = f"import json, central; print(json.dumps(central.{function}(**{arguments!r})))"
+    call = f"central.{function}(**{arguments!r})"
+    program = f"import json, torch, central; torch.set_num_threads(1); print(json.dumps({call}))"
     ended = subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True, text=True)
     value: float = json.loads(ended.stdout)
     return value

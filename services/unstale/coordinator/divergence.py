@@ -23,5 +23,5 @@ def reason(coordinator: Coordinator, cause: str | None = None) -> str | None:
     return (
         f"training diverges: the last {coordinator.consecutive_failures} tasks made no update that counts, all of them "
         f"zero, not finite or otherwise refused, at version {coordinator.version}; "
-        f"{cause or 'lower training.learning_rate'}"
+        f"{cause or 'lower training.learning_rate, or see the log for errors of clients'}"
     )
