@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from unstale.config import Settings, load
+from unstale.config import Given, Settings, load
 from unstale.config.keys import KEYS
 from unstale.config.write import as_variables, as_yaml, commented, resolved, write_commented
 from unstale.errors import UserError
@@ -15,6 +15,13 @@ def test_the_written_file_loads_to_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "unstale.yaml"
     write_commented(file, force=False)
     assert load(file) == Settings()
+
+
+def test_an_app_goes_together_with_the_written_file(tmp_path: Path) -> None:
+    file = tmp_path / "unstale.yaml"
+    write_commented(file, force=False)
+    settings = load(file, options={"app": Given(value="my_app:app", origin="--app")})
+    assert (settings.app, settings.model.name, settings.data.name) == ("my_app:app", "app", "private")
 
 
 def test_the_written_file_says_of_every_key_what_it_means_takes_and_counts_in() -> None:

@@ -241,7 +241,7 @@ def test_a_rejected_update_leaves_the_state_of_its_client() -> None:
             "compensator.name is 'first-order' with strength adaptive, which needs to know",
         ),
         ({"model": {"name": "logreg"}}, "model is set together with app 'support.apps:regression', which has its own"),
-        ({"data": {"name": "digits"}}, "data.name is set together with app"),
+        ({"data": {"name": "mnist"}}, "data.name is set together with app"),
         ({"partition": {"name": "iid"}}, "partition is set together with app"),
         ({"training": {"batch_size": 3}}, "training is set together with app .* trains itself, with training.learning"),
         ({"objective": {"name": "regression"}}, "objective is set together with app"),

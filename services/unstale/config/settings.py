@@ -252,15 +252,18 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_an_app(cls, values: Any) -> Any:
-        """An app has its own model and data, which have these names, and its own evaluation on clients."""
+        """An app has its own model and data, which have these names, and its own evaluation on clients.
+
+        The names take the place of the default ones, which a file of `config write` has.
+        """
         if not isinstance(values, dict) or (values.get("app") is None and values.get("initial") is None):
             return values
         every = values.get("evaluate_every", cls.model_fields["evaluate_every"].default)
         named = {"evaluate_clients_every": every, **values}
-        for section, name in (("model", APP), ("data", PRIVATE)):
+        for section, default, name in (("model", ModelSettings().name, APP), ("data", DataSettings().name, PRIVATE)):
             given = values.get(section, {})
-            if isinstance(given, dict):
-                named[section] = {"name": name, **given}
+            if isinstance(given, dict) and given.get("name", default) == default:
+                named[section] = {**given, "name": name}
         return named
 
     @property
