@@ -243,8 +243,8 @@ class Registry(Generic[T]):
         """
         if code is not None and name not in code and not self.is_built_in(name):
             raise UserError(
-                f"{self.kind} {name!r} is code, which only this machine's own configuration may name; "
-                f"expected one of {', '.join(self.built_in)}"
+                f"{self.kind} {name!r} is code, which only this machine's own configuration may name; give it the same "
+                f"{self.kind}.name, or choose one of {', '.join(self.built_in)} on the server"
             )
 
     def make(self, section: Section, *, shared: Collection[str] = (), **context: Any) -> T:

@@ -269,7 +269,7 @@ def test_a_policy_of_another_package_is_listed_by_its_class(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr("unstale.plugins.names", lambda group, built_in: ("dynsgd", "other"))
+    monkeypatch.setattr("unstale.plugins.names", lambda group, built_in, **_: ("dynsgd", "other"))
     monkeypatch.setitem(
         registry._BUILT_IN, "other", type("Other", (registry._BUILT_IN["direct"],), {"__doc__": "Own."})
     )

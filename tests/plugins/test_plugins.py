@@ -1,5 +1,6 @@
 """Parts of a user's own: by entry point, as `package.module:name`, as an object, and with a decorator."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
@@ -131,6 +132,12 @@ def test_a_decorator_replaces_the_part_of_an_earlier_one() -> None:
     unstale.trigger("mine")(local_copy("trigger"))
     later = unstale.trigger("mine")(local_copy("trigger"))
     assert type(made("trigger", "mine")) is later
+
+
+def test_the_decorators_need_no_torch() -> None:
+    names = "compensator, local_training, objective, partition, policy, selector, trigger"
+    program = f"import sys; from unstale import {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "<a>", "x" * 129, MyTrigger])

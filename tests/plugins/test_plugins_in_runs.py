@@ -125,7 +125,7 @@ def test_a_client_imports_a_part_only_if_its_own_user_names_it(part: str) -> Non
     with pytest.raises(UserError) as caught:
         training_context_of(received, Settings(device="cpu"))
     assert str(caught.value).startswith(
-        f"{part} {OWN[part]!r} is code, which only this machine's own configuration may name; expected one of "
+        f"{part} {OWN[part]!r} is code, which only this machine's own configuration may name; give it the same "
     )
     own = Settings(device="cpu", **{part: {"name": OWN[part]}})
     made = training_context_of(received, own).trainer

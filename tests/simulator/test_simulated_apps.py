@@ -249,7 +249,10 @@ def test_a_rejected_update_leaves_the_state_of_its_client() -> None:
         ({"simulation": {"backend": "vmap"}}, "vmap"),
         ({"scenario": {"name": "staleness-40"}}, "selects clients by their classes, but the data is private"),
         ({"app": "support.apps:table"}, "app 'support.apps:table' is of type function, expected an unstale.App"),
-        ({"app": "support.apps:nothing"}, "app 'support.apps:nothing' is of type NoneType, expected an unstale.App"),
+        (
+            {"app": "support.apps:nothing"},
+            "app 'support.apps:nothing': support.apps has no 'nothing', expected package.module:name",
+        ),
         ({"app": "support.nothing:app"}, "app 'support.nothing:app' cannot be imported"),
         ({"app": None, "initial": "a file"}, "initial 'a file' cannot be read"),
     ],
