@@ -23,10 +23,15 @@ def report(
     """
     _check_targets(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
-    groups = grouped(runs, by or (), labels or ())
+    return of_groups(grouped(runs, by or (), labels or ()), targets or ())
+
+
+def of_groups(groups: Sequence[Group], targets: Sequence[float] = ()) -> Report:
+    """Return the report of runs that were read before."""
+    runs = [run for group in groups for run in group.runs]
     sections = (
         summary.section(groups),
-        summary.comparison(groups, targets or ()),
+        summary.comparison(groups, targets),
         accuracy.section(groups),
         accuracy.by_class(groups),
         updates.staleness(groups),

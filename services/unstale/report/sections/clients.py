@@ -50,7 +50,7 @@ ROWS_SHOWN = 20
 
 
 def section(groups: Sequence[Group]) -> Section:
-    clients = pd.concat([_clients(run).assign(group=group.label) for group in groups for run in group.runs])
+    clients = pd.concat([of_clients(run).assign(group=group.label) for group in groups for run in group.runs])
     runs = clients.run.nunique()
     return Section(
         name="clients",
@@ -91,7 +91,7 @@ def section(groups: Sequence[Group]) -> Section:
     )
 
 
-def _clients(run: Run) -> pd.DataFrame:
+def of_clients(run: Run) -> pd.DataFrame:
     """Return the table of a run's clients. Shares of weight: all rounds count equally."""
     updates = run.updates
     clients_count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)

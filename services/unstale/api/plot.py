@@ -1,0 +1,110 @@
+"""Pictures and pages of one or several runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from unstale.report import drawing, files, make
+from unstale.report.groups import Group
+from unstale.report.sections import updates
+from unstale.report.statistics import Curve, Floats, over_time
+
+if TYPE_CHECKING:
+    from unstale.api.run import Run
+
+PANEL_INCHES = (3.7, 3.0)
+DOTS_PER_INCH = 110  # on the screen of a notebook
+MARGIN = 0.05  # of the range of the means
+BANDS_MAX = 6  # margins that a band may reach beyond the means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Repetitions of one setting."""
+
+    label: str
+    runs: Sequence["Run"]
+
+    @property
+    def of_report(self) -> Group:
+        """The group as reports know it."""
+        return Group(label=self.label, runs=tuple(run.recorded for run in self.runs))
+
+
+class Picture(Figure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return drawing.as_png(self, dots_per_inch=DOTS_PER_INCH)
+
+
+def of_one(run: "Run") -> list[RunGroup]:
+    """The group of a single run."""
+    return [RunGroup(label=run.recorded.name, runs=[run])]
+
+
+def figure(groups: Sequence[RunGroup]) -> Figure:
+    """Draw main metric and loss over time, and the staleness of the updates."""
+    runs = [run for group in groups for run in group.runs]
+    shown = dict.fromkeys(name for run in runs for name in (next(iter(run.metrics), ""), "loss"))
+    metrics = [name for name in shown if any(name in run.evaluations for run in runs)]
+    staleness = updates.staleness([group.of_report for group in groups]).pictures[:1]
+    wide, high = PANEL_INCHES
+    with drawing.look("runs"):
+        keys = [group.of_report.legend for group in groups] if len(runs) > 1 else []
+        rows = drawing.legend_rows(keys, 3 * drawing.LEGEND_SIGNS) if keys else 0
+        panels = len(metrics) + len(staleness)
+        picture = Picture(
+            figsize=(wide * max(panels, 1), high + drawing.LEGEND_ROW_INCHES * rows), layout="constrained"
+        )
+        axes = picture.subplots(1, max(panels, 1), squeeze=False)[0]
+        for name, panel in zip(metrics, axes, strict=False):
+            _draw(panel, groups, name)
+        for drawn, panel in zip(staleness, axes[len(metrics) :], strict=True):
+            drawn.draw(panel)
+        if keys:
+            drawing.legend(picture, keys, "", rows)
+    return picture
+
+
+def _draw(axes: Axes, groups: Sequence[RunGroup], name: str) -> None:
+    """Draw a metric over time, with a band over the runs of a group."""
+    curves = [over_time([_series(run, name) for run in group.runs if name in run.evaluations]) for group in groups]
+    for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
+        drawing.line(axes, curve, index, group.of_report.legend, steps=curve.n > 1)
+    axes.set_ylim(*_limits(curves))
+    runs = [run for group in groups for run in group.runs]
+    splits = {split for run in runs if name in run.evaluations for split in run.evaluations.split}
+    is_virtual = all(run.recorded.is_simulated for run in runs)
+    axes.set(xlabel="virtual time, s" if is_virtual else "time, s", ylabel=f"{name} ({', '.join(sorted(splits))})")
+
+
+def _limits(curves: Sequence[Curve]) -> tuple[float | None, float | None]:
+    """Ends of the axis: those of the bands, but not far from the means, which stay readable. None for no limit."""
+    means = np.concatenate([curve.mean_x for curve in curves])
+    means = means[np.isfinite(means)]
+    if not len(means) or means.min() == means.max():
+        return None, None
+    bands = np.concatenate([values for curve in curves for values in (curve.low_x, curve.high_x, curve.mean_x)])
+    bands = bands[np.isfinite(bands)]
+    room = MARGIN * (means.max() - means.min())
+    low, high = means.min() - BANDS_MAX * room, means.max() + BANDS_MAX * room
+    return max(low, bands.min() - room), min(high, bands.max() + room)
+
+
+def _series(run: "Run", name: str) -> tuple[Floats, Floats]:
+    """Times and values of a metric."""
+    measured = run.evaluations[["elapsed_s", name]].dropna()
+    return measured.elapsed_s.to_numpy(float), measured[name].to_numpy(float)
+
+
+def write_page(groups: Sequence[RunGroup], path: Path) -> Path:
+    """Write the page of `unstale report`. Raises UserError."""
+    report = make.of_groups([group.of_report for group in groups])
+    files.write_page(replace(report, made_from="in Python", all_rows="the tables of the run have all"), path)
+    return path
