@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def figure(groups: Sequence[RunGroup]) -> Figure:
     """Draw main metric and loss over time, and the staleness of the updates."""
     runs = [run for group in groups for run in group.runs]
     shown = dict.fromkeys(name for run in runs for name in (next(iter(run.metrics), ""), "loss"))
-    metrics = [name for name in shown if any(name in run.evaluations for run in runs)]
+    metrics = [name for name in shown if any(len(_series(run, name).values) for run in runs)]
     staleness = updates.staleness([group.of_report for group in groups]).pictures[:1]
     wide, high = PANEL_INCHES
     with drawing.look("runs"):
@@ -65,7 +65,7 @@ def figure(groups: Sequence[RunGroup]) -> Figure:
         axes = picture.subplots(1, max(panels, 1), squeeze=False)[0]
         for name, panel in zip(metrics, axes, strict=False):
             _draw(panel, groups, name)
-        for drawn, panel in zip(staleness, axes[len(metrics) :], strict=True):
+        for drawn, panel in zip(staleness, axes[len(metrics) :], strict=False):
             drawn.draw(panel)
         if keys:
             drawing.legend(picture, keys, "", rows)
@@ -74,14 +74,14 @@ def figure(groups: Sequence[RunGroup]) -> Figure:
 
 def _draw(axes: Axes, groups: Sequence[RunGroup], name: str) -> None:
     """Draw a metric over time, with a band over the runs of a group."""
-    curves = [over_time([_series(run, name) for run in group.runs if name in run.evaluations]) for group in groups]
+    series = [[_series(run, name) for run in group.runs] for group in groups]
+    curves = [over_time([one[:2] for one in of_group if len(one.values)]) for of_group in series]
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
         drawing.line(axes, curve, index, group.of_report.legend, steps=curve.n > 1)
     axes.set_ylim(*_limits(curves))
-    runs = [run for group in groups for run in group.runs]
-    splits = {split for run in runs if name in run.evaluations for split in run.evaluations.split}
-    is_virtual = all(run.recorded.is_simulated for run in runs)
-    axes.set(xlabel="virtual time, s" if is_virtual else "time, s", ylabel=f"{name} ({', '.join(sorted(splits))})")
+    splits = sorted({one.split for of_group in series for one in of_group if len(one.values)})
+    is_virtual = all(run.recorded.is_simulated for group in groups for run in group.runs)
+    axes.set(xlabel="virtual time, s" if is_virtual else "time, s", ylabel=f"{name} ({', '.join(splits)})")
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float | None, float | None]:
@@ -97,10 +97,27 @@ def _limits(curves: Sequence[Curve]) -> tuple[float | None, float | None]:
     return max(low, bands.min() - room), min(high, bands.max() + room)
 
 
-def _series(run: "Run", name: str) -> tuple[Floats, Floats]:
-    """Times and values of a metric."""
-    measured = run.evaluations[["elapsed_s", name]].dropna()
-    return measured.elapsed_s.to_numpy(float), measured[name].to_numpy(float)
+class _Series(NamedTuple):
+    """A metric of a run over time."""
+
+    times: Floats
+    values: Floats
+    split: str
+
+
+def _series(run: "Run", name: str) -> _Series:
+    """The metric in the evaluations; the loss of the training where they have no loss."""
+    if name == "loss" and name not in run.evaluations:
+        trained = run.updates.dropna(subset="version")
+        sums = (
+            trained.assign(loss=trained.loss_nats * trained.num_examples)
+            .groupby("version")[["loss", "num_examples"]]
+            .sum()
+        )
+        times = run.rounds.set_index("version").applied_elapsed_s.loc[sums.index]
+        return _Series(times.to_numpy(float), (sums.loss / sums.num_examples).to_numpy(float), "training")
+    measured = run.evaluations.reindex(columns=["elapsed_s", "split", name]).dropna()
+    return _Series(measured.elapsed_s.to_numpy(float), measured[name].to_numpy(float), "".join(measured.split[:1]))
 
 
 def write_page(groups: Sequence[RunGroup], path: Path) -> Path:

@@ -115,7 +115,7 @@ def serve(
         rounds: Number of rounds.
         directory: Directory of the run, from which the same call resumes it; None for `run.directory`.
         background: Return at once, with the server's address.
-        progress: Whether to show a progress bar; None for one in terminals and notebooks.
+        progress: Whether to show a progress bar; None for one in terminals and notebooks, but not in the background.
         keys: Keys of the configuration, or sections with a mapping or the name of their part.
 
     Raises:
@@ -126,7 +126,7 @@ def serve(
         arguments["run.directory"] = directory
     settings, made = settings_of(app, arguments)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"stay": False})})
-    serving = Serving(settings, made, progress)
+    serving = Serving(settings, made, False if background and progress is None else progress)
     if background:
         return serving
     with serving:

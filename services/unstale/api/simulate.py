@@ -129,12 +129,11 @@ def _all(
     directory: str | Path | None,
     progress: bool | None,
 ) -> Runs:
-    for name, values in {**over, "seeds": seeds}.items():
-        if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not list(values):
-            raise UserError(f"{name} is {values!r:.80}, expected a list of values")
+    values = {"seed": _list("seeds", seeds)}
+    values = {name: _list(name, given) for name, given in over.items()} | ({} if "seed" in over else values)
     chosen = [
-        settings_of(app, {**arguments, **dict(zip(over, values, strict=True)), "seed": seed})
-        for *values, seed in product(*over.values(), list(seeds))
+        settings_of(app, {**arguments, **dict(zip(values, combination, strict=True))})
+        for combination in product(*values.values())
     ]
     if directory is not None:
         files.make(Path(directory))
@@ -145,6 +144,14 @@ def _all(
             for number, ((settings, made), folder) in enumerate(zip(chosen, folders, strict=True), 1)
         ]
     )
+
+
+def _list(name: str, values: Any) -> list[Any]:
+    """The values of an argument. Raises UserError for another object, and for none."""
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    if not is_list or not (several := list(values)):
+        raise UserError(f"{name} is {values!r:.80}, expected a list of values")
+    return several
 
 
 def _run(
