@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from unstale.api.serve import Serving, serve
     from unstale.api.simulate import simulate, sweep
     from unstale.errors import UserError
+    from unstale.plugins import compensator, local_training, objective, partition, policy, selector, trigger
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
     from unstale_client.client import join
@@ -29,22 +30,31 @@ __all__ = [
     "Trained",
     "UserError",
     "compare",
+    "compensator",
     "join",
+    "local_training",
+    "objective",
+    "partition",
+    "policy",
+    "selector",
     "serve",
     "simulate",
     "sweep",
+    "trigger",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("App", "ClientInfo", "Decline", "Task", "Trained"), "unstale.training.app"),
-    **dict.fromkeys(("Runs", "compare"), "unstale.api.runs"),
-    **dict.fromkeys(("Serving", "serve"), "unstale.api.serve"),
-    **dict.fromkeys(("simulate", "sweep"), "unstale.api.simulate"),
-    "Measured": "unstale.training.measured",
-    "Run": "unstale.api.run",
-    "UserError": "unstale.errors",
-    "join": "unstale_client.client",
+_NAMES = {
+    "unstale.api.run": ("Run",),
+    "unstale.api.runs": ("Runs", "compare"),
+    "unstale.api.serve": ("Serving", "serve"),
+    "unstale.api.simulate": ("simulate", "sweep"),
+    "unstale.errors": ("UserError",),
+    "unstale.plugins": ("compensator", "local_training", "objective", "partition", "policy", "selector", "trigger"),
+    "unstale.training.app": ("App", "ClientInfo", "Decline", "Task", "Trained"),
+    "unstale.training.measured": ("Measured",),
+    "unstale_client.client": ("join",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

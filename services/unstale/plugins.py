@@ -1,64 +1,356 @@
-"""Registry of parts: built-in classes, and classes that other packages register under a group of entry points."""
+"""Parts by name: built-in classes, entry points of other packages, `package.module:name`, and objects of this process.
+
+A part is a policy, compensator, toxic, trigger, selector, partition, local training or objective. Models, data sets and
+scenarios have no entry points, but may be code or objects, too.
+"""
 
 import inspect
-from collections.abc import Iterable, Mapping
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from unstale.errors import UserError, unknown_name
+from unstale.settings import part
+from unstale.settings.values import NAME_MAX, Section
 
 T = TypeVar("T")
 
+CODE = "package.module:name"
+"""The form of the name of an object that any process can import."""
 
-def names(group: str, built_in: Iterable[str]) -> tuple[str, ...]:
-    """All names of a group and the built-in ones, sorted. Imports nothing."""
-    return tuple(sorted({*built_in, *(point.name for point in entry_points(group=group))}))
+_LOCAL = "<{}>"
+"""The form of the name of an object that other processes cannot import."""
+
+_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
+
+_objects: dict[tuple[str, str], Any] = {}
+"""Objects of this process, by kind and name."""
 
 
-def load(
-    kind: str,
-    name: str,
-    group: str,
-    base: type,
-    base_name: str,
-    built_in: Mapping[str, type[T]],
-    *,
-    other_names: Iterable[str] = (),
-) -> type[T]:
-    """The class of a part. A plug-in cannot replace a built-in class.
+# --- objects of this process ---
 
-    Raises UserError for an unknown name, or a plug-in that cannot be imported or has another base class.
+
+def name_of(kind: str, thing: object) -> str:
+    """The name of an object for the settings; a text is returned unchanged.
+
+    An object that a module has is `package.module:name`, which any process can import. Another one, such as a class of
+    a notebook, has a name of this process: that of its decorator, or one like `<Mine>`.
 
     Args:
-        kind: of the part, for messages.
-        group: of entry points.
-        base, base_name: base class of a plug-in, and its name for messages.
-        other_names: valid names without a class, for messages.
+        kind: Section of the settings: policy, compensator, trigger, selector, partition, training, objective, scenario,
+            model or data.
+        thing: A name, or an object in its place.
     """
-    if name in built_in:
-        return built_in[name]
-    point = entry_point(kind, name, group, (*built_in, *other_names))
+    if isinstance(thing, str):
+        return thing
+    if importable := _importable(thing):
+        return importable
+    for (its_kind, name), known in _objects.items():
+        if known is thing and its_kind == kind:
+            return name
+    own = getattr(thing, "__qualname__", kind if type(thing).__module__ == "builtins" else type(thing).__qualname__)
+    own = own.rpartition(".")[2].strip("<>")[:64]
+    names_of_it = (_LOCAL.format(own if number == 1 else f"{own} {number}") for number in range(1, len(_objects) + 2))
+    name = next(name for name in names_of_it if (kind, name) not in _objects)
+    _objects[kind, name] = thing
+    return name
+
+
+def registering(kind: str) -> Callable[[str], Callable[[T], T]]:
+    """The decorator of a kind: `@unstale.policy("mine")` registers a class or function in this process."""
+
+    def named(name: str) -> Callable[[T], T]:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserError(
+                f"the name of a {kind} is {name!r:.80}, expected 1 to {NAME_MAX} characters of A-Za-z0-9_.- in "
+                f'parentheses behind the decorator, such as @unstale.{_DECORATORS.get(kind, kind)}("mine")'
+            )
+        return partial(_register, kind, name)
+
+    return named
+
+
+def _register(kind: str, name: str, thing: T) -> T:
+    _objects[kind, name] = thing
+    return thing
+
+
+_DECORATORS = {"training": "local_training"}  # `unstale.training` is a package
+
+compensator = registering("compensator")
+local_training = registering("training")
+objective = registering("objective")
+partition = registering("partition")
+policy = registering("policy")
+selector = registering("selector")
+trigger = registering("trigger")
+
+
+def is_local(kind: str, name: str) -> bool:
+    """Whether a name is that of an object which other processes cannot import."""
+    return (kind, name) in _objects and _importable(_objects[kind, name]) is None
+
+
+def modules() -> list[str]:
+    """The modules that another process imports to have the registered objects of this one, but for local objects."""
+    importable = filter(None, map(_importable, _objects.values()))
+    return sorted({name.partition(":")[0] for name in importable})
+
+
+def _importable(thing: object) -> str | None:
+    """`package.module:name` of an object; None if no module but the program itself has it."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str):
+        found = [module] if _attributes(module).get(name) is thing else []
+        names = [f"{module}:{name}" for module in found if module != "__main__"]
+    else:
+        names = [
+            f"{module}:{attribute}"
+            for module in tuple(sys.modules)
+            if module != "__main__"
+            for attribute, value in tuple(_attributes(module).items())
+            if value is thing
+        ]
+    return next((name for name in names if len(name) <= NAME_MAX), None)
+
+
+def _attributes(module: str) -> Mapping[str, Any]:
+    return getattr(sys.modules.get(module), "__dict__", {})
+
+
+# --- code by name ---
+
+
+def is_code(kind: str, name: str) -> bool:
+    """Whether a name is that of code or of an object of this process, and not of a built-in part or a plug-in."""
+    return ":" in name or name.startswith("<") or (kind, name) in _objects
+
+
+def object_of(kind: str, name: str) -> Any:
+    """The object of a name for which `is_code` holds. The module is also searched in the current folder.
+
+    Raises UserError.
+    """
+    if (kind, name) in _objects:
+        return _objects[kind, name]
+    word = _word(kind)
+    if name.startswith("<"):
+        raise UserError(
+            f"{word} {name!r} is an object of the process that started the run, which this process does not have; "
+            f"define it in a module, and name it {CODE}"
+        )
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise UserError(f"{word} {name!r} is no name of an object, expected {CODE}")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # last, so that no file there hides another module
     try:
-        loaded: type[T] = point.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{kind} {name!r} cannot be imported from {point.value}: {error}") from error
-    if not (inspect.isclass(loaded) and issubclass(loaded, base)):
-        raise UserError(f"{kind} {name!r} is {point.value}, expected a class derived from {base_name}")
-    return loaded
+        module = import_module(module_name)
+    except Exception as error:
+        raise UserError(
+            f"{word} {name!r} cannot be imported ({_reason(error)}); expected {CODE}, its folder on PYTHONPATH"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise UserError(f"{word} {name!r}: {module_name} has no {attribute!r}, expected {CODE}") from None
 
 
-def summary(part: type) -> str:
-    """The first paragraph of a part's docstring, as one line."""
-    return (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+def _word(kind: str) -> str:
+    return "data set" if kind == "data" else kind
 
 
-def source(part: type) -> str:
-    """What defines the method of a part, or of its base: the attribute `source`, or the `Source:` of the docstring."""
-    for each in part.__mro__:
-        documented = inspect.cleandoc(each.__doc__ or "").partition("\nSource: ")[2]
-        if own := vars(each).get("source") or " ".join(documented.split()):
-            return str(own)
-    return ""
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, ImportError | AttributeError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --- registries ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Generic[T]):
+    """The parts of one kind. Plug-ins and objects of this process cannot replace a built-in class."""
+
+    kind: str
+    base: type[Any]
+    where: str  # the module from which a user imports `base`, for messages
+    built_in: Mapping[str, type[T]]
+    other_names: tuple[str, ...] = ()  # that have no class, for messages
+
+    @property
+    def group(self) -> str:
+        """Of entry points, such as `unstale.policies`."""
+        return GROUPS[self.kind]
+
+    def names(self) -> tuple[str, ...]:
+        """All names but those of code, sorted. Imports nothing."""
+        return names(self.group, self.built_in, kind=self.kind)
+
+    def is_built_in(self, name: str) -> bool:
+        """Whether a name is that of a built-in part. Raises UserError if an object of this process has it, too."""
+        if name in self.built_in and (self.kind, name) in _objects:
+            raise UserError(f"{self.kind} {name!r} is built in; register your own by another name")
+        return name in self.built_in
+
+    def find(self, name: str) -> type[T]:
+        """The class of a part.
+
+        Raises UserError for an unknown name, and for a class that cannot be imported, has another base or lacks a
+        method.
+        """
+        if self.is_built_in(name):
+            return self.built_in[name]
+        described, found = self._loaded(name)
+        if not (inspect.isclass(found) and issubclass(found, self.base)):
+            raise UserError(f"{described}, expected a class derived from {self._base_name}")
+        return self._complete(described, found)
+
+    def factory(self, name: str) -> Callable[..., T]:
+        """The class of a part, or a function that makes it or returns a part that was made. Raises UserError."""
+        if self.is_built_in(name):
+            return self.built_in[name]
+        described, found = self._loaded(name)
+        if isinstance(found, self.base):
+            return lambda: found
+        if inspect.isfunction(found) or isinstance(found, partial):
+            return found
+        if not (inspect.isclass(found) and issubclass(found, self.base)):
+            raise UserError(
+                f"{described}, expected a class derived from {self._base_name}, an object of such a class, or a "
+                "function that returns one"
+            )
+        return self._complete(described, found)
+
+    def check_allowed(self, name: str, code: Collection[str] | None) -> None:
+        """Raise UserError for a plug-in or code that only another machine names.
+
+        code: names that this machine's user gave; None where all are.
+        """
+        if code is not None and name not in code and not self.is_built_in(name):
+            raise UserError(
+                f"{self.kind} {name!r} is code, which only this machine's own configuration may name; "
+                f"expected one of {', '.join(self.built_in)}"
+            )
+
+    def make(
+        self, section: Section, *, path: str | None = None, shared: frozenset[str] = frozenset(), **context: Any
+    ) -> T:
+        """The part that a section chooses; its parameters are keys of the section. Arguments as of `part.part`.
+
+        Raises UserError.
+        """
+        name = part.name_of(section)
+        factory = self.factory(name)
+        if name in self.built_in:
+            return part.made(factory, section, path or self.kind, shared=shared, **context)
+        self._check_parameters(name, factory, section, context)
+        return self.called(name, partial(part.made, factory, section, path or self.kind, shared=shared, **context))
+
+    def called(self, name: str, make: Callable[[], object]) -> T:
+        """The part that a user's code makes. Raises UserError if it fails, or makes something else."""
+        try:
+            made = make()
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{self.kind} {name!r} cannot be made ({_reason(error)})") from error
+        if not isinstance(made, self.base):
+            raise UserError(f"{self.kind} {name!r} is made as a {type(made).__name__}, expected {self._base_name}")
+        checked: T = made
+        return checked
+
+    @property
+    def _base_name(self) -> str:
+        return f"{self.where}.{self.base.__name__}"
+
+    def _loaded(self, name: str) -> tuple[str, Any]:
+        """A description for messages, and the object, of a name that is not built in. Raises UserError."""
+        if is_code(self.kind, name):
+            found = object_of(self.kind, name)
+            words = f"the class {found.__qualname__}" if inspect.isclass(found) else f"of type {type(found).__name__}"
+            return f"{self.kind} {name!r} is {words}", found
+        point = entry_point(self.kind, name, self.group, (*self.built_in, *self.other_names))
+        try:
+            return f"{self.kind} {name!r} is {point.value}", point.load()
+        except Exception as error:
+            raise UserError(f"{self.kind} {name!r} cannot be imported from {point.value}: {_reason(error)}") from error
+
+    def _complete(self, described: str, found: Any) -> type[T]:
+        """The class. Raises UserError where it lacks a method or an attribute that its base requires."""
+        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        missing += [
+            name
+            for each in self.base.__mro__
+            for name, annotation in _annotations(each).items()
+            if _is_class_variable(annotation) and not hasattr(found, name) and name not in _OPTIONAL
+        ]
+        if missing:
+            raise UserError(f"{described}, which does not define {', '.join(missing)}; define it in the class")
+        complete: type[T] = found
+        return complete
+
+    def _check_parameters(
+        self, name: str, factory: Callable[..., T], section: Section, context: Mapping[str, Any]
+    ) -> None:
+        """Raise UserError for a parameter that no key of the section sets, and for a key that is only annotated."""
+        keys = type(section).model_fields.keys() - {"name"} | context.keys()
+        parameters = inspect.signature(factory).parameters
+        for key, parameter in parameters.items():
+            is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if key not in keys and parameter.default is parameter.empty and not is_variadic:
+                raise UserError(
+                    f"{self.kind} {name!r} needs {key!r}, which is no key of the section {self.kind} "
+                    f"({', '.join(sorted(keys))}); give it a default, or name an object that was made with it"
+                )
+        declared = _annotations(factory) if inspect.isclass(factory) else {}
+        for key in keys & declared.keys() - parameters.keys():
+            if not _is_class_variable(declared[key]):
+                raise UserError(
+                    f"{self.kind} {name!r} declares {key!r}, but does not take it; decorate the class with "
+                    "@dataclass(frozen=True, kw_only=True)"
+                )
+
+
+def _annotations(owner: type) -> Mapping[str, Any]:
+    """The annotations of a class without its bases; none where they name something that is not there."""
+    try:
+        return inspect.get_annotations(owner)
+    except NameError:
+        return {}
+
+
+def _is_class_variable(annotation: Any) -> bool:
+    return str(annotation).startswith(("typing.ClassVar", "ClassVar"))
+
+
+_OPTIONAL = ("source",)  # a docstring may say it instead
+
+GROUPS = {
+    "compensator": "unstale.compensators",
+    "objective": "unstale.objectives",
+    "partition": "unstale.partitions",
+    "policy": "unstale.policies",
+    "selector": "unstale.selectors",
+    "toxic": "unstale.toxics",
+    "training": "unstale.trainings",
+    "trigger": "unstale.triggers",
+}
+"""Groups of entry points, by kind of part."""
+
+
+def names(group: str, built_in: Iterable[str], *, kind: str = "") -> tuple[str, ...]:
+    """All names of a group, the built-in ones and those of this process, sorted. Imports nothing."""
+    own = (name for its_kind, name in _objects if its_kind == kind and not name.startswith("<"))
+    return tuple(sorted({*built_in, *own, *(point.name for point in entry_points(group=group))}))
 
 
 def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> EntryPoint:
@@ -68,8 +360,25 @@ def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> En
     """
     points = entry_points(group=group, name=name)
     if not points:
-        raise unknown_name(kind, name, names(group, built_in))
+        raise unknown_name(kind, name, names(group, built_in, kind=kind))
     (point, *others) = points
     if others:
         raise UserError(f"{kind} {name!r} is registered by several packages; uninstall all but one of them")
     return point
+
+
+# --- for people ---
+
+
+def summary(part_class: type) -> str:
+    """The first paragraph of a part's docstring, as one line."""
+    return (inspect.getdoc(part_class) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def source(part_class: type) -> str:
+    """What defines the method of a part, or of its base: the attribute `source`, or the `Source:` of the docstring."""
+    for each in part_class.__mro__:
+        documented = inspect.cleandoc(each.__doc__ or "").partition("\nSource: ")[2]
+        if own := vars(each).get("source") or " ".join(documented.split()):
+            return str(own)
+    return ""

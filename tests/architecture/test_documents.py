@@ -183,7 +183,7 @@ def test_the_python_examples_run_and_print_the_documented_output(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "group"),
-    [("docs/adding-a-policy.md", registry.ENTRY_POINT_GROUP), ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP)],
+    [("docs/adding-a-policy.md", registry.REGISTRY.group), ("docs/adding-a-command.md", commands.ENTRY_POINT_GROUP)],
 )
 def test_the_entry_point_of_the_example_is_one_that_unstale_loads(name: str, group: str) -> None:
     (block,) = fenced(ROOT / name, "toml")

@@ -35,7 +35,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
 
 
 def entry_point(value: str, name: str = "nothing") -> EntryPoint:
-    return EntryPoint(name=name, value=value, group=registry.ENTRY_POINT_GROUP)
+    return EntryPoint(name=name, value=value, group=registry.REGISTRY.group)
 
 
 def sentence(mapping: Any) -> str:

@@ -216,13 +216,13 @@ def test_a_factory_receives_the_arguments_it_takes(module):
 
 BAD_FACTORIES = {
     "my_data:wrong": "'my_data:wrong' is made as a list, expected an unstale.training.datasets.Dataset",
-    "my_data:other": "'my_data:other': my_data has no callable 'other'",
-    "my_data:number": "'my_data:number': my_data has no callable 'number'",
+    "my_data:other": "'my_data:other': my_data has no 'other', expected package.module:name",
+    "my_data:number": "'my_data:number' is of type int, expected a data set or a function that makes one",
     "my_data:needs": "'my_data:needs' needs 'root'; expected a factory that needs nothing but cache, download, ",
     "no_data:other": "'no_data:other' cannot be imported (No module named 'no_data'); expected package.module",
-    ":x": "':x' is no name of a factory; expected package.module:factory",
-    "../x:y": "'../x:y' is no name of a factory; expected package.module:factory",
-    "a..b:y": "'a..b:y' is no name of a factory; expected package.module:factory",
+    ":x": "':x' is no name of an object, expected package.module:name",
+    "../x:y": "'../x:y' is no name of an object, expected package.module:name",
+    "a..b:y": "'a..b:y' is no name of an object, expected package.module:name",
 }
 
 

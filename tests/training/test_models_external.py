@@ -126,7 +126,7 @@ def test_a_factory_is_not_imported_where_it_is_not_allowed(monkeypatch: pytest.M
 
 
 def test_a_factory_that_is_not_there_is_refused() -> None:
-    assert refused(lambda: find("mine:")).startswith("model 'mine:' is no name of a factory")
+    assert refused(lambda: find("mine:")).startswith("model 'mine:' is no name of an object")
     assert refused(lambda: find("not_there:factory")).startswith("model 'not_there:factory' cannot be imported")
 
 

@@ -193,7 +193,7 @@ def test_a_package_registers_an_objective_by_an_entry_point(monkeypatch: pytest.
         ("huber", {}, "unknown objective 'huber'"),
         ("regression", {"delta": 1}, r"objective.settings.delta is 1, which objective 'regression' does not take"),
         ("segmentation", {"ignore_index": "x"}, r"objective.settings.ignore_index is 'x', which objective"),
-        ("builtins:dict", {}, "objective 'builtins:dict' is made as a dict, expected an unstale"),
+        ("builtins:dict", {}, "objective 'builtins:dict' is the class dict, expected a class derived from unstale"),
     ],
 )
 def test_what_is_no_objective_is_refused(name: str, settings: dict[str, Any], message: str) -> None:

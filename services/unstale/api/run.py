@@ -140,6 +140,10 @@ def _trained(database: Database) -> Iterator[tuple[int, Report]]:
 
 def _clients(run: recorded.Run, last: Mapping[int, Report]) -> pd.DataFrame:
     """The clients' tasks, updates and weights, and the metrics of their last own evaluation."""
-    clients = of_clients(run).drop(columns=["run", "own_accuracy_ratio"]).sort_values("client_id", ignore_index=True)
+    clients = (
+        of_clients(run)
+        .drop(columns=["run", "own_accuracy_ratio"], errors="ignore")
+        .sort_values("client_id", ignore_index=True)
+    )
     own = pd.DataFrame.from_dict({client_id: dict(report.metrics) for client_id, report in last.items()}, "index")
     return clients.join(own, on="client_id") if len(own) else clients

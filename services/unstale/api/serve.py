@@ -24,9 +24,9 @@ class Serving:
         http_address: Of the status page and the metrics; None for none.
     """
 
-    def __init__(self, settings: Settings, app: App | None, progress: bool | None) -> None:
+    def __init__(self, settings: Settings, progress: bool | None) -> None:
         self._settings = settings
-        self._workspace = workspace = make_workspace(settings, app=app)
+        self._workspace = workspace = make_workspace(settings)
         self._main = main_metric(settings, None if workspace.app is None else workspace.app.main)
         self._bar = Bar("", settings.rounds, self._main, shown=progress)
         self._server = Server(settings, on_progress=self._bar.evaluated, observe=self._bar.observe, workspace=workspace)
@@ -124,9 +124,9 @@ def serve(
     arguments = {"clients": clients, "policy": policy, "rounds": rounds, **keys}
     if directory is not None:
         arguments["run.directory"] = directory
-    settings, made = settings_of(app, arguments)
+    settings = settings_of(app, arguments)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"stay": False})})
-    serving = Serving(settings, made, False if background and progress is None else progress)
+    serving = Serving(settings, False if background and progress is None else progress)
     if background:
         return serving
     with serving:

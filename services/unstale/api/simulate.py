@@ -91,8 +91,8 @@ def simulate(
         if seed is not None:
             raise UserError(f"seed is {seed!r} and seeds {seeds!r:.80}, expected one of them; leave the other one out")
         return _all(app, arguments, {}, seeds, directory, progress)
-    settings, made = settings_of(app, arguments if seed is None else {**arguments, "seed": seed})
-    return _run(settings, made, directory, progress)
+    settings = settings_of(app, arguments if seed is None else {**arguments, "seed": seed})
+    return _run(settings, directory, progress)
 
 
 def sweep(
@@ -140,8 +140,8 @@ def _all(
     folders = [None if directory is None else Path(directory, f"{number}") for number in range(len(chosen))]
     return Runs(
         [
-            _run(settings, made, folder, progress, f"run {number} of {len(chosen)}  ")
-            for number, ((settings, made), folder) in enumerate(zip(chosen, folders, strict=True), 1)
+            _run(settings, folder, progress, f"run {number} of {len(chosen)}  ")
+            for number, (settings, folder) in enumerate(zip(chosen, folders, strict=True), 1)
         ]
     )
 
@@ -154,9 +154,7 @@ def _list(name: str, values: Any) -> list[Any]:
     return several
 
 
-def _run(
-    settings: Settings, app: App | None, directory: str | Path | None, progress: bool | None, label: str = ""
-) -> Run:
+def _run(settings: Settings, directory: str | Path | None, progress: bool | None, label: str = "") -> Run:
     """Simulate one run, recorded without its updates where that is for its tables only."""
     threads = torch.get_num_threads()
     with ExitStack() as stack:
@@ -165,7 +163,7 @@ def _run(
             path = Path(stack.enter_context(TemporaryDirectory(prefix="unstale-run-")))
         else:
             path = Path(directory)
-        context = training_context(settings, app=app)
+        context = training_context(settings)
         main = main_metric(settings, None if context.app is None else context.app.main)
         bar = Bar(label, settings.rounds, main, shown=progress, clock="s of virtual time")
         simulated = simulation(

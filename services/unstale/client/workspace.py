@@ -12,7 +12,8 @@ from unstale import translate
 from unstale.config.scenario import conditions
 from unstale.config.settings import APP, PRIVATE, Settings
 from unstale.config.workspace import TrainingContext, app_context, attack_of, training_context
-from unstale.errors import UserError, unknown_name
+from unstale.errors import UserError
+from unstale.plugins import Registry, is_code
 from unstale.settings.learning import (
     DataSettings,
     ModelSettings,
@@ -23,8 +24,8 @@ from unstale.settings.learning import (
 )
 from unstale.settings.part import takes
 from unstale.settings.values import Section
-from unstale.training.partition import PARTITIONS
-from unstale.training.registry import TRAININGS
+from unstale.training.partition import REGISTRY as PARTITIONS
+from unstale.training.registry import REGISTRY as TRAININGS
 from unstale_proto import signature
 from unstale_proto.messages import DataPlan, ObjectivePlan, PartPlan, Welcome
 
@@ -136,7 +137,7 @@ def _settings_of(welcome: Welcome, own: Settings) -> Settings:
         "clients": welcome.clients,
         "model": _model(welcome),
         "objective": _objective(welcome.objective),
-        "training": _part("training", TrainingSettings, TRAININGS, welcome.training),
+        "training": _part(TrainingSettings, TRAININGS, welcome.training, own.training.name),
     }
     return own.model_copy(update=common | (_own_data(own) if welcome.data == PRIVATE else _data_of(welcome, own)))
 
@@ -187,7 +188,7 @@ def _data_of(welcome: Welcome, own: Settings) -> dict[str, Section]:
     }
     return {
         "data": _section("data", DataSettings, dict(own.data) | data),
-        "partition": _part("partition", PartitionSettings, PARTITIONS, welcome.partition),
+        "partition": _part(PartitionSettings, PARTITIONS, welcome.partition, own.partition.name),
     }
 
 
@@ -201,12 +202,15 @@ def _section(path: str, section: type[S], values: Mapping[str, Any]) -> S:
     raise UserError(f"the server wants {key} {first['input']!r}, which is out of bounds here")
 
 
-def _part(path: str, section: type[S], parts: Mapping[str, type[Any]], plan: PartPlan) -> S:
-    """The section of a part that the server names, with the keys that the part takes; it ignores others."""
-    if plan.name not in parts:
-        raise unknown_name(path, plan.name, parts)
-    taken = {key: value for key, value in plan.settings.items() if takes(parts[plan.name], key)}
-    return _section(path, section, {"name": plan.name, **taken})
+def _part(section: type[S], parts: Registry[Any], plan: PartPlan, own_name: str) -> S:
+    """The section of a part that the server names, with the keys that the part takes; it ignores others.
+
+    own_name: of the part that this machine names; no other one may be code.
+    """
+    parts.check_allowed(plan.name, (own_name,))
+    factory = parts.factory(plan.name)
+    taken = {key: value for key, value in plan.settings.items() if takes(factory, key)}
+    return _section(parts.kind, section, {"name": plan.name, **taken})
 
 
 def _objective(plan: ObjectivePlan | None) -> ObjectiveSettings:
@@ -225,4 +229,4 @@ def _variant(plan: DataPlan, own: Settings) -> VariantSettings:
 
 
 def _has_path(name: str) -> bool:
-    return name in ("npz", "folder") or ":" in name
+    return name in ("npz", "folder") or is_code("data", name)

@@ -16,14 +16,15 @@ from unstale.compensators.oracle import Oracle
 from unstale.errors import UserError
 from unstale.part_settings import SettingDescription
 
-ENTRY_POINT_GROUP = "unstale.compensators"
-
 _BUILT_IN: dict[str, type[Compensator[Any]]] = {
     "auto": Auto,
     "first-order": FirstOrder,
     "gradient-inversion": GradientInversion,
     "oracle": Oracle,
 }
+REGISTRY: plugins.Registry[Compensator[Any]] = plugins.Registry(
+    kind="compensator", base=Compensator, where="unstale.compensators", built_in=_BUILT_IN, other_names=(UNCHANGED,)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class CompensatorDescription:
 
 def names() -> tuple[str, ...]:
     """The names of all compensators, `none` first, then sorted. Imports no plug-in."""
-    return (UNCHANGED, *(name for name in plugins.names(ENTRY_POINT_GROUP, _BUILT_IN) if name != UNCHANGED))
+    return (UNCHANGED, *(name for name in REGISTRY.names() if name != UNCHANGED))
 
 
 def describe(name: str) -> CompensatorDescription:
@@ -77,7 +78,4 @@ def create(name: str, settings: Mapping[str, Any], context: CompensatorContext) 
 
 def find(name: str) -> type[Compensator[Any]]:
     """The class of a compensator. Raises UserError for an unknown name, or one that cannot be imported."""
-    return plugins.load(
-        *("compensator", name, ENTRY_POINT_GROUP, Compensator, "unstale.compensators.Compensator", _BUILT_IN),
-        other_names=(UNCHANGED,),
-    )
+    return REGISTRY.find(name)

@@ -1,6 +1,5 @@
 """The app of a run, its model, and what does not go together with it."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from torch import nn
 from unstale.config.settings import APP, PRIVATE, Settings
 from unstale.errors import UserError
 from unstale.flat import FlatModel
+from unstale.plugins import object_of
 from unstale.policies.registry import find as find_policy
 from unstale.settings.learning import (
     AttackSettings,
@@ -19,7 +19,6 @@ from unstale.settings.learning import (
     TrainingSettings,
 )
 from unstale.training.app import App, exchanged, make_module
-from unstale.training.import_factory import import_object
 from unstale.training.model_file import load_into, module_of
 
 Agree = Callable[[nn.Module, Sequence[str]], Sequence[str]]
@@ -30,9 +29,7 @@ def load_app(settings: Settings) -> App | None:
     """The app that the settings name; None for a server without code. Raises UserError."""
     if settings.app is None:
         return None
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # last, so that no file there hides another module
-    app = import_object("app", settings.app)
+    app = object_of("app", settings.app)
     if not isinstance(app, App):
         raise UserError(f"app {settings.app!r} is of type {type(app).__name__}, expected an unstale.App")
     return app

@@ -19,7 +19,8 @@ from unstale.config.scenario import conditions
 from unstale.config.settings import APP, Settings
 from unstale.config.workspace import Workspace, attack_of, make_workspace
 from unstale.coordinator.settings import CoordinatorSettings
-from unstale.coordinator.triggers import TRIGGERS, Trigger
+from unstale.coordinator.triggers import REGISTRY as TRIGGERS
+from unstale.coordinator.triggers import create as create_trigger
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
@@ -126,8 +127,7 @@ def coordinator_settings(settings: Settings, under: Conditions | None = None) ->
     """The settings of the coordinator. under: conditions of the run; None for those of the settings."""
     under = conditions(settings) if under is None else under
     trigger = settings.trigger
-    trigger_class = TRIGGERS.get(trigger.name, Trigger)
-    if trigger.k is not None and "k" not in trigger.model_fields_set and takes(trigger_class, "k"):
+    if trigger.k is not None and "k" not in trigger.model_fields_set and takes(TRIGGERS.factory(trigger.name), "k"):
         # A run with few clients needs no more than `--clients 4`.
         trigger = trigger.model_copy(update={"k": min(trigger.k, settings.clients)})
     return CoordinatorSettings(
@@ -141,7 +141,7 @@ def coordinator_settings(settings: Settings, under: Conditions | None = None) ->
         evaluate_every=settings.evaluate_every,
         retry_s=settings.server.retry_s,
         min_clients=settings.min_clients,
-        once_a_cycle=find(settings.policy.name).once_a_cycle and trigger_class.keeps_sender(),
+        once_a_cycle=find(settings.policy.name).once_a_cycle and create_trigger(trigger).keeps_sender(),
         stale_rounds=under.stale_rounds,
     )
 

@@ -4,7 +4,7 @@ Imports torch only if a scenario selects clients by their classes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -17,6 +17,7 @@ import yaml
 from unstale.config.loader import Loader
 from unstale.config.settings import PRIVATE, Settings
 from unstale.errors import UserError, nearest
+from unstale.plugins import is_code, object_of
 from unstale.settings.learning import DataSettings, PartitionSettings
 from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.device import Devices
@@ -36,7 +37,7 @@ def ready_names() -> tuple[str, ...]:
 
 
 def read(name: str) -> Scenario:
-    """A scenario by the name of a ready one, or the path of a YAML file. Raises UserError."""
+    """A scenario by the name of a ready one, of a mapping in code, or the path of a YAML file. Raises UserError."""
     return _parsed(_source(name))
 
 
@@ -181,6 +182,8 @@ def _ready() -> Traversable:
 
 def _source(name: str) -> _Source:
     is_path = name.endswith(SUFFIXES) or "/" in name
+    if not is_path and is_code("scenario", name):
+        return _Source(f"scenario {name}", _written(name), str(Path.cwd()))
     file: Traversable = _expanded(name) if is_path else _ready() / f"{name}.yaml"
     if not is_path and name not in ready_names():
         raise UserError(
@@ -190,6 +193,27 @@ def _source(name: str) -> _Source:
     words = f"scenario {name}"
     folder = str(_expanded(name).absolute().parent) if is_path else str(_ready())
     return _Source(words, _text(file, name, words), folder)
+
+
+def _written(name: str) -> str:
+    """The mapping that a name of code names, as the text of a file. Raises UserError."""
+    data = object_of("scenario", name)
+    if not isinstance(data, Mapping):
+        raise UserError(
+            f"scenario {name!r} is of type {type(data).__name__}, expected a mapping with description and groups, as "
+            "in a YAML file"
+        )
+    try:
+        return yaml.dump(dict(data), Dumper=_Dumper)
+    except yaml.YAMLError as error:
+        raise UserError(f"scenario {name!r} holds what YAML does not: {' '.join(str(error).split())}") from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes an object that occurs twice in full each time."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
 
 
 def _text(file: Traversable, name: str, words: str) -> str:

@@ -72,14 +72,14 @@ class TrainingContext(Workspace):
         raise UserError(f"the workload is {type(self.workload).__name__}, expected the built-in training of a data set")
 
 
-def make_workspace(settings: Settings, *, data: Data | None = None, app: App | None = None) -> Workspace:
+def make_workspace(settings: Settings, *, data: Data | None = None) -> Workspace:
     """Make the workspace of a server: without training data, if that is private.
 
-    PyTorch computes with `threads` threads from here on. data, app: of the settings, if they were made before.
+    PyTorch computes with `threads` threads from here on. data: the data set of the settings, if it was read before.
     Raises UserError where the data set or the model cannot be made.
     """
     if settings.is_app:
-        return _of_app(settings, app)
+        return _of_app(settings)
     if data is None and (not settings.data.private or "name" in settings.data.model_fields_set):
         data = read_dataset(settings.data)
     client_data = None if settings.data.private or data is None else ClientData.of(settings, data)
@@ -110,12 +110,12 @@ def _workspace(
     )
 
 
-def _of_app(settings: Settings, app: App | None, agree: Agree | None = None) -> Workspace:
-    """app: of the settings; None to import it. agree: as for `received_model`; None for the first version."""
+def _of_app(settings: Settings, agree: Agree | None = None) -> Workspace:
+    """agree: as for `received_model`; None for the first version of the model."""
     torch.set_num_threads(settings.threads)
     device = choose(settings.device)
     check_app(settings)
-    app = load_app(settings) if app is None else app
+    app = load_app(settings)
     if agree is None or app is None:
         model = initial_model(app, settings, device)
     else:
@@ -155,12 +155,7 @@ def _check_outputs(objective: Objective, name: str, targets: Nest, outputs: Nest
 
 
 def training_context(
-    settings: Settings,
-    *,
-    code: Collection[str] | None = None,
-    data: Data | None = None,
-    hosted: range | None = None,
-    app: App | None = None,
+    settings: Settings, *, code: Collection[str] | None = None, data: Data | None = None, hosted: range | None = None
 ) -> TrainingContext:
     """Make a workspace with a trainer: the clients' side of a run, also where the data is private.
 
@@ -169,13 +164,12 @@ def training_context(
         code: Names `package.module:factory` that may be imported, since this machine's user gave them; None for any.
         data: The data set of the settings, if it was read before.
         hosted: Ids of the clients among whom the data is divided; None for all of the run.
-        app: The app of the settings, if it was made before.
 
     Raises:
         UserError: The data set or the model cannot be made.
     """
     if settings.is_app:
-        return app_context(settings, app=app)
+        return app_context(settings)
     if data is None:
         data = read_dataset(settings.data, code=code)
     client_data = ClientData.of(settings, data)
@@ -209,9 +203,9 @@ def training_context(
     )
 
 
-def app_context(settings: Settings, agree: Agree | None = None, *, app: App | None = None) -> TrainingContext:
-    """Make a workspace with the app of the settings. agree, app: as for `_of_app`. Raises UserError."""
-    made = _of_app(settings, app, agree)
+def app_context(settings: Settings, agree: Agree | None = None) -> TrainingContext:
+    """Make a workspace with the app of the settings. agree: as for `received_model`. Raises UserError."""
+    made = _of_app(settings, agree)
     if made.app is None:
         raise UserError("clients train by an app, expected app too, such as --app my_app:app")
     workload = AppWorkload(made.app, made.model, settings.clients, settings.seed)

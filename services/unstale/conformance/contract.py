@@ -13,7 +13,7 @@ from unstale.conformance.policy_under_test import BY_ROW, PolicyUnderTest, missh
 from unstale.policies import describe
 from unstale.policies.policy import Loop
 from unstale.policies.registry import RESERVED, find
-from unstale.training.registry import TRAININGS
+from unstale.training.registry import REGISTRY as TRAININGS
 
 
 @law("shapes and types of Step")
@@ -138,7 +138,7 @@ def named_parts_and_settings_exist(tested: PolicyUnderTest) -> Iterator[str]:
     """Training, loops and settings with defaults exist; no setting has a reserved name."""
     policy = find(tested.name)
     settings = policy.Settings.model_fields
-    if policy.training not in (None, *TRAININGS):
+    if policy.training not in (None, *TRAININGS.names()):
         yield f"unknown training {policy.training!r}"
     yield from (f"unknown loop {loop!r}" for loop in policy.loops if loop not in get_args(Loop))
     yield from (f"reserved name {name!r} of a setting" for name in settings if name in RESERVED)

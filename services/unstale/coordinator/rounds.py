@@ -8,6 +8,7 @@ from unstale.coordinator.actions import Contribution
 from unstale.coordinator.events import UpdateArrived
 from unstale.coordinator.membership import Membership, State
 from unstale.coordinator.triggers import Trigger
+from unstale.errors import UserError
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +125,12 @@ class OpenRound:
         if size is None and self._membership.unavailable and self._membership.counts[State.WORKING] == 0:
             # Only clients that declined are left. Where rounds have no participants, they need a new version.
             return None if self._trigger.in_rounds or pending else 0
+        least, most = 0 if self._trigger.in_rounds else 1, min(ready, self._trigger.k or ready)
+        if size is not None and not least <= size <= most:
+            raise UserError(
+                f"trigger {type(self._trigger).__name__} closes a round with {size} of {ready} pending updates, "
+                f"expected {least} to {most}, or None where the round stays open"
+            )
         return size
 
     def _awaited(self) -> int:

@@ -13,9 +13,10 @@ from typing import ClassVar
 from typing_extensions import override
 
 from unstale.errors import UserError
+from unstale.plugins import Registry
 from unstale.seeds import Generator, Stream, stream
 from unstale.settings.learning import SelectorSettings
-from unstale.settings.part import part, takes
+from unstale.settings.part import takes
 
 
 class Selector(ABC):
@@ -117,12 +118,14 @@ SELECTORS: Mapping[str, type[Selector]] = {
     "round-robin": RoundRobin,
     "availability": LeastAvailable,
 }
-"""Every selector by its name in the configuration."""
+"""Built-in selectors by their names in the configuration."""
+
+REGISTRY = Registry(kind="selector", base=Selector, where="unstale.coordinator.selectors", built_in=SELECTORS)
 
 
 def create(settings: SelectorSettings, *, clients: int, availability: tuple[float, ...] | None) -> Selector:
     """The selector that these settings choose. clients, availability: as in `CoordinatorSettings`. Raises UserError."""
-    made = part(settings, "selector", SELECTORS, clients=clients, availability=availability)
-    if availability is None and takes(SELECTORS[settings.name], "availability"):
+    made = REGISTRY.make(settings, clients=clients, availability=availability)
+    if availability is None and takes(REGISTRY.factory(settings.name), "availability"):
         raise UserError(f"selector {settings.name!r} needs a scenario with a dropout by rounds, and none was given")
     return made

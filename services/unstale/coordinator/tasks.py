@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from unstale.coordinator.actions import Contribution, SendTask
 from unstale.coordinator.membership import Client, Membership, State
+from unstale.coordinator.selectors import SELECTORS
 from unstale.coordinator.settings import CoordinatorSettings
+from unstale.errors import UserError
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +73,13 @@ class Tasks:
 
     def _choose(self, candidates: Sequence[int], busy: int, *key: int) -> Sequence[int]:
         settings = self._settings
-        return settings.selector_part.choose(candidates, busy=busy, seed=settings.seed, key=key)
+        chosen = settings.selector_part.choose(candidates, busy=busy, seed=settings.seed, key=key)
+        if settings.selector.name not in SELECTORS and list(chosen) != sorted({*chosen}.intersection(candidates)):
+            raise UserError(
+                f"selector {settings.selector.name!r} chooses {list(chosen)!r:.80}, expected some of the clients "
+                f"{list(candidates)!r:.80}, each once and ascending"
+            )
+        return chosen
 
     def give_to_waiting(self, applied: tuple[Contribution, ...] = ()) -> list[SendTask]:
         """Give tasks to waiting clients that the selector chooses, in the order of their updates in `applied`."""

@@ -1,4 +1,4 @@
-"""Triggers decide when a round closes.
+"""Triggers decide when a round closes. Plug-ins: docs/plugins.md.
 
 Source: docs/methods/rounds.md#triggers
 
@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from unstale.plugins import Registry
 from unstale.settings.learning import TriggerSettings
-from unstale.settings.part import part
 
 
 class Trigger(ABC):
@@ -124,9 +124,11 @@ TRIGGERS: Mapping[str, type[Trigger]] = {
     "buffered": Buffered,
     "deadline": Deadline,
 }
-"""Triggers by their names in the configuration."""
+"""Built-in triggers by their names in the configuration."""
+
+REGISTRY = Registry(kind="trigger", base=Trigger, where="unstale.coordinator.triggers", built_in=TRIGGERS)
 
 
 def create(settings: TriggerSettings) -> Trigger:
     """Return the trigger of these settings. Raises UserError."""
-    return part(settings, "trigger", TRIGGERS)
+    return REGISTRY.make(settings)

@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from unstale.compensators import Compensated, MeasuredError
 from unstale.config import build
 from unstale.config.metrics import main_metric
 from unstale.config.settings import ScenarioSettings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
-from unstale.coordinator.triggers import Trigger
+from unstale.coordinator.triggers import TRIGGERS, Trigger
 from unstale.errors import UserError
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
@@ -195,6 +197,8 @@ class _CloseReason:
                 return f"deadline closes after {wait_s:g} s with all updates so far, or the first one after that"
             case "async":
                 return "async closes with every update"
+            case name if k is None:
+                return f"{name} decides when a round closes"
             case name:
                 return f"{name} closes with {_counted(k or 0)}"
 
@@ -251,8 +255,18 @@ class _CloseReason:
         return max(kept, max((update.seq - 1 for update in self.updates), default=0))
 
 
+class _Unknown(Trigger):
+    """A trigger whose code is not imported: a recorded run may name any."""
+
+    @override
+    def take(self, *, pending: int, outstanding: int, due: bool) -> int | None:
+        return None
+
+
 def _trigger(run: RecordedRun) -> Trigger:
     """The trigger. Scenario and selector do not matter, and their files may not exist any more."""
+    if run.settings.trigger.name not in TRIGGERS:
+        return _Unknown()
     plain = run.settings.model_copy(update={"scenario": ScenarioSettings(), "selector": SelectorSettings()})
     return build.coordinator_settings(plain).trigger_part
 

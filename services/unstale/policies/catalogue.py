@@ -7,7 +7,7 @@ from typing import Any
 
 from unstale import plugins
 
-ENTRY_POINT_GROUP = "unstale.policies"
+GROUP = plugins.GROUPS["policy"]
 
 CLASSES = {
     "coordinate-median": "unstale.policies.medians:CoordinateMedian",
@@ -50,7 +50,7 @@ class PolicySummary:
 
 def summaries() -> dict[str, PolicySummary]:
     """Return the summary of each policy by name, sorted. Imports plug-ins, and torch with them. Raises UserError."""
-    return {name: _parsed(name) or _imported(name) for name in plugins.names(ENTRY_POINT_GROUP, CLASSES)}
+    return {name: _parsed(name) or _imported(name) for name in plugins.names(GROUP, CLASSES, kind="policy")}
 
 
 def _parsed(name: str) -> PolicySummary | None:

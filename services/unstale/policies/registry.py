@@ -15,13 +15,16 @@ from torch import Tensor
 from unstale import part_settings, plugins
 from unstale.errors import UserError, unknown_name
 from unstale.part_settings import SettingDescription
-from unstale.policies.catalogue import CLASSES, ENTRY_POINT_GROUP
+from unstale.policies.catalogue import CLASSES, GROUP
 from unstale.policies.policy import Policy, PolicyContext, host_memory
 from unstale.settings.values import Section
 
 _BUILT_IN: dict[str, type[Policy[Any]]] = {
-    name: EntryPoint(name, value, ENTRY_POINT_GROUP).load() for name, value in CLASSES.items()
+    name: EntryPoint(name, value, GROUP).load() for name, value in CLASSES.items()
 }
+REGISTRY: plugins.Registry[Policy[Any]] = plugins.Registry(
+    kind="policy", base=Policy, where="unstale.policies", built_in=_BUILT_IN
+)
 
 PROFILES = ("paper", "reference")
 """Sources of default settings: the text of the policy's paper, or the code that its authors released."""
@@ -50,7 +53,7 @@ class PolicyDescription:
 
 def names() -> tuple[str, ...]:
     """The names of all policies, sorted. Imports no plug-in."""
-    return plugins.names(ENTRY_POINT_GROUP, _BUILT_IN)
+    return REGISTRY.names()
 
 
 def describe(name: str) -> PolicyDescription:
@@ -128,4 +131,4 @@ def settings_of(name: str, values: Mapping[str, Any], *, profile: str = "paper",
 
 def find(name: str) -> type[Policy[Any]]:
     """The class of a policy. Raises UserError for an unknown name, or a class that cannot be imported."""
-    return plugins.load("policy", name, ENTRY_POINT_GROUP, Policy, "unstale.policies.Policy", _BUILT_IN)
+    return REGISTRY.find(name)

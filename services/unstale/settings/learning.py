@@ -166,7 +166,7 @@ class ScheduleSettings(Section):
 
 
 class TrainingSettings(Section):
-    name: Literal["sgd", "gradient", "fedprox", "moon", "scaffold"] = setting(
+    name: Name = setting(
         "sgd",
         "Local training: sgd (sends the change of the model after some steps), gradient (of one batch), or "
         "sgd with the terms of fedprox, moon or scaffold.",

@@ -4,8 +4,8 @@ The section declares the keys of all parts of its kind. A part names the keys th
 default or bounds. A key whose default is null may have another default for each part: `null_is` of its declaration.
 """
 
-from collections.abc import Collection, Mapping
-from inspect import signature
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter, signature
 from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
@@ -19,32 +19,57 @@ Part = TypeVar("Part")
 def part(
     section: Section, path: str, parts: Mapping[str, type[Part]], *, shared: Collection[str] = (), **context: Any
 ) -> Part:
-    """The part that a section chooses.
+    """The part that a section chooses among these. Other arguments as of `made`.
+
+    Raises:
+        UserError: unknown name, or as `made`.
+    """
+    name = name_of(section)
+    if name not in parts:
+        raise unknown_name(_kind(path), name, parts)
+    return made(parts[name], section, path, shared=shared, **context)
+
+
+def made(
+    factory: Callable[..., Part], section: Section, path: str, *, shared: Collection[str] = (), **context: Any
+) -> Part:
+    """The part that a section chooses, from its class or another factory.
 
     Args:
+        factory: its parameters are keys of the section.
         section: with the key `name`.
         path: of the section, such as `training.schedule`; its last word names the kind of part.
-        parts: by name.
         shared: keys of the section that no part takes.
         context: values from elsewhere, for the parts that take them.
 
     Raises:
-        UserError: unknown name, a key that the part does not take, or one that it needs and that is null.
+        UserError: a key that the part does not take, or one that it needs and that is null.
     """
-    kind, name = path.rpartition(".")[2], name_of(section)
-    if name not in parts:
-        raise unknown_name(kind, name, parts)
-    parameters = signature(parts[name]).parameters
+    kind, name = _kind(path), name_of(section)
+    parameters = signature(factory).parameters
     values = {key: value for key, value in context.items() if key in parameters}
     for key in _keys(section):
         if key in parameters:
-            values[key] = value_of(section, key)
-            if values[key] is None and type(None) not in get_args(parameters[key].annotation):
+            value, parameter = value_of(section, key), parameters[key]
+            if value is not None or _takes_null(parameter):
+                values[key] = value
+            elif parameter.default in (Parameter.empty, None):  # a dataclass has the default of its base
                 raise UserError(f"{kind} {name!r} needs {path}.{key}, and none was given")
         elif key not in shared and _is_chosen(section, key):
             value = getattr(section, key)
             raise UserError(f"{kind} {name!r} takes no {path}.{key}, got {value}; leave it out")
-    return parts[name](**values)
+    return factory(**values)
+
+
+def _kind(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _takes_null(parameter: Parameter) -> bool:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):  # of a module with `from __future__ import annotations`
+        return "None" in annotation
+    return type(None) in get_args(annotation)
 
 
 def _keys(section: Section) -> list[str]:
@@ -57,9 +82,9 @@ def _is_chosen(section: Section, key: str) -> bool:
     return getattr(section, key) not in (None, type(section).model_fields[key].default)
 
 
-def takes(part_class: type[Any], key: str) -> bool:
-    """Whether a part takes a key."""
-    return key in signature(part_class).parameters
+def takes(factory: Callable[..., Any], key: str) -> bool:
+    """Whether a class or another factory of a part takes a key."""
+    return key in signature(factory).parameters
 
 
 def name_of(section: Section) -> str:

@@ -7,8 +7,8 @@ from `Toxic`. A plug-in cannot replace a built-in type.
 from collections.abc import Mapping
 from typing import Any
 
-from unstale import plugins
 from unstale.errors import UserError
+from unstale.plugins import Registry
 from unstale.toxics.bandwidth import Bandwidth
 from unstale.toxics.blackout import Blackout
 from unstale.toxics.corrupt import Corrupt
@@ -22,20 +22,19 @@ from unstale.toxics.slow import Slow
 from unstale.toxics.toxic import Toxic
 from unstale.toxics.validation import errors_at, shown, validated
 
-ENTRY_POINT_GROUP = "unstale.toxics"
-
 _BUILT_IN = (Bandwidth, Blackout, Corrupt, Disconnect, Drop, Dropout, Duplicate, Latency, Reorder, Slow)
 TOXICS: dict[str, type[Toxic]] = {toxic.type: toxic for toxic in _BUILT_IN}
+REGISTRY = Registry(kind="toxic", base=Toxic, where="unstale.toxics.toxic", built_in=TOXICS)
 
 
 def names() -> tuple[str, ...]:
     """Every registered type, sorted."""
-    return plugins.names(ENTRY_POINT_GROUP, TOXICS)
+    return REGISTRY.names()
 
 
 def find(name: str) -> type[Toxic]:
     """The class of a type. Raises UserError for an unknown type, or one that cannot be imported."""
-    return plugins.load("toxic", name, ENTRY_POINT_GROUP, Toxic, "unstale.toxics.toxic.Toxic", TOXICS)
+    return REGISTRY.find(name)
 
 
 def create(mapping: Any, where: str) -> Toxic:

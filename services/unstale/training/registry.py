@@ -1,7 +1,7 @@
-"""Local trainings by name."""
+"""Local trainings by name. Plug-ins: docs/plugins.md."""
 
+from unstale.plugins import Registry
 from unstale.settings.learning import TrainingSettings
-from unstale.settings.part import part
 from unstale.training.local import LocalTraining
 from unstale.training.trainings import FedProx, Gradient, Moon, Scaffold, Sgd
 
@@ -9,9 +9,11 @@ TRAININGS: dict[str, type[LocalTraining]] = {
     training.name: training for training in (FedProx, Gradient, Moon, Scaffold, Sgd)
 }
 
+REGISTRY = Registry(kind="training", base=LocalTraining, where="unstale.training.local", built_in=TRAININGS)
+
 
 def create(settings: TrainingSettings) -> LocalTraining:
     """The local training of these settings. Raises UserError."""
     if settings.epochs is not None:
         settings = settings.model_copy(update={"steps": None})
-    return part(settings, "training", TRAININGS, shared={"learning_rate"})
+    return REGISTRY.make(settings, shared=frozenset({"learning_rate"}))

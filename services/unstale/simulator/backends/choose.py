@@ -7,6 +7,7 @@ import torch
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
+from unstale.plugins import is_local
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.vmap import Vmap
@@ -47,13 +48,32 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
             f"simulation.backend is 'processes', which is for the CPU, with device {context.device}; "
             "set device to cpu, or simulation.backend to loop"
         )
+    local = _local_part(settings)
+    if name == "processes" and local is not None:
+        raise UserError(
+            f"simulation.backend is 'processes' with {local}, an object that other processes cannot import; define it "
+            "in a module, or set simulation.backend to loop"
+        )
     if name == "processes":
         backend = Processes(context.workload, settings, processes)
         backend.wait()  # chosen by name: all processes work from the first job on
         return backend
-    if name == "auto" and processes > 1 and _is_worth_it(settings, context.workload, round_size):
+    if name == "auto" and processes > 1 and local is None and _is_worth_it(settings, context.workload, round_size):
         return Processes(context.workload, settings, processes)
     return Loop(context.workload)
+
+
+def _local_part(settings: Settings) -> str | None:
+    """The key and name of a part that clients need, and that other processes cannot import; None if there is none."""
+    chosen = {
+        "model": settings.model.name,
+        "data": settings.data.name,
+        "partition": settings.partition.name,
+        "training": settings.training.name,
+        "objective": settings.objective.name,
+    }
+    local = [f"{kind}.name {name!r}" for kind, name in chosen.items() if is_local(kind, name)]
+    return local[0] if local else None
 
 
 def _cores() -> int:

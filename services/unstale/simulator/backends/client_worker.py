@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from unstale.config.settings import Settings
@@ -17,7 +18,11 @@ from unstale.workers.program import Compute, Progress
 
 
 def begin(settings: dict[str, Any]) -> Compute:
-    """The function that computes requests. settings: `settings` of the run, and the descriptor `rows`."""
+    """The function that computes requests. settings: `settings` of the run, the descriptor `rows`, and names of
+    `modules` that register parts of the run.
+    """
+    for module in settings["modules"]:
+        import_module(module)
     run_settings = Settings.model_validate(settings["settings"])
     workload = training_context(run_settings).workload
     model = workload.model

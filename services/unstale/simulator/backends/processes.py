@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError, WorkerLostError
+from unstale.plugins import modules
 from unstale.simulator.backends import client_worker
 from unstale.simulator.backends.backend import Backend, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
@@ -109,7 +110,7 @@ class _Worker:
         fields = settings.model_dump(mode="json", exclude_unset=True)
         self.pool = pool.local(
             f"{client_worker.__name__}:{client_worker.begin.__name__}",
-            {"settings": fields, "rows": descriptor},
+            {"settings": fields, "rows": descriptor, "modules": modules()},
             descriptors=(descriptor,),
         )
         os.close(descriptor)

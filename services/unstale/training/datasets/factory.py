@@ -8,29 +8,41 @@ from typing import Any
 from torch.utils.data import Dataset as TorchDataset
 
 from unstale.errors import UserError
+from unstale.plugins import is_code, object_of
 from unstale.training.datasets.data import Data
 from unstale.training.datasets.dataset import Dataset
 from unstale.training.datasets.own import OwnData
 from unstale.training.datasets.source import Source
-from unstale.training.import_factory import import_factory
 
 _DEFAULTS = {"path": None, "normalise": "standard", "column": None}  # a factory must take another value
 
 
 def is_factory(name: str) -> bool:
     """Whether a name is that of code."""
-    return ":" in name
+    return is_code("data", name)
 
 
 def read(source: Source) -> Data:
-    """Call the factory that `source.name` names.
+    """The data set that `source.name` names, or the result of the factory that it names.
 
-    It receives those of the keywords cache (a Path), download (a bool), path (a Path or None), normalise (a str) and
-    column (a str or None) that it takes, and normalises by itself. It returns a `Dataset` (labelled tensors), or a data
-    set of PyTorch with any inputs and targets for training, or a pair of them for training and test: see `OwnData`.
+    A factory receives those of the keywords cache (a Path), download (a bool), path (a Path or None), normalise (a
+    str) and column (a str or None) that it takes, and normalises by itself. It returns a `Dataset` (labelled tensors),
+    or a data set of PyTorch with any inputs and targets for training, or a pair of them for training and test: see
+    `OwnData`.
     Exceptions of its code are not caught.
     """
-    factory = import_factory("data set", source.name)
+    found = object_of("data", source.name)
+    is_made = isinstance(found, Dataset | TorchDataset | tuple)
+    return _checked(source.name, found if is_made else _called(source, found))
+
+
+def _called(source: Source, factory: Any) -> object:
+    """The result of a factory. Raises UserError for one that needs another argument, or is none."""
+    if not callable(factory):
+        raise UserError(
+            f"data set {source.name!r} is of type {type(factory).__name__}, expected a data set or a function that "
+            "makes one"
+        )
     arguments = {
         "cache": source.folder,
         "download": source.download,
@@ -39,14 +51,17 @@ def read(source: Source) -> Data:
         "column": source.column,
     }
     arguments = _taken(source.name, arguments, inspect.signature(factory).parameters.values())
-    made = factory(**arguments)
+    return factory(**arguments)
+
+
+def _checked(name: str, made: object) -> Data:
     if isinstance(made, Dataset):
         return made
     parts = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if all(isinstance(part, TorchDataset) or part is None for part in parts) and parts[0] is not None:
-        return OwnData(source.name, *parts)
+        return OwnData(name, *parts)
     raise UserError(
-        f"data set {source.name!r} is made as {_described(made)}, expected an unstale.training.datasets.Dataset, or a "
+        f"data set {name!r} is made as {_described(made)}, expected an unstale.training.datasets.Dataset, or a "
         "torch.utils.data.Dataset, or a pair of those for training and test"
     )
 

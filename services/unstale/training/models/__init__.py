@@ -12,6 +12,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from unstale.errors import UserError, unknown_name
+from unstale.plugins import is_code
 from unstale.training.initialise import seeded
 from unstale.training.models import external, networks
 from unstale.training.models.networks import Maker, Shape
@@ -56,7 +57,7 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
         raise UserError(f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}")
     if name in MODELS:
         return MODELS[name]
-    if ":" in name:
+    if is_code("model", name):
         if not allow_factory:
             raise UserError(
                 f"model {name!r} is code, which is not imported because another side names it; "
@@ -119,7 +120,7 @@ def build(
 def build_without_data(name: str, seed: int, *, allow_factory: bool = True) -> nn.Module:
     """The model of a factory that needs nothing of the data, as `build` makes it. Raises UserError for other models."""
     find(name, allow_factory=allow_factory)
-    if ":" not in name:
+    if not is_code("model", name):
         raise UserError(
             f"model.name is {name!r}, whose size depends on the data, but data.private keeps that from the server; "
             "expected package.module:factory that needs no arguments, or test data in data.name"

@@ -5,6 +5,7 @@ Legend: b examples of a mini-batch, X the shape of one example, C classes.
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.functional import batch_norm
 
 from unstale.errors import UserError, unknown_name
 from unstale.flat import float_buffers
-from unstale.training.import_factory import import_factory
+from unstale.plugins import object_of
 from unstale.training.models.networks import Maker, Shape
 from unstale.training.nests import Nest
 
@@ -59,8 +60,8 @@ def torchvision_model(name: str) -> Maker:
 
 
 def factory(name: str) -> Maker:
-    """The factory `package.module:factory`, whose exceptions are not caught. Raises UserError for another name."""
-    user_factory = import_factory("model", name)
+    """The factory of a user, whose exceptions are not caught. Raises UserError for a name of something else."""
+    user_factory = _factory_of(name)
 
     def make(input_shape: Shape, classes: int) -> nn.Module:
         signature = inspect.signature(user_factory)
@@ -74,11 +75,11 @@ def factory(name: str) -> Maker:
 
 
 def without_data(name: str) -> nn.Module:
-    """The model of the factory `package.module:factory`, called without arguments, if it can be a flat model.
+    """The model of a factory of a user, called without arguments, if it can be a flat model.
 
     Raises UserError for a factory that needs arguments, and for unsuitable parameters and buffers.
     """
-    user_factory = import_factory("model", name)
+    user_factory = _factory_of(name)
     signature = inspect.signature(user_factory)
     try:
         signature.bind()
@@ -90,6 +91,16 @@ def without_data(name: str) -> nn.Module:
     module = _module(name, user_factory())
     _check_tensors(name, module)
     return module
+
+
+def _factory_of(name: str) -> Callable[..., object]:
+    """The function or class that a name of code names, or one that copies the module that it names."""
+    found = object_of("model", name)
+    if isinstance(found, nn.Module):
+        return lambda: deepcopy(found)
+    if not callable(found):
+        raise UserError(f"model {name!r} is of type {type(found).__name__}, expected a function or a torch.nn.Module")
+    return found  # type: ignore[no-any-return]
 
 
 def _module(name: str, module: object) -> nn.Module:

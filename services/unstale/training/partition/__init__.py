@@ -3,8 +3,8 @@
 Source: docs/methods/partitions.md#partitions
 """
 
+from unstale.plugins import Registry
 from unstale.settings.learning import PartitionSettings
-from unstale.settings.part import part
 from unstale.training.partition.classes import Blocks, Classes, LabelCount, NaturalSynthetic
 from unstale.training.partition.dirichlet import Dirichlet, DirichletClient, Iid, SlowClass, slow_clients
 from unstale.training.partition.groups import Column, Natural
@@ -24,6 +24,7 @@ from unstale.training.partition.variant import VariantStream
 
 __all__ = [
     "PARTITIONS",
+    "REGISTRY",
     "Examples",
     "Indices",
     "Partition",
@@ -52,7 +53,9 @@ PARTITIONS: dict[str, type[Partition]] = {
     "slow-class": SlowClass,
 }
 
+REGISTRY = Registry(kind="partition", base=Partition, where="unstale.training.partition", built_in=PARTITIONS)
+
 
 def create(settings: PartitionSettings) -> Partition:
     """The partition of these settings. Raises UserError."""
-    return part(settings, "partition", PARTITIONS)
+    return REGISTRY.make(settings)
