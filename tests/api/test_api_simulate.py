@@ -17,6 +17,7 @@ from support import line
 from support.line import IN_ROUNDS, STEP
 from unstale import flat
 from unstale.cli import main
+from unstale.policies.fedavg import FedAvg
 
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 4, "model": "logreg", "device": "cpu", "evaluate_every": 2}
 
@@ -66,7 +67,7 @@ def test_tables_are_those_computed_by_hand(app: Any) -> None:
     assert run.evaluations.version.tolist() == [1, 2, 3]
     assert set(run.evaluations.split) == {"clients"}
     assert run.evaluations.value.tolist() == pytest.approx([-STEP * version + 8 / 6 for version in (1, 2, 3)])
-    assert run.evaluations.elapsed_s.tolist() == run.rounds.applied_elapsed_s[:3].tolist()
+    assert run.evaluations.elapsed_s.tolist() == run.rounds.applied_elapsed_s[1:].tolist()  # the last answer arrives
     assert run.metrics == pytest.approx({"value": -3 * STEP + 8 / 6})
     assert run.clients.value.tolist() == pytest.approx([-3 * STEP + client_id for client_id in range(3)])
     assert run.model["w"].tolist() == pytest.approx([-4 * STEP])
@@ -92,6 +93,20 @@ def test_an_app_may_be_a_local_variable() -> None:
     assert unstale.simulate(app, **IN_ROUNDS).model["w"].tolist() == pytest.approx([-4 * STEP])
 
 
+def test_an_object_may_stand_in_place_of_a_name() -> None:
+    named = unstale.simulate(**SMALL, policy="fedavg", scenario="slow-tenth")
+    slow = {"task": {"distribution": "exponential", "mean_s": 1}}
+    groups = [
+        {"name": "everyone", "device": slow},
+        {"name": "slow", "clients": {"share": 0.1}, "device": {**slow, "factor": 2}},
+    ]
+    scenario = {"description": "the same", "groups": groups}
+    made = unstale.simulate(**SMALL, policy=FedAvg, scenario=scenario)
+    assert made.digest == named.digest and made.seconds == named.seconds
+    assert made.settings.policy.name == "unstale.policies.fedavg:FedAvg"
+    assert unstale.simulate(**SMALL, policy={"name": FedAvg}, scenario={"name": scenario}).digest == named.digest
+
+
 def test_a_directory_records_a_run_that_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = unstale.simulate(**SMALL, directory=tmp_path / "run")
     assert main.run(["replay", str(tmp_path / "run")]) == 0
@@ -112,7 +127,7 @@ MISTAKES = [
     ({"rounds": "many"}, "argument rounds: rounds is 'many', expected a whole number from 1 to 1,000,000,000"),
     ({"policy": "fedbuf"}, "unknown policy 'fedbuf'; did you mean 'fedbuff'?"),
     ({"policy": {"name": "fedbuff", "settings": {"alfa": 1}}}, "unknown setting 'alfa' of policy 'fedbuff'"),
-    ({"policy": 3}, "policy is of type int, expected a name"),
+    ({"policy": 3}, "argument policy: policy.name is 3, expected a text of 1 to 128 characters"),
     ({"training": {"learning_rat": 1}}, "argument training: unknown key 'learning_rat' in training; did you mean"),
     ({"training": {"settings": {"lr": 1}}}, "argument training: unknown key 'lr' in training"),
     ({"training.learning_rate": -1}, "argument training.learning_rate: training.learning_rate is -1, expected"),
@@ -166,5 +181,5 @@ def test_the_package_imports_no_torch_and_lists_its_names() -> None:
     code = "import sys, unstale; assert {*unstale.__all__} <= {*dir(unstale)}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     for name in unstale.__all__:
-        assert getattr(unstale, name).__name__ == name
+        assert callable(getattr(unstale, name))
     assert issubclass(unstale.UserError, Exception)

@@ -34,7 +34,7 @@ def settings_of(app: App | str | None, arguments: Mapping[str, Any]) -> Settings
 def _named(name: str, value: Any) -> Any:
     """The value with names in place of objects."""
     section = name.removesuffix(".name")
-    if section not in PARTS or value is None or isinstance(value, str | PathLike):
+    if section not in PARTS or value is None or isinstance(value, str | PathLike | int | float):
         return value
     is_section = name == section and isinstance(value, Mapping) and not (section == "scenario" and "groups" in value)
     if is_section:

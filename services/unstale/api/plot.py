@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = (3.7, 3.0)
 DOTS_PER_INCH = 110  # on the screen of a notebook
 MARGIN = 0.05  # of the range of the means
-BANDS_MAX = 6  # margins that a band may reach beyond the means
+BANDS_MAX = 2  # margins that a band may reach beyond the means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """The result of a run: its tables, metrics, model and pictures, read from its journal."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
@@ -18,10 +17,11 @@ from unstale.metrics.named import in_order
 from unstale.metrics.spread import Report, means, spreads
 from unstale.report import recorded
 from unstale.report.sections.clients import of_clients
+from unstale.server.stats import training_reports
 from unstale.training.measured import MainMetric
 
 TEST, CLIENTS, TRAINING = "test", "clients", "training"
-"""Splits of metrics: of the server's test examples, or means over the clients' own test examples or their training."""
+"""Splits of metrics: of the server's test examples, or means over the clients' own examples or over their training."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -72,12 +72,8 @@ def read(path: Path, main: MainMetric, model: Mapping[str, Tensor], digest: str)
     with RecordedRun(path) as source, source.database.snapshot():
         settings = source.settings
         run = recorded.read(path, f"{settings.policy.name}, seed {settings.seed}")
-        own = _own_evaluations(source.database, settings)
-        evaluations = _evaluations(source.database, run, own, main)
-    last = {report.client_id: report for *_, report in own}
+        evaluations, last = _evaluations(source.database, run, main)
     metrics = _metrics(evaluations.iloc[-1]) if len(evaluations) else {}
-    if len(evaluations) and evaluations.split.iloc[-1] == CLIENTS:
-        metrics = means(spreads(list(last.values()), main))
     return Run(
         settings=settings,
         main=main,
@@ -98,44 +94,52 @@ def _metrics(row: pd.Series) -> dict[str, float]:
     return {name: float(value) for name, value in row.drop(["version", "elapsed_s", "split"]).dropna().items()}
 
 
-def _own_evaluations(database: Database, settings: Settings) -> list[tuple[int, Report]]:
-    """Version and metrics of each evaluation by a client that was requested, in order of arrival."""
-    answers = OwnEvaluations(settings.evaluate_clients_every)
-    requested = []
-    for row in database.own_evaluations():
-        if answers.is_wanted(row.client_id, row.version):
-            answers.answered(row.client_id, row.version, row.metrics, row.examples)
-            requested.append((row.version, Report(row.client_id, row.examples, row.metrics)))
-    return requested
+Row = tuple[int, float, Mapping[str, float]]
+"""Version, seconds since the first task, and metrics."""
 
 
-def _evaluations(
-    database: Database, run: recorded.Run, own: Iterable[tuple[int, Report]], main: MainMetric
-) -> pd.DataFrame:
-    """Metrics by version: on the test set; without one, means over the clients; without these, over their training."""
+def _evaluations(database: Database, run: recorded.Run, main: MainMetric) -> tuple[pd.DataFrame, Mapping[int, Report]]:
+    """`Run.evaluations`, and the last own evaluation of each client."""
     started_s = database.started_s() or 0.0
-    split = TEST
-    measured = [(row.version, row.at_s - started_s, row.metrics) for row in database.evaluations() if row.metrics]
+    last: dict[int, Report] = {}
+    own = list(_own_evaluations(database, run, started_s, main, last))
+    on_test_set = [(row.version, row.at_s - started_s, row.metrics) for row in database.evaluations() if row.metrics]
+    split, measured = (TEST, on_test_set) if on_test_set else (CLIENTS, own)
     if not measured:
-        applied_s = {0: 0.0, **dict(zip(run.rounds.version, run.rounds.applied_elapsed_s, strict=True))}
-        split, reports = (CLIENTS, list(own)) if own else (TRAINING, list(_trained(database)))
-        measured = [
-            (version, applied_s.get(version, run.elapsed_s), means(spreads([report for _, report in of_version], main)))
-            for version, of_version in groupby(sorted(reports, key=lambda report: report[0]), key=lambda one: one[0])
-        ]
+        split, measured = TRAINING, list(_trained(database, run, main))
     rows = [
         {"version": version, "elapsed_s": at_s, "split": split, **in_order(metrics, main)}
         for version, at_s, metrics in measured
     ]
-    return pd.DataFrame(rows, columns=None if rows else ["version", "elapsed_s", "split"])
+    return pd.DataFrame(rows, columns=None if rows else ["version", "elapsed_s", "split"]), last
 
 
-def _trained(database: Database) -> Iterator[tuple[int, Report]]:
-    """Version and metrics of the training of each aggregated update."""
-    for row in database.rounds():
-        for update in database.updates_of(row.version):
-            staged = update.staged
-            yield row.version, Report(staged.client_id, staged.num_examples, {**staged.metrics, "loss": staged.loss})
+def _own_evaluations(
+    database: Database, run: recorded.Run, started_s: float, main: MainMetric, last: dict[int, Report]
+) -> Iterator[Row]:
+    """For each version at which clients answered, the means over the last answers of all, which `last` collects."""
+    answers = OwnEvaluations(run.settings.evaluate_clients_every)
+    arrived_s = {row.seq: row.at_s - started_s for row in database.updates_after(0)}
+    applied_s = run.rounds.applied_elapsed_s.to_numpy()
+    now: tuple[int, float] | None = None
+    for row in database.own_evaluations():
+        if not answers.is_wanted(row.client_id, row.version):
+            continue
+        answers.answered(row.client_id, row.version, row.metrics, row.examples)
+        version = int(applied_s.searchsorted(arrived_s[row.seq]))
+        if now is not None and version > now[0]:
+            yield *now, means(spreads(list(last.values()), main))
+        last[row.client_id] = Report(row.client_id, row.examples, row.metrics)
+        now = version, arrived_s[row.seq]
+    if now is not None:
+        yield *now, means(spreads(list(last.values()), main))
+
+
+def _trained(database: Database, run: recorded.Run, main: MainMetric) -> Iterator[Row]:
+    """The means over the updates of each version."""
+    for version, at_s in zip(run.rounds.version, run.rounds.applied_elapsed_s, strict=True):
+        reports = training_reports(update.staged for update in database.updates_of(version))
+        yield version, at_s, means(spreads(reports, main))
 
 
 def _clients(run: recorded.Run, last: Mapping[int, Report]) -> pd.DataFrame:
