@@ -15,6 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from unstale.errors import UserError, unknown_name
 from unstale.settings import part
 from unstale.settings.values import NAME_MAX, Section
@@ -107,13 +109,11 @@ def _importable(thing: object) -> str | None:
     """`package.module:name` of an object; None if no module but the program itself has it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
-        found = [module] if _attributes(module).get(name) is thing else []
-        names = [f"{module}:{name}" for module in found if module != "__main__"]
+        names = [f"{module}:{name}"] if _attributes(module).get(name) is thing else []
     else:
         names = [
             f"{module}:{attribute}"
             for module in tuple(sys.modules)
-            if module != "__main__"
             for attribute, value in tuple(_attributes(module).items())
             if value is thing
         ]
@@ -121,7 +121,9 @@ def _importable(thing: object) -> str | None:
 
 
 def _attributes(module: str) -> Mapping[str, Any]:
-    return getattr(sys.modules.get(module), "__dict__", {})
+    """The attributes of a module that another process can import; none of the program itself."""
+    attributes = getattr(sys.modules.get(module), "__dict__", {})
+    return attributes if module != "__main__" and attributes.get("__spec__") is not None else {}
 
 
 # --- code by name ---
@@ -167,6 +169,9 @@ def _word(kind: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
     text = " ".join(str(error).split())
     if isinstance(error, ImportError | AttributeError) and text:
         return text
@@ -209,26 +214,26 @@ class Registry(Generic[T]):
         """
         if self.is_built_in(name):
             return self.built_in[name]
-        described, found = self._loaded(name)
-        if not (inspect.isclass(found) and issubclass(found, self.base)):
+        described, thing = self._loaded(name)
+        if not (inspect.isclass(thing) and issubclass(thing, self.base)):
             raise UserError(f"{described}, expected a class derived from {self._base_name}")
-        return self._complete(described, found)
+        return self._complete(described, thing)
 
     def factory(self, name: str) -> Callable[..., T]:
         """The class of a part, or a function that makes it or returns a part that was made. Raises UserError."""
         if self.is_built_in(name):
             return self.built_in[name]
-        described, found = self._loaded(name)
-        if isinstance(found, self.base):
-            return lambda: found
-        if inspect.isfunction(found) or isinstance(found, partial):
-            return found
-        if not (inspect.isclass(found) and issubclass(found, self.base)):
+        described, thing = self._loaded(name)
+        if isinstance(thing, self.base):
+            return lambda: thing
+        if inspect.isfunction(thing) or inspect.ismethod(thing) or isinstance(thing, partial):
+            return thing
+        if not (inspect.isclass(thing) and issubclass(thing, self.base)):
             raise UserError(
                 f"{described}, expected a class derived from {self._base_name}, an object of such a class, or a "
                 "function that returns one"
             )
-        return self._complete(described, found)
+        return self._complete(described, thing)
 
     def check_allowed(self, name: str, code: Collection[str] | None) -> None:
         """Raise UserError for a plug-in or code that only another machine names.
@@ -241,19 +246,15 @@ class Registry(Generic[T]):
                 f"expected one of {', '.join(self.built_in)}"
             )
 
-    def make(
-        self, section: Section, *, path: str | None = None, shared: frozenset[str] = frozenset(), **context: Any
-    ) -> T:
-        """The part that a section chooses; its parameters are keys of the section. Arguments as of `part.part`.
-
-        Raises UserError.
-        """
+    def make(self, section: Section, *, shared: Collection[str] = (), **context: Any) -> T:
+        """The part that a section chooses. Arguments as of `part.made`. Raises UserError."""
         name = part.name_of(section)
         factory = self.factory(name)
+        make = partial(part.made, factory, section, self.kind, shared=shared, **context)
         if name in self.built_in:
-            return part.made(factory, section, path or self.kind, shared=shared, **context)
+            return make()
         self._check_parameters(name, factory, section, context)
-        return self.called(name, partial(part.made, factory, section, path or self.kind, shared=shared, **context))
+        return self.called(name, make)
 
     def called(self, name: str, make: Callable[[], object]) -> T:
         """The part that a user's code makes. Raises UserError if it fails, or makes something else."""
@@ -275,27 +276,27 @@ class Registry(Generic[T]):
     def _loaded(self, name: str) -> tuple[str, Any]:
         """A description for messages, and the object, of a name that is not built in. Raises UserError."""
         if is_code(self.kind, name):
-            found = object_of(self.kind, name)
-            words = f"the class {found.__qualname__}" if inspect.isclass(found) else f"of type {type(found).__name__}"
-            return f"{self.kind} {name!r} is {words}", found
+            thing = object_of(self.kind, name)
+            words = f"the class {thing.__qualname__}" if inspect.isclass(thing) else f"of type {type(thing).__name__}"
+            return f"{self.kind} {name!r} is {words}", thing
         point = entry_point(self.kind, name, self.group, (*self.built_in, *self.other_names))
         try:
             return f"{self.kind} {name!r} is {point.value}", point.load()
         except Exception as error:
             raise UserError(f"{self.kind} {name!r} cannot be imported from {point.value}: {_reason(error)}") from error
 
-    def _complete(self, described: str, found: Any) -> type[T]:
+    def _complete(self, described: str, thing: Any) -> type[T]:
         """The class. Raises UserError where it lacks a method or an attribute that its base requires."""
-        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        missing = sorted(getattr(thing, "__abstractmethods__", ()))
         missing += [
             name
             for each in self.base.__mro__
             for name, annotation in _annotations(each).items()
-            if _is_class_variable(annotation) and not hasattr(found, name) and name not in _OPTIONAL
+            if _is_class_variable(annotation) and not hasattr(thing, name) and name not in _OPTIONAL
         ]
         if missing:
             raise UserError(f"{described}, which does not define {', '.join(missing)}; define it in the class")
-        complete: type[T] = found
+        complete: type[T] = thing
         return complete
 
     def _check_parameters(

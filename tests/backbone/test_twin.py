@@ -277,6 +277,14 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "partition": {"name": "iid"},
         "evaluate_clients_every": 2,
     },
+    "parts of a user's own": {
+        "trigger": {"name": "support.plugged:pairs"},
+        "selector": {"name": "support.plugged:MySelector"},
+        "partition": {"name": "support.plugged:MyPartition"},
+        "training": {"name": "support.plugged:MyTraining"},
+        "policy": {"name": "support.plugged:MyPolicy"},
+        "model": {"name": "support.plugged:linear"},
+    },
     "an app": {"model": {}, "app": "support.apps:shared", "evaluate_clients_every": 2},
 }
 

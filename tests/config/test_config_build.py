@@ -185,6 +185,7 @@ WRONG = {
         "partition__smallest": "60",
         "partition__largest": "5",
     },
+    "unknown training 'sdg'; did you mean 'sgd'?": {"training__name": "sdg"},
     "training 'sgd' takes no training.mu, got 0.1; leave it out": {"training__mu": "0.1"},
     "training 'gradient' takes no training.momentum, got 0.9; leave it out": {
         "training__name": "gradient",

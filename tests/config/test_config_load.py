@@ -348,9 +348,6 @@ WRONG_FILES = {
     "training: {momentum: 1}": "FILE, line 1: training.momentum is 1, expected a number >= 0 and < 1",
     "partition: {alpha: .nan}": ("FILE, line 1: partition.alpha is nan, expected a number from 0.001 to 1,000,000"),
     "partition: {alpha: .inf}": ("FILE, line 1: partition.alpha is inf, expected a number from 0.001 to 1,000,000"),
-    "training: {name: dir}": (
-        "FILE, line 1: training.name is 'dir', expected sgd or gradient or fedprox or moon or scaffold"
-    ),
     "training: {schedule: {name: linear}}": (
         "FILE, line 1: training.schedule.name is 'linear', "
         "expected constant or inverse or step or exponential or cosine"

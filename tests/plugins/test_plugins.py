@@ -215,6 +215,7 @@ BAD: dict[tuple[str, str], str] = {
     ("trigger", "NoDataclass"): "declares 'k', but does not take it; decorate the class with @dataclass(",
     ("trigger", "NeedsShare"): "needs 'share', which is no key of the section trigger (k, wait_s); give it a default, ",
     ("trigger", "Fails"): "cannot be made (ValueError: no luck)",
+    ("partition", "invalid"): "cannot be made (count is 0: Input should be greater than or equal to 1)",
     ("trigger", "nothing"): "is made as a NoneType, expected unstale.coordinator.triggers.Trigger",
     ("trigger", "missing"): ": support.plugged has no 'missing', expected package.module:name",
     ("training", "NoKind"): "is the class NoKind, which does not define name, kind; define it in the class",

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from unstale.compensators import Compensator, Outcome
+from unstale.compensators import Compensated, Compensator, Outcome
 from unstale.coordinator.selectors import Selector
 from unstale.coordinator.triggers import Trigger
 from unstale.policies.fedavg import FedAvg
@@ -32,7 +33,7 @@ class MyCompensator(Compensator[Any]):
     source = "this test"
 
     def take(self, stale: Any, made: Any) -> Outcome:
-        return Outcome(vectors={}, counts_as_fresh=(), updates=[])
+        return Outcome(vectors={}, counts_as_fresh=(), updates=[Compensated() for _ in stale.updates])
 
 
 class MyToxic(Toxic):
@@ -151,6 +152,14 @@ class NeedsShare(MyTrigger):
 class Fails(MyTrigger):
     def __init__(self) -> None:
         raise ValueError("no luck")
+
+
+class Counted(MyPartition):
+    count: int = Field(ge=1)
+
+
+def invalid() -> Counted:
+    return Counted(count=0)
 
 
 def nothing() -> None:

@@ -29,7 +29,7 @@ from unstale.learner.versions import Version
 from unstale.policies import Policy, PolicyContext
 from unstale.policies.registry import find, settings_of
 from unstale.policies.stages import wrapped
-from unstale.settings.learning import OptimiserSettings, TrainingSettings
+from unstale.settings.learning import OptimiserSettings, TrainingSettings, TriggerSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
 from unstale.training.app_workload import central_evaluation
@@ -126,10 +126,7 @@ def _check_own_tests(settings: Settings, client_data: ClientData) -> None:
 def coordinator_settings(settings: Settings, under: Conditions | None = None) -> CoordinatorSettings:
     """The settings of the coordinator. under: conditions of the run; None for those of the settings."""
     under = conditions(settings) if under is None else under
-    trigger = settings.trigger
-    if trigger.k is not None and "k" not in trigger.model_fields_set and takes(TRIGGERS.factory(trigger.name), "k"):
-        # A run with few clients needs no more than `--clients 4`.
-        trigger = trigger.model_copy(update={"k": min(trigger.k, settings.clients)})
+    trigger = trigger_settings(settings)
     return CoordinatorSettings(
         clients=settings.clients,
         rounds=settings.rounds,
@@ -144,6 +141,14 @@ def coordinator_settings(settings: Settings, under: Conditions | None = None) ->
         once_a_cycle=find(settings.policy.name).once_a_cycle and create_trigger(trigger).keeps_sender(),
         stale_rounds=under.stale_rounds,
     )
+
+
+def trigger_settings(settings: Settings) -> TriggerSettings:
+    """The settings of the trigger. A default `k` is at most the number of clients, so that few need no other one."""
+    trigger = settings.trigger
+    if trigger.k is not None and "k" not in trigger.model_fields_set and takes(TRIGGERS.factory(trigger.name), "k"):
+        return trigger.model_copy(update={"k": min(trigger.k, settings.clients)})
+    return trigger
 
 
 def policy(settings: Settings, dimension: int, device: torch.device, coordinator: CoordinatorSettings) -> Policy[Any]:

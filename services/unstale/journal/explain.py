@@ -10,10 +10,9 @@ from typing_extensions import override
 from unstale.compensators import Compensated, MeasuredError
 from unstale.config import build
 from unstale.config.metrics import main_metric
-from unstale.config.settings import ScenarioSettings
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
-from unstale.coordinator.triggers import TRIGGERS, Trigger
+from unstale.coordinator.triggers import TRIGGERS, Trigger, create
 from unstale.errors import UserError
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
@@ -22,7 +21,6 @@ from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 from unstale.learner.bounds import NormBounds
 from unstale.metrics.named import in_order
-from unstale.settings.learning import SelectorSettings
 
 _SAME_S = 1e-6  # rounding error of times
 
@@ -264,11 +262,10 @@ class _Unknown(Trigger):
 
 
 def _trigger(run: RecordedRun) -> Trigger:
-    """The trigger. Scenario and selector do not matter, and their files may not exist any more."""
+    """The trigger, alone: other parts do not matter, and their files may not exist any more."""
     if run.settings.trigger.name not in TRIGGERS:
         return _Unknown()
-    plain = run.settings.model_copy(update={"scenario": ScenarioSettings(), "selector": SelectorSettings()})
-    return build.coordinator_settings(plain).trigger_part
+    return create(build.trigger_settings(run.settings))
 
 
 def _counted(updates: int) -> str:

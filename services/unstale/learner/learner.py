@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unstale.compensators import Compensated, Compensator, Made, MeasuredError, Outcome, StaleRound, StaleUpdate
+from unstale.errors import UserError
 from unstale.flat import is_finite
 from unstale.learner.updates import RoundUpdate, Rows
 from unstale.learner.versions import Version
@@ -170,6 +171,11 @@ class Learner:
                 stale = self._stale_round(here, updates)
                 made = self.compensator.make(stale) if made is None else made
                 outcome = self.compensator.take(stale, made)
+                if len(outcome.updates) != len(stale.updates):
+                    raise UserError(
+                        f"compensator {type(self.compensator).__name__} describes {len(outcome.updates)} of "
+                        f"{len(stale.updates)} updates in Outcome.updates, expected each of them"
+                    )
                 here = self._replaced(here, outcome.vectors, may_write=may_write or here is not rows)
                 compensation = Compensation(
                     updates=outcome.updates,

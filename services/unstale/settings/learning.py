@@ -100,7 +100,7 @@ class PartitionSettings(Section):
         "dirichlet",
         "Distribution of the training set to clients: dirichlet, dirichlet-client, iid, classes, "
         "label-count, "
-        "natural, natural-synthetic, column, slow-class or blocks; see `unstale partition show`.",
+        "natural, natural-synthetic, column, slow-class, blocks or package.module:name; see `unstale partition show`.",
     )
     alpha: float = setting(0.3, "Concentration of a Dirichlet partition; smaller is more skewed.", ge=1e-3, le=1e6)
     min_examples: int = setting(8, "Fewest examples of a client.", unit="examples", ge=1, le=10**9)
@@ -169,7 +169,7 @@ class TrainingSettings(Section):
     name: Name = setting(
         "sgd",
         "Local training: sgd (sends the change of the model after some steps), gradient (of one batch), or "
-        "sgd with the terms of fedprox, moon or scaffold.",
+        "sgd with the terms of fedprox, moon or scaffold; or package.module:name.",
     )
     learning_rate: float = setting(
         0.1, "Learning rate of a client's steps; with gradient, of the server's step.", gt=0, le=1e6
@@ -227,7 +227,8 @@ class PolicySettings(Section):
 
 class TriggerSettings(Section):
     name: Name = setting(
-        "k-async", "Condition that closes a round: sync, k-sync, k-async, async, buffered or deadline."
+        "k-async",
+        "Condition that closes a round: sync, k-sync, k-async, async, buffered, deadline or package.module:name.",
     )
     k: int | None = setting(
         5, "Updates that close a round, for k-sync, k-async and buffered.", unit="updates", ge=1, le=CLIENTS_MAX
@@ -237,7 +238,8 @@ class TriggerSettings(Section):
 
 class SelectorSettings(Section):
     name: Name = setting(
-        "all", "Selection of clients: all, random, round-robin or availability (rarely available first)."
+        "all",
+        "Selection of clients: all, random, round-robin, availability (rarely available first) or package.module:name.",
     )
     size: int | None = setting(
         None,

@@ -16,4 +16,4 @@ def create(settings: TrainingSettings) -> LocalTraining:
     """The local training of these settings. Raises UserError."""
     if settings.epochs is not None:
         settings = settings.model_copy(update={"steps": None})
-    return REGISTRY.make(settings, shared=frozenset({"learning_rate"}))
+    return REGISTRY.make(settings, shared={"learning_rate"})

@@ -31,9 +31,9 @@ def read(source: Source) -> Data:
     `OwnData`.
     Exceptions of its code are not caught.
     """
-    found = object_of("data", source.name)
-    is_made = isinstance(found, Dataset | TorchDataset | tuple)
-    return _checked(source.name, found if is_made else _called(source, found))
+    thing = object_of("data", source.name)
+    is_made = isinstance(thing, Dataset | TorchDataset | tuple)
+    return _checked(source.name, thing if is_made else _called(source, thing))
 
 
 def _called(source: Source, factory: Any) -> object:

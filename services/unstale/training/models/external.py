@@ -95,12 +95,12 @@ def without_data(name: str) -> nn.Module:
 
 def _factory_of(name: str) -> Callable[..., object]:
     """The function or class that a name of code names, or one that copies the module that it names."""
-    found = object_of("model", name)
-    if isinstance(found, nn.Module):
-        return lambda: deepcopy(found)
-    if not callable(found):
-        raise UserError(f"model {name!r} is of type {type(found).__name__}, expected a function or a torch.nn.Module")
-    return found  # type: ignore[no-any-return]
+    thing = object_of("model", name)
+    if isinstance(thing, nn.Module):
+        return lambda: deepcopy(thing)
+    if not callable(thing):
+        raise UserError(f"model {name!r} is of type {type(thing).__name__}, expected a function or a torch.nn.Module")
+    return thing  # type: ignore[no-any-return]
 
 
 def _module(name: str, module: object) -> nn.Module:
