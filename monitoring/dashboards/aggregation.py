@@ -114,6 +114,15 @@ ROUND = (
 
 NORMS = (
     TimeSeries(
+        title="Numbers of the policy",
+        description="What policy and compensator report of themselves after each round, such as the stage of wkafl, "
+        "the utilities of fedhist, or the share of inverted updates.",
+        unit="short",
+        queries=(Query(latest(catalogue.METRIC, "name", split="policy"), "{{name}}"),),
+        minimum=None,
+        width=24,
+    ),
+    TimeSeries(
         title="Norms of updates",
         description="Median and 99th percentile of the norms of all updates, including refused ones. "
         "Logarithmic axis. A jump of both is a jump of the model.",

@@ -17,6 +17,7 @@ EACH = ("job", "instance")
 VERSION, ROUNDS = of(catalogue.MODEL_VERSION), of(catalogue.RUN_ROUNDS)
 # Not a rate: if rounds take longer than its window, a rate covers at most one round.
 OF_A_ROUND = f"{of(catalogue.ROUND_DURATION, 'sum')} / ({of(catalogue.ROUND_DURATION, 'count')} > 0)"
+MEASURED = ("central", "clients", "training")
 DOWN = 'count(up{job=~"$job"} == 0) or vector(0)'
 FIRING = 'count(ALERTS{alertname=~"Unstale.+", alertstate="firing"}) or vector(0)'
 
@@ -103,7 +104,8 @@ LEARNING = (
         description="Metrics of the objective or of a user's own code: on the test set (central), and means over the "
         "clients' own test examples (clients) and over their training (training).",
         unit="short",
-        queries=(Query(most(of(catalogue.METRIC)), "{{instance}} {{name}}, {{split}}"),),
+        queries=(Query(most(of(catalogue.METRIC, split=MEASURED)), "{{instance}} {{name}}, {{split}}"),),
+        minimum=None,
         width=24,
         height=9,
     ),

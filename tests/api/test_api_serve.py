@@ -35,7 +35,6 @@ def test_clients_that_join_train_the_model_of_a_server(tmp_path: Path) -> None:
     assert run.model["w"].tolist() == pytest.approx([-4 * STEP])
     assert run.metrics == pytest.approx({"value": -4 * STEP, "loss": 1.0})
     assert run.rounds.updates.tolist() == [3, 3, 3, 3]
-    assert run.digest == unstale.simulate(line.central, **IN_ROUNDS).digest
     again = unstale.serve(line.central, **ARGUMENTS, directory=tmp_path / "run")  # the run has ended
     assert again.digest == run.digest and again.metrics == run.metrics
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ import zmq
 from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
+from unstale.config.storage import RunSettings
 from unstale.coordinator import actions, events
+from unstale.journal.replay import RecordedRun
 from unstale.metrics.progress import Outcome, Progress
 from unstale.server.service import Server
 from unstale.simulator.assemble import simulation
@@ -189,6 +192,29 @@ def through_sockets(
             client.socket.close()
     context.term()
     return outcome
+
+
+@pytest.mark.network
+def test_sockets_and_simulation_record_the_same_numbers_of_the_policy(tmp_path: Path) -> None:
+    settings = settings_of("k-async", policy={"name": "fedhist"})
+    trace = Trace()
+    simulation(
+        settings.model_copy(update={"run": RunSettings()}),
+        on_progress=lambda _: None,
+        observe=trace.observe,
+        record_in=tmp_path / "simulated",
+    ).run()
+    run = RunSettings(directory=str(tmp_path / "served"))
+    through_sockets(settings.model_copy(update={"run": run}), trace.arrivals)
+    in_simulation, over_sockets = (_policy_metrics(tmp_path / name) for name in ("simulated", "served"))
+    assert in_simulation == over_sockets
+    assert len(in_simulation) == settings.rounds
+    assert in_simulation[-1]["utility_max"] > 0
+
+
+def _policy_metrics(path: Path) -> list[Mapping[str, float]]:
+    with RecordedRun(path) as run:
+        return [row.metrics for row in run.database.rounds()]
 
 
 @pytest.mark.network

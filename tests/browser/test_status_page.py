@@ -16,6 +16,7 @@ from support.shown import NOBODY, Site
 from support.wire import RawClient
 from unstale.compensators import Compensated, MeasuredError
 from unstale.server import pages
+from unstale.training.measured import MainMetric
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, needs_chromium]
 
@@ -55,7 +56,7 @@ def text_of(page: Any, selector: str) -> str:
 def history(page: Any) -> list[str]:
     """The journal's history of a run, without times, which have another origin."""
     rounds = page.locator("#last tbody tr").all_inner_texts()
-    figures = [text_of(page, name) for name in ("#run", "#accuracy", "#loss", "#staleness")]
+    figures = [text_of(page, name) for name in ("#run", "#main-metric", "#second-metric", "#staleness")]
     return [*figures, *(line.rpartition("\t")[0] for line in rounds)]
 
 
@@ -73,7 +74,7 @@ def test_the_page_shows_a_run_during_its_rounds_and_at_its_end(look: Look) -> No
             expect(page.locator("#version")).to_have_text(str(version))
             expect(page.locator("#last tbody tr")).to_have_count(version)
         expect(page.locator("#state")).to_have_text("Finished")
-        expect(page.locator("#accuracy")).to_have_text(re.compile(r"^\d+\.\d\d.%$"))
+        expect(page.locator("#main-metric")).to_have_text(re.compile(r"^\d+\.\d\d.%$"))
         expect(page.locator("#accepted")).to_have_text("3")
         client.leave_after_stop()
         digest = server.end().model_digest
@@ -95,7 +96,7 @@ def test_the_page_continues_with_a_restarted_server_and_its_journal(look: Look, 
         for _ in range(3):
             client.answer(client.task()[0], ONES)
         expect(page.locator("#last tbody tr")).to_have_count(3)
-        expect(page.locator("#accuracy-chart .dot")).to_have_count(4)  # versions 0 to 3
+        expect(page.locator("#main-chart .dot")).to_have_count(4)  # versions 0 to 3
         before = history(page)
     expect(page.locator("#state")).to_have_text("Stopped")
     expect(page.locator("#banner")).to_be_visible()
@@ -106,7 +107,7 @@ def test_the_page_continues_with_a_restarted_server_and_its_journal(look: Look, 
         client.join()
         client.answer(client.task()[0], ONES)
         expect(page.locator("#last tbody tr")).to_have_count(4)
-        expect(page.locator("#accuracy-chart .dot")).to_have_count(5)
+        expect(page.locator("#main-chart .dot")).to_have_count(5)
         expect(page.locator("#state")).to_have_text("Running")
 
 
@@ -183,14 +184,12 @@ def test_the_title_shows_the_progress_of_a_hidden_page(look: Look) -> None:
 
 def test_a_page_before_the_first_event_has_a_notice(look: Look, site: Site) -> None:
     page = look(site.url)
-    expect(page.locator("#accuracy-chart .plot")).to_have_text(
-        "Not measured yet: the first evaluation follows round 1."
-    )
+    expect(page.locator("#main-chart .plot")).to_have_text("Not measured yet: the first evaluation follows round 1.")
     expect(page.locator("#staleness-chart .plot")).to_have_text("No round has been applied yet.")
     expect(page.locator("#last-empty")).to_be_visible()
     expect(page.locator("#rejections-empty")).to_have_text("Nothing was rejected.")
     expect(page.locator("#compensation-chart")).to_be_hidden()
-    assert [text_of(page, name) for name in ("#elapsed", "#left", "#round-time", "#accuracy")] == ["–"] * 4
+    assert [text_of(page, name) for name in ("#elapsed", "#left", "#round-time", "#main-metric")] == ["–"] * 4
     assert barriers(page) == []
 
 
@@ -202,8 +201,8 @@ def test_every_number_equals_the_reported_one(look: Look) -> None:
         shown = {
             "#rounds": "100",
             "#round-time": "1.00 s",
-            "#accuracy": "60.00 %",
-            "#loss": "0.0167",
+            "#main-metric": "60.00 %",
+            "#second-metric": "0.0167",
             "#staleness": f"{sum(version % 7 + 3 for version in range(1, 61)) / 180:.2f}",
             "#staleness-note": "rounds, at most 6",
             "#accepted": "180",
@@ -213,7 +212,7 @@ def test_every_number_equals_the_reported_one(look: Look) -> None:
             "#active": "15",
             "#active-note": "of 20, 3 lost",
             "#quarantines": "1 time a client was quarantined.",
-            "#accuracy-chart .readout": "round 60 · 60.00 % · after 1 min 00 s",
+            "#main-chart .readout": "round 60 · 60.00 % · after 1 min 00 s",
         }
         assert {name: text_of(page, name) for name in shown} == shown
         newest = page.locator("#last tbody tr").first
@@ -229,6 +228,42 @@ def test_every_number_equals_the_reported_one(look: Look) -> None:
         expect(page.locator("#compensation-note")).to_have_text(
             "Compensated: 60 by first-order. Fallbacks: 60 (budget)."
         )
+
+
+def test_metrics_other_than_accuracy_are_shown_by_name_with_the_direction_of_the_main_one(look: Look) -> None:
+    with Site(main=MainMetric("mae", higher_is_better=False)) as site:
+        site.begin()
+        page = look(site.url)
+        expect(page.locator("#main-title")).to_have_text("mae")
+        expect(page.locator("#metrics-card")).to_be_hidden()
+        for version, mae in ((1, 2.0), (2, 1.5), (3, 1.75)):
+            site.status.evaluated(version, {"mae": mae, "rmse": 3.0}, "clients", evaluate_s=0.0, at_s=site.live.at_s)
+        site.status.measured("clients", {"mae": 1.75, "rmse": 3.25})
+        site.status.measured("training", {"loss": 0.5})
+        site.status.measured("policy", {"stage": 2.0})
+        expect(page.locator("#main-title")).to_have_text("Clients' mae")
+        tiles = [" ".join(text.split()) for text in page.locator(".tile").all_inner_texts()[:2]]
+        assert tiles == ["Clients' mae 1.75 best, lowest: 1.50", "Clients' rmse 3.00 at round 3"]
+        page.get_by_text("Clients' mae as a table").click()
+        table = page.get_by_role("table", name="Clients' mae by round, the newest first")
+        assert table.get_by_role("row").all_inner_texts()[:2] == ["Round\tmae\tAfter", "3\t1.75\t0\u202fms"]
+        assert page.locator("#metrics tr").all_inner_texts() == [
+            "Metric\tClients, mean\tTraining, mean\tPolicy",
+            "mae\t1.75\t–\t–",
+            "rmse\t3.25\t–\t–",
+            "loss\t–\t0.500\t–",
+            "stage\t–\t–\t2",
+        ]
+        assert barriers(page) == []
+
+
+def test_a_single_metric_has_one_tile_and_one_wide_chart(look: Look) -> None:
+    with Site(main=MainMetric("mae", higher_is_better=False)) as site:
+        site.begin()
+        page = look(site.url)
+        site.status.evaluated(1, {"mae": 2.0}, "central", evaluate_s=0.0)
+        expect(page.locator("#second-chart")).to_be_hidden()
+        expect(page.locator(".tile:visible")).to_have_count(5)
 
 
 def test_the_data_of_a_chart_is_available_as_a_table(look: Look, site: Site) -> None:
@@ -263,7 +298,7 @@ def test_a_chart_is_read_with_the_arrow_keys(look: Look, site: Site) -> None:
             "aria-valuetext", re.compile(rf"^round {version} · {version}\.00.% · after {version}(\.\d+)?.s$")
         )
     chart.hover(position={"x": 52, "y": 40})
-    expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
+    expect(page.locator("#main-chart .readout")).to_have_text(re.compile("^round 1 "))
 
 
 def test_the_cursor_stays_at_its_round_while_rounds_are_added(look: Look, site: Site) -> None:
@@ -307,8 +342,8 @@ def test_a_touched_point_is_announced_when_the_finger_is_lifted(look: Look, site
         site.round()
     page = look(site.url, WINDOWS["phone"])
     expect(page.locator("#version")).to_have_text("30")
-    page.locator("#accuracy-chart .plot").tap(position={"x": 52, "y": 40})
-    expect(page.locator("#accuracy-chart .readout")).to_have_text(re.compile("^round 1 "))
+    page.locator("#main-chart .plot").tap(position={"x": 52, "y": 40})
+    expect(page.locator("#main-chart .readout")).to_have_text(re.compile("^round 1 "))
 
 
 def test_an_opened_round_stays_open_while_rounds_are_added(look: Look, site: Site) -> None:

@@ -30,8 +30,9 @@ PROGRESS = {
     "event": "progress",
     "version": 3,
     "rounds": 9,
-    "accuracy": 0.5,
-    "loss": 1.25,
+    "metrics": {"accuracy": 0.5, "loss": 1.25},
+    "client_metrics": {},
+    "training_metrics": {},
     "staleness_mean": None,
     "updates_per_s": 2.0,
     "clients": {"waiting": 1, "working": 2, "contributed": 4, "unavailable": 0, "lost": 8},
@@ -51,6 +52,9 @@ INJECTED = {
 FINISHED = {
     "event": "finished",
     "test_accuracy": 0.75,
+    "metrics": {"accuracy": 0.75},
+    "client_metrics": {},
+    "training_metrics": {},
     "versions": 9,
     "seconds": 2.0,
     "updates": {"accepted": 9},
@@ -70,17 +74,17 @@ def lines(*facts: dict[str, Any]) -> demo.Events:
 
 def test_figures_that_are_null_are_shown_as_dashes() -> None:
     console = Console(file=io.StringIO(), width=100)
-    assert demo._watch(lines({**PROGRESS, "accuracy": None, "loss": None}, FINISHED), console) == FINISHED
+    assert demo._watch(lines({**PROGRESS, "metrics": {"accuracy": None, "loss": None}}, FINISHED), console) == FINISHED
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
     assert shown[-7:] == ["3/9", "-", "-", "-", "2", "7", "1.5"]
-    assert "test accuracy -" in demo._result({**FINISHED, "test_accuracy": None})
+    assert "test accuracy -" in demo._result({**FINISHED, "metrics": {"accuracy": None}})
 
 
 @pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])
 def test_the_table_has_as_many_rows_as_fit_in_the_terminal(height: int, rows_shown: int) -> None:
     console = Console(file=io.StringIO(), width=40, height=height, force_terminal=True)
     rows = [demo._row(PROGRESS)] * 50
-    shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :]))
+    shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :], ["accuracy", "loss"]))
     assert len(shown) == 1 + rows_shown  # the heading; and no row takes two lines, though there are 40 columns only
 
 
@@ -99,9 +103,10 @@ def test_all_rows_are_shown_without_a_terminal() -> None:
 
 @pytest.mark.parametrize(("columns", "left_out"), [(100, 0), (80, 0), (60, 0), (50, 1), (40, 3)])
 def test_figures_are_whole_in_narrow_terminals(columns: int, left_out: int) -> None:
-    row = demo._row({**PROGRESS, "version": 190, "rounds": 200, "accuracy": 0.9831, "elapsed_s": 123.4})
+    metrics = {"accuracy": 0.9831, "loss": 1.25}
+    row = demo._row({**PROGRESS, "version": 190, "rounds": 200, "metrics": metrics, "elapsed_s": 123.4})
     console = Console(file=io.StringIO(), width=columns)
-    console.print(demo._table([row], width=columns))
+    console.print(demo._table([row], list(metrics), width=columns))
     heading, figures = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(figures.split()) == len(heading.split()) == len(row) - left_out
     assert {*figures.split()} <= {*row}
@@ -131,6 +136,36 @@ def test_a_terminal_shows_the_table_and_under_it_the_time_left() -> None:
     assert shown[1].split()[0] == "16/9"
     view.finished = True
     assert "left" not in "".join(part.text for line in console.render_lines(view) for part in line)
+
+
+MAE = {"mae": {"mean": 48.25}, "loss": {"mean": 0.5}}
+OF_CLIENTS = {**PROGRESS, "metrics": {}, "client_metrics": MAE, "training_metrics": {"loss": {"mean": 2.0}}}
+
+
+def test_without_a_test_set_the_means_over_the_clients_are_shown_by_name() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    finished = {**FINISHED, "test_accuracy": None, "metrics": {}, "client_metrics": MAE}
+    demo._watch(
+        lines({**OF_CLIENTS, "client_metrics": {}}, OF_CLIENTS, {**OF_CLIENTS, "version": 6}, finished), console
+    )
+    shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert [line[:3] for line in shown] == [
+        ["version", "loss", "staleness"],  # before the first evaluations of clients
+        ["3/9", "2.0000", "-"],
+        ["version", "mae", "loss"],
+        ["3/9", "48.2500", "0.5000"],
+        ["6/9", "48.2500", "0.5000"],
+    ]
+    assert "clients mae 48.2500" in demo._result(finished)
+
+
+def test_long_names_of_metrics_fit_in_narrow_terminals() -> None:
+    names = ["val/mean_intersection_over_union", "loss"]
+    row = demo._row({**PROGRESS, "metrics": dict.fromkeys(names, 0.5)})
+    console = Console(file=io.StringIO(), width=60)
+    console.print(demo._table([row], names, width=60))
+    heading, figures = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(figures.split()) == len(heading.split()) == len(row)
 
 
 def test_without_a_terminal_every_row_is_printed_as_it_comes() -> None:
@@ -269,7 +304,10 @@ def test_the_result_is_printed_however_the_processes_end(
     played.codes = codes
     assert main.run([*SMALL, "--json"]) == ended
     captured = capsys.readouterr()
-    assert json.loads(captured.out) == {"test_accuracy": 0.75, "versions": 9, "seconds": 2.0, "model_digest": "d"}
+    assert json.loads(captured.out) == {
+        "test_accuracy": 0.75, "versions": 9, "seconds": 2.0, "model_digest": "d",
+        "metrics": {"accuracy": 0.75},
+    }  # fmt: skip
     assert captured.err.endswith("unstale: it ended badly\n") == (ended == 2)
 
 

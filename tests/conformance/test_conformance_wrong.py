@@ -252,6 +252,11 @@ class GrowsForEver(Counts):
         return 1 - 0.5**self.steps if self.steps < 20 else 1.2 ** (self.steps - 20)
 
 
+class ReportsNoNumber(Average):
+    def step(self, batch) -> Step:
+        return replace(super().step(batch), metrics={"norm": float("nan")})
+
+
 class SquaresInFloat32(Average):
     """Every update at the mean length of the round: no number of 1e-25 has a square in float32."""
 
@@ -340,6 +345,7 @@ class NoSuchLoop(Average):
         (TakesEachClientOnce, "updates of a client that is there twice are taken"),
         (Uphill, "equal fresh updates are a step along them"),
         (NegativeRate, "empty rounds give finite steps"),
+        (ReportsNoNumber, "empty rounds give finite steps"),
         (NegativeRate, "equal fresh updates are a step along them"),
         (Sum, "equal fresh updates are a step along them"),
         (SaysSeven, "equal fresh updates are a step along them"),

@@ -76,7 +76,10 @@ def test_inversions_that_begin_on_arrival_are_kept_and_not_made_again(tmp_path: 
     methods = set()
     with RecordedRun(tmp_path / "run") as run:
         for version in range(1, 21):
-            for member in explain(run, version).members:
+            explained = explain(run, version)
+            inverted = [member for member in explained.members if member.staleness > 0]
+            assert explained.policy_metrics == {"inverted_share": len(inverted) / len(explained.members)}
+            for member in explained.members:
                 assert member.compensation is not None
                 assert (member.compensation.method == "gradient-inversion") == (member.staleness > 0)
                 methods.add(member.compensation.method)

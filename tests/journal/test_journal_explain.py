@@ -17,7 +17,7 @@ from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.explain import _ordinal, explain
 from unstale.journal.replay import RecordedRun
-from unstale.journal.rows import Batch, EventRow, RoundRow, UpdateRow
+from unstale.journal.rows import Batch, EvaluationRow, EventRow, OwnEvaluationRow, RoundRow, UpdateRow
 from unstale.journal.rundir import RunDirectory
 from unstale.learner.row_checks import Norms
 
@@ -313,3 +313,21 @@ def test_each_member_has_its_norm_and_the_bound_when_it_came(tmp_path: Path) -> 
     with recorded(tmp_path / "run", batch, trigger=BUFFERED) as run:
         found = [[(one.norm, one.bound) for one in explain(run, version).members] for version in (1, 2, 3)]
     assert found == [[(2.0, None), (1.0, None)], [(3.0, 40.0), (4.0, 60.0)], [(5.0, 60.0), (None, None)]]
+
+
+def test_a_version_without_a_test_set_has_the_metrics_of_its_clients(tmp_path: Path) -> None:
+    update = arrived(1, 1.0, client_id=2)
+    batch = Batch(
+        updates=[update],
+        rounds=[round_at(1, 1, closed_s=1.0, metrics={"stage": 2.0})],
+        evaluations=[EvaluationRow(1, 1.5, {}, (), 0.0)],
+        own_evaluations=[OwnEvaluationRow(1, 2, 1, {"rmse": 2.0, "mae": 1.0}, 4)],
+    )
+    changes = {"objective": {"name": "regression"}, "evaluate_clients_every": 1}
+    with recorded(tmp_path / "clients", batch, **changes) as run:
+        explained = explain(run, 1)
+    assert (explained.split, [*explained.metrics.items()]) == ("clients", [("mae", 1.0), ("rmse", 2.0)])
+    assert explained.policy_metrics == {"stage": 2.0}
+    batch.own_evaluations.clear()
+    with recorded(tmp_path / "training", batch, **changes) as run:
+        assert (explain(run, 1).split, explain(run, 1).metrics) == ("training", {"loss": update.staged.loss})

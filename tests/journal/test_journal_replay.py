@@ -15,13 +15,15 @@ from unstale.errors import UserError
 from unstale.journal import journal, rundir
 from unstale.journal.checkpoints import read
 from unstale.journal.database import Database
+from unstale.journal.explain import explain
 from unstale.journal.journal import Journal
-from unstale.journal.replay import Comparison, Point, RecordedRun, Replay, changed
+from unstale.journal.replay import Comparison, Difference, Point, RecordedRun, Replay, changed
 from unstale.journal.rounds import RecordedRounds
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
 from unstale.policies import names
 from unstale.policies.registry import find
+from unstale.policies.wkafl import Wkafl
 from unstale.simulator.assemble import simulation
 from unstale_client.disk import DamagedError
 
@@ -131,6 +133,21 @@ def test_it_ends_with_the_first_version_that_comes_out_otherwise(tmp_path: Path)
     assert again.first_difference is not None
     assert again.first_difference.version == 2
     assert again.first_difference.computed == again.learner.sent.digest != again.first_difference.recorded
+
+
+def test_it_ends_with_the_first_number_of_a_policy_that_comes_out_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated(tmp_path / "run", rounds=3, trigger=K_ASYNC, policy={"name": "wkafl", "settings": {"stage_two_round": 2}})
+    with RecordedRun(tmp_path / "run") as run:
+        assert [row.metrics["stage"] for row in run.database.rounds()] == [1, 1, 2]
+        explained = explain(run, 3)
+    assert explained.policy_metrics["stage"] == 2
+    assert replayed(tmp_path / "run").first_difference is None
+    monkeypatch.setattr(Wkafl, "_metrics", lambda self, _: {"stage": 1, "added_later": 4.0})
+    assert replayed(tmp_path / "run").first_difference == Difference(
+        version=3, recorded="2.0", computed="1.0", metric="stage"
+    )
 
 
 def test_a_changed_byte_of_a_row_is_detected(tmp_path: Path) -> None:

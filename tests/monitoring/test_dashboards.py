@@ -49,7 +49,7 @@ VALUES: Mapping[str, set[str]] = {
     "state": {*(one.name.lower() for one in ClientState), *(one.value for one in SessionState)},
     "direction": {"received", "sent"},
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
-    "split": {"central", "clients", "training"},
+    "split": {"central", "clients", "training", "policy"},
     "statistic": {"mean", "std", "worst_tenth", "best_tenth"},
     "method": set(compensators.names()),
     "measure": {"l1", "cosine"},

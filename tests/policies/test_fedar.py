@@ -152,3 +152,14 @@ def test_a_run_keeps_at_most_one_cohort_per_round_of_the_cutoff() -> None:
 def test_settings_that_would_readmit_an_expired_client_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         policy(**settings)
+
+
+def test_a_step_reports_the_clients_that_count_and_how_long_seen_clients_are_inactive() -> None:
+    # convex, g(t) = 1.5 + t/4: client 0, inactive for 3 rounds, does not count from t = 4 on.
+    subject = policy(cutoff="convex", t0=1.5, b=4.0, rho=0.0)
+    assert subject.step(senders(version=0)).metrics == {"counted_clients": 0}
+    rounds = [[(0, 4.0), (1, 8.0)], [(1, 8.0)], [], [(1, 8.0)]]
+    steps = [subject.step(senders(*updates, version=v)).metrics for v, updates in enumerate(rounds)]
+    assert [step["counted_clients"] for step in steps] == [2, 2, 2, 1]
+    assert [step["inactive_rounds_max"] for step in steps] == [0, 1, 2, 3]
+    assert [step["inactive_rounds_mean"] for step in steps] == [0, 0.5, 1.5, 1.5]

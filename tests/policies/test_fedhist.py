@@ -288,3 +288,11 @@ def test_utilities_of_long_updates_match_float64() -> None:
             expected[client] += 0.2 * (utility - expected[client])
     assert any(value != 0 for value in expected)
     assert subject.state_dict()["utility_N"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_step_reports_the_distribution_of_the_utilities_over_the_clients() -> None:
+    subject = plane(clients=4)
+    subject.load_state_dict({**subject.state_dict(), "utility_N": [1.0, 0.0, -0.5, 0.5]})
+    step = subject.step(arrivals(0, [[1.0, 0.0]], [0], [0]))  # its utility is known later
+    assert step.metrics == {"utility_mean": 0.25, "utility_min": -0.5, "utility_max": 1.0}
+    assert plane(haa="off").step(arrivals(0, [[1.0, 0.0]], [0], [0])).metrics == {}

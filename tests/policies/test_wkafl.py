@@ -50,6 +50,7 @@ def test_updates_that_point_away_from_the_estimate_are_excluded(make_batch) -> N
     # e = ((2, 0) + (2, 0) + (-1, 0)) / 3 = (1, 0): cosines 1, 1, -1.
     step = plane().step(make_batch([[2.0, 0.0], [2.0, 0.0], [-1.0, 0.0]], staleness=[0, 0, 0]))
     assert step.weights_K.tolist() == [0.5, 0.5, 0.0]
+    assert step.metrics == {"stage": 1, "selected": 2}
     torch.testing.assert_close(step.direction_d, torch.tensor([2.0, 0.0]))
 
 
@@ -212,3 +213,10 @@ def test_updates_that_nearly_cancel_the_share_of_the_estimate_keep_their_directi
     raw_K = torch.exp(beta * torch.nn.functional.cosine_similarity(fused_Kd, estimate_d[None]))
     # The sums are float32: to 3e-7 of the rows, by the processor, which is 3e-7 / left_over of the remainder.
     torch.testing.assert_close(step.weights_K, raw_K / raw_K.sum(), atol=3e-6 + 3e-7 / left_over, rtol=0)
+
+
+def test_a_step_reports_the_stage_and_no_selected_update_where_it_follows_the_estimate(make_batch) -> None:
+    subject = plane(stage_two_round=1, no_gradient_selection=True)
+    assert subject.step(make_batch([[1.0, 0.0]], staleness=[0])).metrics == {"stage": 1, "selected": 0}
+    later = replace(make_batch([[1.0, 0.0]], staleness=[0]), version=1)
+    assert subject.step(later).metrics == {"stage": 2, "selected": 0}

@@ -1,13 +1,15 @@
 """The effects of verdicts on an account."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 import torch
 
 from support.wire import update_of
 from unstale import translate
-from unstale.config.metrics import ACCURACY
+from unstale.config.metrics import ACCURACY, Target
 from unstale.coordinator.actions import Acknowledge, Outcome
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
@@ -41,7 +43,7 @@ UPDATE = StagedUpdate(
 class Kept:
     """An account, and all that it says. Every client is asked to measure every version from the first one on."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target | None = None) -> None:
         self.observed: list[Observation] = []
         self.progress: list[Progress] = []
         self.stats = ServerStats(
@@ -50,6 +52,7 @@ class Kept:
             record=self.observed.extend,
             on_progress=self.progress.append,
             evaluate_clients_every=1,
+            target=target,
         )
         self.stats.tally.started(0.0)
 
@@ -59,7 +62,7 @@ class Kept:
         verdict = Acknowledge(client_id=0, task_id=1, outcome=outcome, first_outcome=outcome)
         self.stats.judged(verdict, incoming(update_of(task, evaluation=own)), NormBounds(None, clients=1))
 
-    def applied(self) -> None:
+    def applied(self, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
         version = Version(model_d=torch.zeros(1), buffers_b=torch.empty(0))
         result = RoundResult(
             version=1,
@@ -69,6 +72,7 @@ class Kept:
             weights_K=(1.0,),
             staleness=(0,),
             overflowed=False,
+            metrics=metrics,
         )
         self.stats.applied(Applied(result=result, frames=[], aggregate_s=0.0, device_memory_bytes=0), 0.0)
 
@@ -175,3 +179,33 @@ def test_an_evaluation_without_accuracy_and_loss_is_exported_by_name() -> None:
     assert kept.progress[-1].metrics == {"mae": 0.5}
     named = [(one.labels, one.value) for one in kept.observed if one.metric is catalogue.METRIC]
     assert named == [(("mae", "central"), 0.5)]
+
+
+def test_the_numbers_of_the_policy_are_exported_by_name() -> None:
+    kept = Kept()
+    kept.applied({"stage": 2.0})
+    assert Observation(catalogue.METRIC, 2.0, ("stage", "policy")) in kept.observed
+
+
+def test_a_target_that_nobody_reports_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept(Target("mae", "<", 0.5))
+    kept.evaluated(1.0)  # before an update, clients may still report it
+    assert not caplog.messages
+    kept.stats.round_closed([replace(UPDATE, metrics={"rmse": 1.0})])
+    kept.applied()
+    kept.judged(Outcome.ACCEPTED, accuracy=0.25)
+    for at_s in (2.0, 3.0):
+        kept.evaluated(at_s)
+    assert caplog.messages == [
+        "run.until names 'mae', which neither an evaluation nor a client reports, so it does not end the run; expected "
+        "one of accuracy, loss, rmse"
+    ]
+
+
+def test_a_target_that_a_client_reports_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept(Target("mae", "<", 0.5))
+    kept.stats.round_closed([replace(UPDATE, metrics={"mae": 1.0})])
+    kept.applied()
+    kept.judged(Outcome.ACCEPTED, accuracy=0.25)
+    kept.evaluated(2.0)
+    assert not caplog.messages

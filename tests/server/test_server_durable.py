@@ -134,6 +134,21 @@ def test_a_finished_run_is_reported_again_and_does_not_resume(tmp_path: Path) ->
     assert again.updates["accepted"] == 1
 
 
+def test_a_metric_of_the_clients_ends_a_resumed_run_which_stays_over(tmp_path: Path) -> None:
+    settings = kept_in(tmp_path, rounds=9, trigger={"name": "async"}, run={"until": "mae < 0.5"})
+    with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
+        for mae in (0.75, 0.5):
+            assert a.answer(a.task()[0], ONES, metrics={"mae": mae}).outcome == "accepted"
+        assert a.task()[0].version == 2  # the run goes on
+    with RunningServer(settings) as second, client(second, 0) as a, client(second, 1):
+        assert a.answer(a.task()[0], ONES, metrics={"mae": 0.25}).outcome == "accepted"
+        outcome = second.end()
+    assert (outcome.reason, outcome.versions) == ("reached", 3)
+    with RunningServer(settings) as third:
+        again = third.end()
+    assert (again.reason, again.versions, again.model_digest) == ("reached", 3, outcome.model_digest)
+
+
 def test_a_directory_is_one_servers_and_one_configurations(tmp_path: Path) -> None:
     settings = kept_in(tmp_path)
     with RunningServer(settings), pytest.raises(UserError, match=r"run is in use by another process"):

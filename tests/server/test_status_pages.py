@@ -200,7 +200,7 @@ def test_a_reader_that_does_not_read_delays_no_other(capfd: pytest.CaptureFixtur
             until(lambda: site.pages._streams == 1, "the stream begins")
             site.begin()
             site.round()
-            site.status.evaluated(2, 0.5, 1.0, evaluate_s=0.0)
+            site.status.evaluated(2, {"accuracy": 0.5, "loss": 1.0}, "central", evaluate_s=0.0)
             assert json.loads(asked(site, "GET", "/status.json")[2])["state"]["version"] == 1
         until(lambda: site.pages._streams == 0, "its end is noticed")
     assert capfd.readouterr().err == ""

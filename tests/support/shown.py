@@ -6,10 +6,12 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
+from unstale.config.metrics import ACCURACY
 from unstale.coordinator.phase import Phase
 from unstale.metrics.http import HttpService
 from unstale.server.pages import Pages
 from unstale.server.status import Live, Status
+from unstale.training.measured import MainMetric
 
 ABOUT: dict[str, str | int] = {
     "run": "0123456789abcdef0123456789abcdef",
@@ -40,9 +42,9 @@ GATHERING = Live(
 class Site:
     """Serves the pages of a status within a context. about: facts in place of the usual ones."""
 
-    def __init__(self, address: str = "127.0.0.1:0", **about: str | int) -> None:
+    def __init__(self, address: str = "127.0.0.1:0", *, main: MainMetric = ACCURACY, **about: str | int) -> None:
         self.live = GATHERING
-        self.status = Status({**ABOUT, **about}, clock=lambda: self.live.at_s)
+        self.status = Status({**ABOUT, **about}, clock=lambda: self.live.at_s, main=main)
         self.pages = Pages(self.status, lambda: self.live)
         self._http = HttpService(
             address,
@@ -84,7 +86,7 @@ class Site:
         self.status.applied(
             version, staleness, weights, wait_s=0.75, compensate_s=0.0, aggregate_s=0.125, overflowed=False
         )
-        self.status.evaluated(version, version / 100, 1 / version, evaluate_s=0.0625)
+        self.status.evaluated(version, {"accuracy": version / 100, "loss": 1 / version}, "central", evaluate_s=0.0625)
 
     def finish(self) -> None:
         """The run is over."""

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from unstale.metrics.named import CENTRAL, TRAINING
 from unstale.report import drawing, files, make
 from unstale.report.groups import Group
 from unstale.report.sections import updates
@@ -115,9 +116,13 @@ def _series(run: "Run", name: str) -> _Series:
             .sum()
         )
         times = run.rounds.set_index("version").applied_elapsed_s.loc[sums.index]
-        return _Series(times.to_numpy(float), (sums.loss / sums.num_examples).to_numpy(float), "training")
+        return _Series(times.to_numpy(float), (sums.loss / sums.num_examples).to_numpy(float), TRAINING)
     measured = run.evaluations.reindex(columns=["elapsed_s", "split", name]).dropna()
-    return _Series(measured.elapsed_s.to_numpy(float), measured[name].to_numpy(float), "".join(measured.split[:1]))
+    return _Series(
+        measured.elapsed_s.to_numpy(float),
+        measured[name].to_numpy(float),
+        "".join(measured.split[:1].replace(CENTRAL, "test")),
+    )
 
 
 def write_page(groups: Sequence[RunGroup], path: Path) -> Path:

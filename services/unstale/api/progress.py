@@ -1,7 +1,7 @@
 """The progress bar of a run, in terminals and notebooks."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from types import TracebackType
 from typing import Any, Self
@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from unstale.coordinator.actions import Action, SendTask
 from unstale.coordinator.events import Event, RoundApplied
+from unstale.journal.history import shown
 from unstale.metrics import progress
-from unstale.metrics.named import in_order
 from unstale.metrics.spread import means
 from unstale.training.measured import MainMetric
 
@@ -22,14 +22,14 @@ UPDATES_MAX = 200  # of a bar in a notebook, which keeps no more
 class Bar:
     """Shows rounds, main metric and time of one run. A context manager."""
 
-    def __init__(self, label: str, rounds: int, main: MainMetric, *, shown: bool | None, clock: str = "s") -> None:
-        """shown: None for a bar in terminals and notebooks only. clock: name of the unit of time."""
+    def __init__(self, label: str, rounds: int, main: MainMetric, *, visible: bool | None, clock: str = "s") -> None:
+        """visible: None for a bar in terminals and notebooks only. clock: name of the unit of time."""
         self._label, self._main, self._clock = label, main, clock
         self.first = label  # text until the first round
         self._version, self._elapsed_s, self._metric = 0, 0.0, ""
         self._started_s: float | None = None
         self._view: _Terminal | _Notebook | None = None
-        if shown or (shown is None and (_is_notebook() or sys.stdout.isatty())):
+        if visible or (visible is None and (_is_notebook() or sys.stdout.isatty())):
             self._view = (_Notebook if _is_notebook() else _Terminal)(rounds)
 
     def __enter__(self) -> Self:
@@ -53,8 +53,8 @@ class Bar:
 
     def evaluated(self, now: progress.Progress) -> None:
         """Show the main metric of an evaluation."""
-        metrics: Mapping[str, float] = now.metrics or means(now.client_metrics) or means(now.training_metrics)
-        for name, value in list(in_order(metrics, self._main).items())[:1]:
+        metrics = shown(now.metrics, means(now.client_metrics), means(now.training_metrics), self._main).metrics
+        for name, value in list(metrics.items())[:1]:
             self._metric = f"{name} {value:.4f}  "
             self._show()
 

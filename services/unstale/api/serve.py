@@ -27,8 +27,8 @@ class Serving:
     def __init__(self, settings: Settings, progress: bool | None) -> None:
         self._settings = settings
         self._workspace = workspace = make_workspace(settings)
-        self._main = main_metric(settings, None if workspace.app is None else workspace.app.main)
-        self._bar = Bar("", settings.rounds, self._main, shown=progress)
+        main = main_metric(settings, None if workspace.app is None else workspace.app.main)
+        self._bar = Bar("", settings.rounds, main, visible=progress)
         self._server = Server(settings, on_progress=self._bar.evaluated, observe=self._bar.observe, workspace=workspace)
         self.address, self.http_address = self._server.address, self._server.http_address
         http = "" if self.http_address is None else f", http://{self.http_address}/"
@@ -66,7 +66,7 @@ class Serving:
             self._server.save()
             sent = self._server.sent
             model = model_file.state(self._workspace.model, sent.model_d, sent.buffers_b)
-            self._run = read(Path(self._settings.run.directory), self._main, model, outcome.model_digest)
+            self._run = read(Path(self._settings.run.directory), model, outcome.model_digest)
         except BaseException as error:  # noqa: BLE001  (raised by `wait`)
             self._error = error
 

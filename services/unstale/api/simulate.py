@@ -165,7 +165,7 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
             path = Path(directory)
         context = training_context(settings)
         main = main_metric(settings, None if context.app is None else context.app.main)
-        bar = Bar(label, settings.rounds, main, shown=progress, clock="s of virtual time")
+        bar = Bar(label, settings.rounds, main, visible=progress, clock="s of virtual time")
         simulated = simulation(
             settings,
             on_progress=bar.evaluated,
@@ -179,4 +179,4 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
             outcome = simulated.run()
         simulated.save()
         model = model_file.state(context.model, simulated.sent.model_d, simulated.sent.buffers_b)
-        return read(path, main, model, outcome.model_digest)
+        return read(path, model, outcome.model_digest)

@@ -27,6 +27,8 @@ from unstale.config import Settings
 from unstale.config.keys import PREFIX
 from unstale.config.write import as_variables
 from unstale.errors import UserError
+from unstale.metrics.named import two_of
+from unstale.report.content import shortened
 from unstale_client.net.clock import now_s
 
 SCENARIO = "lte"  # default of the demo
@@ -38,14 +40,17 @@ AFTER_SERVER_S = 5.0  # the same when the server has ended: a client that missed
 GAP = 2  # characters between two columns of the table
 HEADINGS = (
     ("version", "version", 9, 8),
-    ("accuracy", "accur.", 9, 6),
-    ("loss", "loss", 9, 6),
+    ("", "", 9, 6),
+    ("", "", 9, 6),
     ("staleness", "stale", 9, 5),
     ("updates/s", "upd./s", 9, 6),
     ("clients", "clients", 9, 7),
     ("seconds", "sec.", 9, 6),
 )
 """Of each column: the heading, a shorter one for narrow terminals, and the least width with each."""
+METRIC_COLUMNS = (1, 2)  # whose headings are names of metrics
+METRIC_HEADING_MAX = 16  # characters
+SHORT_HEADINGS = {"accuracy": "accur."}
 LEFT_OUT_FIRST = (4, 3, 5, 2, 6)  # columns, in terminals that are too narrow for short headings
 KEYS = "keys"  # folder of the demo's keys
 KILL_S = 10.0  # from termination of a process to its kill
@@ -89,7 +94,8 @@ def demo(settings: Settings, as_json: AsJson = False) -> None:
         finished = _watch(events, console)
         if as_json:
             keys = ("test_accuracy", "versions", "seconds", "model_digest")
-            printing.line(json.dumps({key: finished[key] for key in keys}))
+            facts = {key: finished[key] for key in keys}
+            printing.line(json.dumps({**facts, "metrics": _metrics(finished)[1]}))
         else:
             console.print(_result(finished), highlight=False, soft_wrap=True)
         _wait_for_end([server, *clients], events)
@@ -294,7 +300,7 @@ def _print_rows(events: Events, console: Console, view: "_View") -> dict[str, An
         view.take(message)
         if message["event"] != "injected":
             is_first = len(view.rows) == 1
-            console.print(_table(view.rows[-1:], width=console.width, heading=is_first))
+            console.print(_table(view.rows[-1:], view.names, width=console.width, heading=is_first))
     if view.injected:
         console.print(view.injected, style="italic dim", highlight=False)
     return message
@@ -309,6 +315,7 @@ class _View:
         self._last: dict[str, Any] = {}
         self._last_s = 0.0
         self.rows: list[tuple[str, ...]] = []
+        self.names: tuple[str, ...] = ()  # of the metrics in the rows
         self.injected = ""
         self.finished = False
 
@@ -318,6 +325,9 @@ class _View:
             self.injected = printing.injected(message)
         else:
             self._last, self._last_s = message, now_s()
+            names = two_of(_metrics(message)[1])
+            if names != self.names:  # the first evaluations of clients replace metrics of the training
+                self.names, self.rows = names, []
             self.rows.append(_row(message))
 
     def __rich__(self) -> RenderableType:
@@ -326,7 +336,7 @@ class _View:
         texts = [self.injected, "" if self.finished else _left(self._last, now_s() - self._last_s)]
         caption = [line for text in texts for line in wrap(text, self._console.width)]
         shown = max(1, _rows_max(self._console) - len(caption))
-        table = _table(self.rows[-shown:], width=self._console.width)
+        table = _table(self.rows[-shown:], self.names, width=self._console.width)
         return Group(table, *(Text(line, style="italic dim") for line in caption))
 
 
@@ -344,36 +354,59 @@ def _rows_max(console: Console) -> int:
     return min(ROWS, max(1, console.height - 2)) if console.is_terminal else ROWS
 
 
-def _table(rows: Sequence[Sequence[str]], *, width: int = 80, heading: bool = True) -> Table:
-    """Return a table of at most so many characters, without the columns that do not fit."""
-    shown = list(range(len(HEADINGS)))
-    is_wide, widths = True, _widths(rows, is_wide=True)
-    if sum(widths) + GAP * (len(widths) - 1) > width:
-        is_wide, widths = False, _widths(rows, is_wide=False)
+def _table(rows: Sequence[Sequence[str]], names: Sequence[str], *, width: int = 80, heading: bool = True) -> Table:
+    """Return a table of at most so many characters, without the columns that do not fit. names: of its metrics."""
+    headings = _headings(names)
+    shown = [i for i in range(len(HEADINGS)) if i not in METRIC_COLUMNS[len(names) :]]
+    is_wide, widths = True, _widths(rows, headings, is_wide=True)
+    if sum(widths[i] + GAP for i in shown) - GAP > width:
+        is_wide, widths = False, _widths(rows, headings, is_wide=False)
     for column in LEFT_OUT_FIRST:
-        if sum(widths[i] + GAP for i in shown) - GAP > width:
+        if column in shown and sum(widths[i] + GAP for i in shown) - GAP > width:
             shown.remove(column)
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heading)
     for i in shown:
-        long, short, *_ = HEADINGS[i]
+        long, short, *_ = headings[i]
         table.add_column(long if is_wide else short, justify="right", min_width=widths[i], no_wrap=True)
     for row in rows:
         table.add_row(*(row[i] for i in shown))
     return table
 
 
-def _widths(rows: Sequence[Sequence[str]], *, is_wide: bool) -> list[int]:
+def _headings(names: Sequence[str]) -> list[tuple[str, str, int, int]]:
+    """Return `HEADINGS` with the names of metrics."""
+    headings = list(HEADINGS)
+    for column, name in zip(METRIC_COLUMNS, names, strict=False):
+        short = SHORT_HEADINGS.get(name, shortened(name, headings[column][3]))
+        headings[column] = (shortened(name, METRIC_HEADING_MAX), short, *headings[column][2:])
+    return headings
+
+
+def _widths(
+    rows: Sequence[Sequence[str]], headings: Sequence[tuple[str, str, int, int]], *, is_wide: bool
+) -> list[int]:
     """Return the width of each column."""
-    headings = [(long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in HEADINGS]
-    return [max(least, len(heading), *(len(row[i]) for row in rows)) for i, (heading, least) in enumerate(headings)]
+    chosen = [(long, least_wide) if is_wide else (short, least) for long, short, least_wide, least in headings]
+    return [max(least, len(heading), *(len(row[i]) for row in rows)) for i, (heading, least) in enumerate(chosen)]
+
+
+def _metrics(message: dict[str, Any]) -> tuple[str, dict[str, float | None]]:
+    """Return the metrics on the test set, or the means over the clients where there is none, and what they are of."""
+    if message["metrics"]:
+        return "test", message["metrics"]
+    for of, key in (("clients", "client_metrics"), ("training", "training_metrics")):
+        if message[key]:
+            return of, {name: spread["mean"] for name, spread in message[key].items()}
+    return "", {}
 
 
 def _row(message: dict[str, Any]) -> tuple[str, ...]:
+    metrics = _metrics(message)[1]
+    values = [printing.figure(metrics[name], ".4f") for name in two_of(metrics)]
     active = sum(message["clients"][state] for state in ("waiting", "working", "contributed", "unavailable"))
     return (
         f"{message['version']}/{message['rounds']}",
-        printing.figure(message["accuracy"], ".4f"),
-        printing.figure(message["loss"], ".4f"),
+        *(*values, "", "")[:2],
         printing.figure(message["staleness_mean"], ".2f"),
         f"{message['updates_per_s']:,.0f}",
         str(active),
@@ -383,9 +416,11 @@ def _row(message: dict[str, Any]) -> tuple[str, ...]:
 
 def _result(finished: dict[str, Any]) -> str:
     updates = ", ".join(f"{count} {name}" for name, count in finished["updates"].items())
-    accuracy = printing.figure(finished["test_accuracy"], ".4f")
+    of, metrics = _metrics(finished)
+    name, value = next(iter(metrics.items()), ("", None))
+    result = f"{of} {name} {printing.figure(value, '.4f')}" if name else "not measured"
     return (
-        f"\n[bold]test accuracy {accuracy}[/bold] after {finished['versions']} versions in "
+        f"\n[bold]{result}[/bold] after {finished['versions']} versions in "
         f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"

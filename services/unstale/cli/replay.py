@@ -135,8 +135,9 @@ def _print_end(recomputed: "Replay", *, as_json: bool) -> None:
         json_line("replayed", {**facts, "updates": recomputed.updates, "parted": parted})
         return
     if difference is not None:
+        of = "digest" if difference.metric is None else difference.metric
         line(
-            f"version {difference.version} differs: recorded digest {difference.recorded}, computed "
+            f"version {difference.version} differs: recorded {of} {difference.recorded}, computed "
             f"{difference.computed}; the bits depend on device, threads and the version of PyTorch"
         )
     before = "" if difference is None else " before it"

@@ -31,9 +31,9 @@ Target = Annotated[
     list[float] | None,
     typer.Option(
         "--target",
-        metavar="ACCURACY",
-        help="Show the rounds, seconds and updates that runs needed to reach this accuracy, such as 0.9. May be "
-        "repeated.",
+        metavar="VALUE",
+        help="Show the rounds, seconds and updates that runs needed to reach this accuracy, such as 0.9, or value of "
+        "their main metric. May be repeated.",
     ),
 ]
 

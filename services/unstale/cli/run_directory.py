@@ -8,6 +8,7 @@ import typer
 from unstale.cli.parameters import AsJson, RunDirectory
 from unstale.cli.printing import accuracy_and_loss, figure, json_line, line, named
 from unstale.errors import UserError
+from unstale.metrics.named import CENTRAL
 
 if TYPE_CHECKING:
     from unstale.journal.explain import RoundExplained
@@ -41,7 +42,8 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
         recorded.check()
         round_ = explain_round(recorded, version)
     if as_json:
-        json_line("explained", {**asdict(round_), **accuracy_and_loss(round_.metrics)})
+        on_test_set = round_.metrics if round_.split == CENTRAL else {}
+        json_line("explained", {**asdict(round_), **accuracy_and_loss(on_test_set)})
         return
     line(f"version {round_.version} of {round_.last_version} in {run}")
     line(round_.why)
@@ -67,9 +69,16 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
     if round_.overflowed:
         line("the step left the range of float32 and was skipped: the model is that of the previous version")
     line(f"next learning rate {round_.learning_rate:g}, rate factor {figure(round_.rate_factor, 'g')}")
+    if round_.policy_metrics:
+        numbers = (f"{name} {_whole_or_four_digits(value)}" for name, value in round_.policy_metrics.items())
+        line(f"policy reports {', '.join(numbers)}")
     if round_.metrics:
-        line(f"test {named(round_.metrics)}")
+        line(f"{'test' if round_.split == CENTRAL else round_.split} {named(round_.metrics)}")
     line(f"digest {round_.digest}")
+
+
+def _whole_or_four_digits(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
 
 
 def _print_compensation(round_: "RoundExplained") -> None:

@@ -93,6 +93,7 @@ class Outcome:
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     # messages for people, each shown once in a run; without numbers of clients or rounds, so that few differ
     notes: Sequence[str] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)  # about the compensator, as `Step.metrics`
 
 
 NO_BASE = "no-base"

@@ -164,6 +164,7 @@ class GradientInversion(Compensator[InversionSettings]):
             errors=errors,
             fallbacks=made["fallbacks"],
             notes=[*made["notes"], *self._learn(stale, made, errors)],
+            metrics={"inverted_share": len(made["estimates"]) / max(len(updates), 1)},
         )
 
     def _share(self, version: int) -> float:

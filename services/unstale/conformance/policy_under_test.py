@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from unstale.policies import Policy, PolicyContext, Step, UpdateBatch
+from unstale.policies.policy import METRICS_MAX
 from unstale.policies.registry import find, settings_of
 from unstale.seeds import Generator, Stream, stream
+from unstale.training.measured import METRIC_NAME
 
 LONG = 30
 """Rounds of a long sequence: enough for what begins late."""
@@ -207,5 +209,8 @@ def senseless(step: Step, batch: UpdateBatch) -> list[str]:
         "weights_K has a number below 0": bool((step.weights_K < 0).any()),
         "rate_factor is not finite": not math.isfinite(step.rate_factor),
         "rate_factor is not above 0": step.rate_factor <= 0,
+        f"metrics are more than {METRICS_MAX}": len(step.metrics) > METRICS_MAX,
+        "metrics have a name with other characters than a-z0-9_./-": not all(map(METRIC_NAME.fullmatch, step.metrics)),
+        "metrics have a value that is no finite number": not all(map(math.isfinite, step.metrics.values())),
     }
     return [f"{problem}, in round {batch.version}" for problem, is_wrong in wrong.items() if is_wrong]

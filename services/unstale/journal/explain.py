@@ -9,18 +9,18 @@ from typing_extensions import override
 
 from unstale.compensators import Compensated, MeasuredError
 from unstale.config import build
-from unstale.config.metrics import main_metric
 from unstale.coordinator import events
 from unstale.coordinator.machine import LEASE
 from unstale.coordinator.triggers import TRIGGERS, Trigger, create
 from unstale.errors import UserError
+from unstale.journal.history import history
 from unstale.journal.journal import CHECKPOINTS_KEPT
 from unstale.journal.records import SILENT
 from unstale.journal.replay import RecordedRun
 from unstale.journal.resumption import ROLLED_BACK
 from unstale.journal.rows import EventRow, RoundRow, UpdateRow
 from unstale.learner.bounds import NormBounds
-from unstale.metrics.named import in_order
+from unstale.metrics.named import CENTRAL
 
 _SAME_S = 1e-6  # rounding error of times
 
@@ -66,7 +66,9 @@ class RoundExplained:
     errors: tuple[MeasuredError, ...]  # of earlier estimates, measured by these updates
     members: tuple[MemberExplained, ...]
     rejected: Mapping[str, int]  # number of rejected updates since the round before was closed, by reason
+    split: str  # where `metrics` were measured: `central`, `clients` or `training`
     metrics: Mapping[str, float]  # of the version, the main one first; empty without an evaluation
+    policy_metrics: Mapping[str, float]  # that policy and compensator report of themselves
 
 
 _OF_THE_ROW = (
@@ -84,7 +86,8 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
     row = next(database.rounds(version - 1))
     before = next(database.rounds(version - 2)) if version > 1 else None
     updates = list(database.updates_of(version))
-    evaluation = next((one for one in database.evaluations() if one.version == version), None)
+    evaluations = history(database, run.main_metric, every=run.settings.evaluate_clients_every)
+    split, metrics = next((shown for one, shown in evaluations if one.version == version), (CENTRAL, {}))
     return RoundExplained(
         **{name: getattr(row, name) for name in _OF_THE_ROW},
         last_version=last,
@@ -93,7 +96,9 @@ def explain(run: RecordedRun, version: int | None = None) -> RoundExplained:
         errors=() if row.compensation is None else row.compensation.errors,
         members=_members(row, updates, _bounds_then(run, updates)),
         rejected=dict(Counter(update.reason or "" for update in _refused(run, row, before))),
-        metrics={} if evaluation is None else in_order(evaluation.metrics, main_metric(run.settings)),
+        split=split,
+        metrics=metrics,
+        policy_metrics=row.metrics,
     )
 
 

@@ -131,6 +131,7 @@ class Recorder:
                 overflowed=result.overflowed,
                 digest=digest,
                 compensation=compensation,
+                metrics=result.metrics,
                 members=tuple(
                     MemberRow(contribution.handle, contribution.staleness, weight)
                     for contribution, weight in zip(making, result.weights_K, strict=True)

@@ -16,19 +16,21 @@ from unstale.compensators import StaleRound, StaleUpdate
 from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.load import Given, load
-from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal import checkpoints
 from unstale.journal.database import Database
+from unstale.journal.main_metric import main_metric
 from unstale.journal.rounds import RecordedRounds
+from unstale.journal.rows import RoundRow
 from unstale.journal.rundir import RunDirectory
 from unstale.journal.segments import Segments
-from unstale.learner.learner import Learner
+from unstale.learner.learner import Learner, RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.learner.versions import Version
 from unstale.metrics.named import in_order
 from unstale.policies.registry import find
+from unstale.training.measured import MainMetric
 from unstale_client.disk import DamagedError
 
 MACHINE_KEYS = frozenset(
@@ -48,6 +50,11 @@ class RecordedRun:
         self.settings = self.directory.settings
         self.database = Database(self.directory.database, read_only=True)
 
+    @property
+    def main_metric(self) -> MainMetric:
+        """The metric that the run shows first."""
+        return main_metric(self.database, self.settings)
+
     def check(self) -> None:
         """Raise DamagedError where a row of the database is damaged or contradicts another."""
         with self.database.snapshot():
@@ -62,11 +69,12 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A recomputed version that differs. recorded, computed: digests, hex. Fields are keys of `replay --json`."""
+    """A recomputed version that differs. Fields are keys of `replay --json`."""
 
     version: int
-    recorded: str
+    recorded: str  # here and below: digest, hex; or value of the metric
     computed: str
+    metric: str | None = None  # of policy or compensator that differs; None where the model does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +110,7 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
 
 
 class Replay:
-    """Recomputes every version of a run and compares its digest."""
+    """Recomputes every version of a run and compares its digest, and the metrics of policy and compensator."""
 
     def __init__(self, run: RecordedRun, settings: Settings, *, keep_versions: bool = False) -> None:
         """keep_versions: also store base models that only another learner needs. Raises UserError for unusable data."""
@@ -141,9 +149,8 @@ class Replay:
             updates, members = self._recorded.members(row)
             matrix_KD = self._recorded.matrix(updates)
             estimates = self._recorded.made(row)
-            digest = self.learner.apply_round(matrix_KD, members, estimates).sent.digest
-            if digest != row.digest:
-                self.first_difference = Difference(version=row.version, recorded=row.digest, computed=digest)
+            self.first_difference = _difference(row, self.learner.apply_round(matrix_KD, members, estimates))
+            if self.first_difference is not None:
                 return
             self.version, self.updates = row.version, self.updates + len(updates)
             yield matrix_KD, members
@@ -208,7 +215,7 @@ class Comparison:
     def __init__(self, run: RecordedRun, settings: Settings, other: Settings) -> None:
         """other: settings with the other policy. Raises UserError if it cannot be applied to these updates."""
         _check_can_apply(run.settings, other)
-        self.main_metric = main_metric(run.settings)
+        self.main_metric = run.main_metric
         self.needs_base_models = build.policy_in_small(other).needs_base_models
         self.replay = replay = Replay(run, settings, keep_versions=self.needs_base_models)  # with the run's own policy
         self._learner = _OtherLearner(replay, other)
@@ -263,6 +270,18 @@ class _OtherLearner(Learner):
         sent = {**theirs["sent"], "extra_d": own["sent"]["extra_d"]}
         counts = {"version": theirs["version"], "counted": theirs["counted"]}
         self.load_state_dict({**own, **counts, "sent": sent, "versions": {}})
+
+
+def _difference(row: RoundRow, result: RoundResult) -> Difference | None:
+    """How a recomputed round differs. Metrics that only one of both versions of the code has are not compared."""
+    digest = result.sent.digest
+    if digest != row.digest:
+        return Difference(version=row.version, recorded=row.digest, computed=digest)
+    for name, recorded in row.metrics.items():
+        computed = result.metrics.get(name, recorded)
+        if computed != recorded:
+            return Difference(version=row.version, recorded=repr(recorded), computed=repr(computed), metric=name)
+    return None
 
 
 def _no_fresh_update(update: StaleUpdate, stale: StaleRound) -> NoReturn:

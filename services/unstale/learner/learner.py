@@ -4,8 +4,9 @@ Legend: K updates of the round, in order of arrival; d parameters; b numbers of 
 d + b, or 2 d + b where clients send a second vector.
 """
 
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class RoundResult:
     rate_factor: float  # the policy's factor of the learning rate
     overflowed: bool  # the step exceeded float32, and the model stayed as it was
     compensation: Compensation | None = None  # None without a compensator
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of policy and compensator, by name
 
 
 _NOTHING_COMPENSATED = Outcome(vectors={}, counts_as_fresh=(), updates=())
@@ -202,6 +204,7 @@ class Learner:
             rate_factor=step.rate_factor,
             overflowed=overflowed,
             compensation=compensation,
+            metrics=_finite({**step.metrics, **outcome.metrics}),
         )
 
     def base(self, version: int) -> Version:
@@ -332,6 +335,11 @@ class Learner:
             columns=columns,
             **_columns(updates, frozenset(outcome.counts_as_fresh)),
         )
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that are numbers, as floats."""
+    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _columns(updates: Sequence[RoundUpdate], fresh: Container[int]) -> dict[str, Any]:

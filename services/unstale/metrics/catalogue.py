@@ -157,8 +157,9 @@ CLIENT_TEST_ACCURACY = CATALOGUE.gauge(
 METRIC = CATALOGUE.gauge(
     "unstale_metric",
     "Metrics by name and split: central (test set of the server), clients (mean over the clients' last own "
-    "evaluations), training (mean over the updates of the last round), means weighted by examples. Accuracy and loss "
-    "on the test set and accuracy on the clients' have metrics of their own.",
+    "evaluations), training (mean over the updates of the last round), policy (of policy and compensator after the "
+    "last round). Means are weighted by examples. Accuracy and loss on the test set and accuracy on the clients' have "
+    "metrics of their own.",
     "name",
     "split",
 )

@@ -36,15 +36,15 @@ class OwnEvaluations:
     """
 
     def __init__(self, every: int | None) -> None:
-        self._every = every
+        self.every = every
         self._answers: dict[int, tuple[int, Report]] = {}
 
     def is_wanted(self, client_id: int, version: int) -> bool:
         """Whether a task of this version asks: its client has not answered since the last multiple of `every`."""
-        if self._every is None or version < self._every:
+        if self.every is None or version < self.every:
             return False
         answer = self._answers.get(client_id)
-        return answer is None or answer[0] // self._every < version // self._every
+        return answer is None or answer[0] // self.every < version // self.every
 
     def answered(self, client_id: int, version: int, metrics: Mapping[str, float], examples: int = 1) -> None:
         """A client measured a version. What was not asked for is passed over."""

@@ -144,7 +144,7 @@ def measured(metrics: Mapping[str, float], class_accuracy: Sequence[float | None
 
 
 def named(split: str, metrics: Mapping[str, float]) -> Iterable[Observation]:
-    """Metrics by name. split: central, clients or training. Those with names of their own are left out."""
+    """Metrics by name. split: central, clients, training or policy. Those with names of their own are left out."""
     for name, value in metrics.items():
         if (split, name) not in _ELSEWHERE:
             yield Observation(catalogue.METRIC, value, (name, split))

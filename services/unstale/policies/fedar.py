@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any, Literal, Self
 
 import torch
@@ -114,7 +115,16 @@ class FedAr(Policy[FedArSettings]):
         else:
             self._spare.append(fresh_d)
         weights_K = on_rows(list(latest.values()), 1 / max(count, 1), len(batch))
-        return Step(direction_d=self.result_d.copy_(out_d), rate_factor=1.0, weights_K=weights_K)
+        return Step(
+            direction_d=self.result_d.copy_(out_d), rate_factor=1.0, weights_K=weights_K, metrics=self._metrics(count)
+        )
+
+    def _metrics(self, count: int) -> dict[str, float]:
+        """N_t, and tau over the clients that have sent an update. count: N_t."""
+        inactive = [self._round - seen for seen in self._seen_N if seen != _NEVER]
+        if not inactive:
+            return {"counted_clients": count}
+        return {"counted_clients": count, "inactive_rounds_mean": fmean(inactive), "inactive_rounds_max": max(inactive)}
 
     def _age(self, t: int) -> dict[int, float]:
         """Let go of the cohorts that are cut off, join those whose psi has settled, and give psi of what is left."""

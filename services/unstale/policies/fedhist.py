@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -120,7 +121,14 @@ class FedHist(Policy[FedHistSettings]):
             self._aggregate(batch, weights_K)
         if self._judges and self._h is not None:
             self._judge(batch.version - self._h)
-        return Step(direction_d=self.result_d, rate_factor=1.0, weights_K=weights_K)
+        return Step(direction_d=self.result_d, rate_factor=1.0, weights_K=weights_K, metrics=self._metrics())
+
+    def _metrics(self) -> dict[str, float]:
+        """The distribution of the utilities over the clients."""
+        if not self._judges:
+            return {}
+        utility_N = self._utility_N
+        return {"utility_mean": fmean(utility_N), "utility_min": min(utility_N), "utility_max": max(utility_N)}
 
     def _weights(self, batch: UpdateBatch) -> Tensor:
         """HAA: p."""

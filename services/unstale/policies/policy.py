@@ -6,7 +6,7 @@ row i of `UpdateBatch.matrix_Kd`, and s_i the staleness of that update.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -24,6 +24,9 @@ Loop = Literal["sync", "k-async", "availability"]
 
 Source: docs/methods/rounds.md#loops
 """
+
+
+METRICS_MAX = 16  # of a step
 
 
 def host_memory(rows: int, columns: int) -> Tensor:
@@ -112,6 +115,9 @@ class Step:
     weights_K: Tensor
     """[K] float64 on the CPU: the weights of the updates in the direction, for metrics, `explain` and buffers."""
     counts: bool = True  # for the schedule of learning rates; False if the policy only waited
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Finite numbers about the policy after this step, by name, up to `METRICS_MAX`: 1 to 64 characters of
+    a-z0-9_./-. They are recorded and shown, and must not cost a synchronisation with the device."""
 
 
 class PolicySettings(PartSettings):

@@ -150,6 +150,7 @@ class ServerOptimiser(Stage[OptimiserSettings]):
             rate_factor=self._learning_rate / batch.rate,
             weights_K=step.weights_K,
             counts=step.counts,
+            metrics=step.metrics,
         )
 
     def _momentum(self, direction_d: Tensor, scale: float) -> Tensor:

@@ -133,7 +133,9 @@ class Wkafl(Policy[WkaflSettings]):
     def step(self, batch: UpdateBatch) -> Step:
         if len(batch) == 0:
             weights_K = uniform(0)
-            return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K)
+            return Step(
+                direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K, metrics=self._metrics(None)
+            )
         if self._stage == 1 and self._stage_two_begins(batch):
             self._stage = 2
         late_K = batch.staleness_K - batch.staleness_K.min()
@@ -155,7 +157,12 @@ class Wkafl(Policy[WkaflSettings]):
             direction_d=self.result_d,
             rate_factor=self._rate_factor(batch),
             weights_K=shares_K if selected_K is None else selected_K,
+            metrics=self._metrics(selected_K),
         )
+
+    def _metrics(self, selected_K: Tensor | None) -> dict[str, float]:
+        """The stage, and the number of selected updates. selected_K: on the CPU; None where the direction is e."""
+        return {"stage": self._stage, "selected": 0 if selected_K is None else int(torch.count_nonzero(selected_K))}
 
     def _stage_two_begins(self, batch: UpdateBatch) -> bool:
         settings = self.settings

@@ -6,6 +6,7 @@ from pathlib import Path
 from unstale.errors import UserError
 from unstale.report.content import Report, count
 from unstale.report.groups import Group, grouped
+from unstale.report.measures import Measure, measures
 from unstale.report.recorded import names_of, read
 from unstale.report.sections import accuracy, clients, configuration, rounds, summary, updates
 
@@ -21,18 +22,19 @@ def report(
 
     Raises UserError for a directory without a run, with a damaged one or one of another format, and for bad arguments.
     """
-    _check_targets(targets or ())
     runs = [read(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
     return of_groups(grouped(runs, by or (), labels or ()), targets or ())
 
 
 def of_groups(groups: Sequence[Group], targets: Sequence[float] = ()) -> Report:
-    """Return the report of runs that were read before."""
+    """Return the report of runs that were read before. Raises UserError for bad targets."""
     runs = [run for group in groups for run in group.runs]
+    of = measures(runs)
+    _check_targets(targets, of[0])
     sections = (
-        summary.section(groups),
-        summary.comparison(groups, targets),
-        accuracy.section(groups),
+        summary.section(groups, of),
+        summary.comparison(groups, targets, of),
+        accuracy.section(groups, of),
         accuracy.by_class(groups),
         updates.staleness(groups),
         updates.weights(groups),
@@ -50,9 +52,9 @@ def of_groups(groups: Sequence[Group], targets: Sequence[float] = ()) -> Report:
     )
 
 
-def _check_targets(targets: Sequence[float]) -> None:
+def _check_targets(targets: Sequence[float], main: Measure) -> None:
     for target in targets:
-        if not 0 < target <= 1:
+        if main.name == "accuracy" and not 0 < target <= 1:
             raise UserError(f"--target is {target:g}, expected an accuracy > 0 and <= 1, such as 0.9")
 
 

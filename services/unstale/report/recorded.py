@@ -1,7 +1,7 @@
 """Reads a run directory into data frames, in one snapshot of its database."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -14,12 +14,16 @@ import pandas as pd
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.journal.database import Conservation, Database
+from unstale.journal.history import Shown, history
 from unstale.journal.replay import RecordedRun
 from unstale.journal.resumption import ENDED, RUN_ID
-from unstale.journal.rows import RoundRow
+from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import Fairness, OwnEvaluations
+from unstale.metrics.named import CENTRAL, CLIENTS, in_order, two_of
+from unstale.metrics.spread import Spread, spreads
+from unstale.training.measured import MainMetric
 
 _STAGED = tuple(field.name for field in fields(StagedUpdate) if field.name != "metrics")
 
@@ -45,12 +49,17 @@ class Run:
     tasks: Mapping[int, int]  # number of tasks by client id
     updates: pd.DataFrame  # accepted and rejected updates, in order; NaN or NA for missing values
     rounds: pd.DataFrame  # a row for each version from 1
-    evaluations: pd.DataFrame  # a row for each evaluated version
+    main: MainMetric
+    split: str  # where the metrics of the evaluated versions were measured, of `metrics.named`
+    metrics: tuple[str, ...]  # names of metrics of the evaluated versions, the main one first; two without any
+    evaluations: pd.DataFrame  # a row for each evaluated version, with a column for each metric
     class_accuracy: pd.DataFrame  # by version (rows) and class (columns); NaN for a class without test examples
     is_compensated: bool  # whether a round had a compensator
     compensations: pd.DataFrame  # method of each replaced update
     fallbacks: pd.DataFrame  # numbers of updates by reason
     errors: pd.DataFrame  # measured errors of compensation
+    client_metrics: Mapping[str, Spread]  # of the last own evaluation of each client
+    own_metrics: tuple[str, ...]  # names of metrics of the own evaluations, as `metrics`
     own_evaluations: pd.DataFrame  # evaluations by clients on their own test examples
     fairness: Fairness | None  # over the last own evaluation of each client; None without any
     conservation: Conservation
@@ -81,8 +90,11 @@ def read(path: Path, name: str) -> Run:
         database, settings = recorded.database, recorded.settings
         started_s = database.started_s() or 0.0
         rounds = list(database.rounds())
-        evaluations = list(database.evaluations())
-        own_evaluations, fairness = _own_evaluations(database, settings.evaluate_clients_every)
+        main = recorded.main_metric
+        shown = [item for item in history(database, main, every=settings.evaluate_clients_every) if item[1].metrics]
+        evaluations = [row for row, _ in shown]
+        split = shown[-1][1].split if shown else CENTRAL
+        metrics = _names([of for _, of in shown if of.split == split], main)
         return Run(
             name=name,
             settings=settings,
@@ -102,21 +114,17 @@ def read(path: Path, name: str) -> Run:
                     for row in rounds
                 ),
             ),
-            evaluations=_frame(
-                "version elapsed_s accuracy_ratio loss_nats evaluate_s",
-                (
-                    (row.version, row.at_s - started_s, *_accuracy_and_loss(row.metrics), row.evaluate_s)
-                    for row in evaluations
-                ),
-            ),
+            main=main,
+            split=split,
+            metrics=metrics,
+            evaluations=_evaluations([item for item in shown if item[1].split == split], metrics, started_s),
             class_accuracy=pd.DataFrame(
                 [row.class_accuracy for row in evaluations],
                 index=pd.Index([row.version for row in evaluations], name="version"),
                 dtype=float,
             ).rename_axis(columns="class"),
             **_compensation(rounds),
-            own_evaluations=own_evaluations,
-            fairness=fairness,
+            **_own_evaluations(database, settings.evaluate_clients_every, main),
             conservation=database.conservation(),
         )
 
@@ -223,16 +231,46 @@ def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
     }
 
 
-def _accuracy_and_loss(metrics: Mapping[str, float]) -> tuple[float, float]:
-    return metrics.get("accuracy", nan), metrics.get("loss", nan)
+def _evaluations(
+    shown: Sequence[tuple[EvaluationRow, Shown]], metrics: Sequence[str], started_s: float
+) -> pd.DataFrame:
+    return _frame(
+        " ".join(("version elapsed_s", *(column_of(name, metrics) for name in metrics), "evaluate_s")),
+        (
+            (row.version, row.at_s - started_s, *(of.metrics.get(name, nan) for name in metrics), row.evaluate_s)
+            for row, of in shown
+        ),
+    )
 
 
-def _own_evaluations(database: Database, every: int | None) -> tuple[pd.DataFrame, Fairness | None]:
-    """Return the evaluations that the server requested, and the fairness over clients."""
+def column_of(name: str, metrics: Collection[str]) -> str:
+    """The column of a metric, with its unit where it is known: the loss of a classification is in nats."""
+    units = {"accuracy": "accuracy_ratio", "loss": "loss_nats"} if "accuracy" in metrics else {}
+    return units.get(name, name)
+
+
+def _names(shown: Iterable[Shown], main: MainMetric) -> tuple[str, ...]:
+    """Return the names of all metrics, the main one first."""
+    names = dict.fromkeys(name for of in shown for name in of.metrics)
+    return tuple(names) or two_of([main.name, "loss"])
+
+
+def _own_evaluations(database: Database, every: int | None, main: MainMetric) -> dict[str, Any]:
+    """Return the fields of `Run` on the evaluations that the server requested of clients."""
     answers = OwnEvaluations(every)
     rows = []
     for row in database.own_evaluations():
         if answers.is_wanted(row.client_id, row.version):
             answers.answered(row.client_id, row.version, row.metrics, row.examples)
-            rows.append((row.client_id, row.version, *_accuracy_and_loss(row.metrics), row.examples))
-    return _frame("client_id version accuracy_ratio loss_nats num_examples", rows), answers.fairness
+            rows.append(row)
+    names = _names([Shown(CLIENTS, in_order(row.metrics, main)) for row in rows], main)
+    columns = " ".join(("client_id version", *(column_of(name, names) for name in names), "num_examples"))
+    values = (
+        (row.client_id, row.version, *(row.metrics.get(name, nan) for name in names), row.examples) for row in rows
+    )
+    return {
+        "own_metrics": names,
+        "own_evaluations": _frame(columns, values),
+        "client_metrics": spreads(answers.reports, main),
+        "fairness": answers.fairness,
+    }

@@ -18,6 +18,7 @@ from unstale.config.workspace import Workspace
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
+from unstale.journal import main_metric as recorded_metric
 from unstale.journal.journal import Journal
 from unstale.journal.recovery import Recovered, Recovery
 from unstale.journal.resumption import check_not_given_up, excluded
@@ -116,12 +117,14 @@ def prepare(settings: Settings, workspace: Workspace | None = None) -> Run:
     evaluate = build.evaluation(workspace)
     labels = None if workspace.client_data is None else workspace.data.labels_digest
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
+    main = main_metric(settings, None if workspace.app is None else workspace.app.main)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None
         if journal is not None:
             stack.callback(journal.close)
             check_not_given_up(journal.database, journal.directory.path)
+            recorded_metric.record(journal.database, settings, main)
             coordinator_settings = replace(coordinator_settings, excluded=excluded(journal.database))
         coordinator = Coordinator(coordinator_settings)
         staging = _staging(settings, coordinator_settings, learner, journal, workspace.device)
@@ -147,7 +150,7 @@ def prepare(settings: Settings, workspace: Workspace | None = None) -> Run:
         admission=admits,
         dimension=model.dimension,
         save_model=save_model,
-        main=main_metric(settings, None if workspace.app is None else workspace.app.main),
+        main=main,
     )
 
 

@@ -89,6 +89,7 @@ class Server:
                     "evaluate_every": settings.evaluate_every,
                 },
                 clock=run.clock,
+                main=run.main,
             )
             self._queue: WakeableQueue[QueueItem | Ping] = WakeableQueue()
             stack.callback(self._queue.close)

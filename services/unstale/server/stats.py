@@ -10,6 +10,7 @@ from unstale.compensators.compensator import UNCHANGED
 from unstale.config.metrics import Target
 from unstale.coordinator import actions
 from unstale.journal.database import Database
+from unstale.journal.history import history, shown, training_reports
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.bounds import NormBounds
 from unstale.learner.learner import Compensation
@@ -17,9 +18,10 @@ from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
 from unstale.metrics.fairness import OwnEvaluations
+from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.metrics.spread import Report, Spread, means, spreads
+from unstale.metrics.spread import Spread, means, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
@@ -48,6 +50,7 @@ class RunStats:
         self.tally = Tally(rounds, main)
         self.target = target
         self.is_target_reached = False
+        self._is_target_reported = target is None  # whether its metric was ever reported, or is warned of
         self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
@@ -98,10 +101,12 @@ class RunStats:
         """
         if self.target is None:
             return
+        self._is_target_reported |= self.target.name in metrics
         self._is_central |= self.target.name in metrics
         if not self._is_central:
             spreads = self.client_metrics
             metrics = means(spreads if self.target.name in spreads else self.training_metrics)
+            self._is_target_reported |= self.target.name in metrics
         self.is_target_reached |= self.target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
@@ -112,6 +117,8 @@ class RunStats:
         """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
         self.check_target(evaluation.metrics)
+        if self._round and (self.own_evaluations.every is None or self.own_evaluations.reports):
+            self._warn_of_unreported_target(evaluation.metrics)
         clients = self._clients_at.pop(version)
         self._on_progress(
             self.tally.evaluated(
@@ -128,6 +135,7 @@ class RunStats:
         self, finish: actions.Finish, version: int, updates: Mapping[str, int], digest: str, at_s: float
     ) -> Outcome:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
+        self._warn_of_unreported_target({})
         return self.tally.ended(
             finish.reason,
             version,
@@ -139,12 +147,15 @@ class RunStats:
             training_metrics=self.training_metrics,
         )
 
-
-def training_reports(updates: Iterable[StagedUpdate]) -> list[Report]:
-    """The metrics of the training of updates, of which the loss is one."""
-    return [
-        Report(update.client_id, update.num_examples, {**update.metrics, "loss": update.loss}) for update in updates
-    ]
+    def _warn_of_unreported_target(self, central: Mapping[str, float]) -> None:
+        """Log once that the metric of the target is not reported. central: of the test set."""
+        if self._is_target_reported:
+            return
+        self._is_target_reported = True
+        assert self.target is not None
+        known = ", ".join(sorted({*central, *self.client_metrics, *self.training_metrics}))
+        why = "run.until names %r, which neither an evaluation nor a client reports, so it does not end the run; %s"
+        log.warning(why, self.target.name, f"expected one of {known}" if known else "nothing is reported")
 
 
 class ServerStats(RunStats):
@@ -163,7 +174,7 @@ class ServerStats(RunStats):
     ) -> None:
         super().__init__(rounds, on_progress, evaluate_clients_every, main, target)
         self._record = record
-        self._status = status or Status(clock=float)  # always 0.0
+        self._status = status or Status(clock=float, main=main)  # always 0.0
         self._transfers: tuple[Counts, Counts] | None = None
         self._observed: list[Observation] = []  # of updates and models, until `flush`
         self._norms: list[Norms] = []  # of updates, until `flush`
@@ -177,7 +188,9 @@ class ServerStats(RunStats):
         if started_s is not None:
             self.tally.started(started_s)
             self._status.started(started_s)
+        of_policy: Mapping[str, float] = {}
         for row in database.rounds():
+            of_policy = row.metrics
             staleness = [member.staleness for member in row.members]
             weights = [member.weight for member in row.members]
             self.tally.applied(staleness, overflowed=row.overflowed)
@@ -188,20 +201,19 @@ class ServerStats(RunStats):
             if row.compensation is not None:
                 compensation = row.compensation
                 self._status.compensated(row.version, compensation.updates, compensation.errors, compensation.fallbacks)
-        for measured in database.evaluations():
-            version, at_s = measured.version, measured.at_s
-            self.tally.evaluated(version, measured.metrics, {}, at_s)
-            self._show_evaluation(version, measured.metrics, measured.evaluate_s, at_s)
-            self._record(observe.measured(measured.metrics, measured.class_accuracy))
-            self._record_named("central", measured.metrics)
+        newest: Mapping[str, float] = {}
+        for measured, (split, metrics) in history(database, self.main, every=self.own_evaluations.every):
+            version, at_s, newest = measured.version, measured.at_s, measured.metrics
+            self.tally.evaluated(version, newest, {}, at_s)
+            self._status.evaluated(version, metrics, split, evaluate_s=measured.evaluate_s, at_s=at_s)
+            self._record(observe.measured(newest, measured.class_accuracy))
+        self._record_named(CENTRAL, newest)
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
         self._record_own_evaluations()
-        self._record_named("training", means(self.training_metrics))
-        newest: Mapping[str, float] = {}
-        for measured in database.evaluations():
-            newest = measured.metrics
+        self._record_named(TRAINING, means(self.training_metrics))
+        self._record_named(POLICY, of_policy)
         self.check_target(newest)
 
     def refused(self, reason: Reason) -> None:
@@ -265,7 +277,8 @@ class ServerStats(RunStats):
                 overflowed=result.overflowed,
             )
         )
-        self._record_named("training", means(self.training_metrics))
+        self._record_named(TRAINING, means(self.training_metrics))
+        self._record_named(POLICY, result.metrics)
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
@@ -273,14 +286,16 @@ class ServerStats(RunStats):
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
-        self._record_named("central", result.metrics)
-        self._show_evaluation(evaluated.version, result.metrics, evaluate_s, at_s)
+        self._record_named(CENTRAL, result.metrics)
+        split, metrics = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
+        self._status.evaluated(evaluated.version, metrics, split, evaluate_s=evaluate_s, at_s=at_s)
         super().evaluated(evaluated, at_s)
 
-    def _show_evaluation(self, version: int, metrics: Mapping[str, float], evaluate_s: float, at_s: float) -> None:
-        """Show an evaluation on the status page, which has a curve of accuracy and loss."""
-        if "accuracy" in metrics and "loss" in metrics:
-            self._status.evaluated(version, metrics["accuracy"], metrics["loss"], evaluate_s=evaluate_s, at_s=at_s)
+    @override
+    def check_target(self, metrics: Mapping[str, float]) -> None:
+        super().check_target(metrics)
+        if self.is_target_reached:
+            self._status.target_reached()
 
     def checkpointed(self, item: Saved | NotSaved) -> None:
         """Count a checkpoint that was stored, or that did not fit on the disk."""
@@ -310,10 +325,11 @@ class ServerStats(RunStats):
         fairness = self.own_evaluations.fairness
         if fairness is not None:
             self._record(observe.own_evaluations(fairness))
-        self._record_named("clients", means(self.client_metrics))
+        self._record_named(CLIENTS, means(self.client_metrics))
 
     def _record_named(self, split: str, metrics: Mapping[str, float]) -> None:
         """Record metrics by name: clients choose the names, so their number is bounded."""
+        self._status.measured(split, metrics)
         observed = [one for one in observe.named(split, metrics) if self._is_known(one.labels)]
         if observed:
             self._record(observed)

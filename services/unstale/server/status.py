@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from unstale.compensators import Compensated, MeasuredError
 from unstale.compensators.compensator import UNCHANGED
 from unstale.coordinator.phase import Phase
+from unstale.metrics.named import CENTRAL, direction, two_of
+from unstale.training.measured import MainMetric
 
 POINTS_MAX = 500  # of a curve
 ROUNDS_KEPT = 50  # that are listed
@@ -29,14 +31,21 @@ class Point(NamedTuple):
 
     version: int
     at_s: float  # seconds after the first task
-    accuracy: float  # in [0, 1]
-    loss: float  # nats
+    main: float  # value of the main metric, or of the first that there is
+    second: float  # value of the loss, or of the next metric; nan without one
 
 
 class Curve:
     """A curve of bounded length: every point, or every second, fourth, ... point, and always the last one."""
 
-    def __init__(self, points_max: int = POINTS_MAX) -> None:
+    def __init__(
+        self, names: tuple[str, ...], split: str, *, is_higher_better: bool | None, points_max: int = POINTS_MAX
+    ) -> None:
+        """names: of the metrics. split: where they are measured. is_higher_better: for the first; None if unknown."""
+        self.names = names
+        self.split = split
+        self.is_higher_better = is_higher_better
+        self.best: Point | None = None
         self._points_max = points_max
         self._kept: tuple[Point, ...] = ()
         self._every = 1
@@ -52,12 +61,17 @@ class Curve:
             self._kept = kept
         self._seen += 1
         self.last = point
+        if self.best is None or self._is_better(point.main, self.best.main):
+            self.best = None if self.is_higher_better is None else point
 
     @property
     def points(self) -> tuple[Point, ...]:
         """The stored points in order, at most `points_max` + 1."""
         kept, last = self._kept, self.last
         return kept if last is None or (kept and kept[-1] is last) else (*kept, last)
+
+    def _is_better(self, value: float, other: float) -> bool:
+        return value > other if self.is_higher_better else value < other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +90,19 @@ class Live:
 class Status:
     """The state and history of a run. Rejections are counted since the process started."""
 
-    def __init__(self, about: Mapping[str, str | int] | None = None, *, clock: Callable[[], float]) -> None:
-        """about: Constant facts, which contain `rounds`. clock: Seconds of the run."""
+    def __init__(
+        self, about: Mapping[str, str | int] | None = None, *, clock: Callable[[], float], main: MainMetric
+    ) -> None:
+        """about: Constant facts, which contain `rounds`. clock: Seconds of the run. main: The metric shown first."""
         self._about = dict(about or {})
         self._clock = clock
         self._started_s: float | None = None
         self._ended_s: float | None = None
         self._digest: str | None = None
-        self._curve = Curve()
-        self._best: Point | None = None
+        self._is_target_reached = False
+        self._main = main
+        self._curve = self._new_curve(two_of([main.name, "loss"]), CENTRAL)
+        self._latest: dict[str, Mapping[str, float]] = {}  # metrics by split
         self._rounds: tuple[dict[str, Any], ...] = ()  # as they are listed
         self._staleness: list[int] = []  # how many updates, by staleness
         self._rejected: Counter[str] = Counter()
@@ -156,17 +174,24 @@ class Status:
         self._amend(version, "errors", means)
 
     def evaluated(
-        self, version: int, accuracy: float, loss: float, *, evaluate_s: float, at_s: float | None = None
+        self, version: int, metrics: Mapping[str, float], split: str, *, evaluate_s: float, at_s: float | None = None
     ) -> None:
-        """Record an evaluation, now or at `at_s`; the repeated one of a resumed run has no effect."""
+        """Record an evaluation, now or at `at_s`; the repeated one of a resumed run has no effect.
+
+        metrics: The main one first. split: Where they were measured; another one begins a new curve.
+        """
         self._amend(version, "phases_s", {"evaluate": evaluate_s})
-        last = self._curve.last
-        if last is not None and version <= last.version:
+        last, names = self._curve.last, two_of(metrics)
+        if not names or (last is not None and version <= last.version):
             return
-        point = Point(version, self._since_start_s(at_s), accuracy, loss)
-        if self._best is None or accuracy > self._best.accuracy:
-            self._best = point
-        self._curve.add(point)
+        if (names, split) != (self._curve.names, self._curve.split):
+            self._curve = self._new_curve(names, split)
+        values = [metrics[name] for name in names]
+        self._curve.add(Point(version, self._since_start_s(at_s), values[0], values[1] if values[1:] else nan))
+
+    def measured(self, split: str, metrics: Mapping[str, float]) -> None:
+        """Record the latest metrics of a split."""
+        self._latest[split] = dict(metrics)
 
     def saved(self, version: int, checkpoint_s: float) -> None:
         """Record a checkpoint of a version."""
@@ -183,6 +208,10 @@ class Status:
     def quarantined(self) -> None:
         """Count a quarantine."""
         self._quarantines += 1
+
+    def target_reached(self) -> None:
+        """Record that a metric has reached the value that ends the run."""
+        self._is_target_reached = True
 
     def ended(self, digest: str, at_s: float) -> None:
         """Record the end of the run. digest: Of the last version."""
@@ -206,7 +235,7 @@ class Status:
     def sections(self, live: Live) -> Sections:
         """All sections, without the time."""
         compensation = {"methods": dict(self._methods), "fallbacks": dict(self._fallbacks)}
-        counts = self._staleness.copy()
+        curve, counts = self._curve, self._staleness.copy()
         updates = sum(counts)
         sections: Sections = _finite(
             {
@@ -215,9 +244,13 @@ class Status:
                 "clients": dict(live.clients),
                 "updates": {**live.updates, "pending": live.pending},
                 "curve": {
-                    "points": [list(point) for point in self._curve.points],
-                    "best": None if self._best is None else list(self._best),
+                    "split": curve.split,
+                    "names": list(curve.names),
+                    "higher_is_better": curve.is_higher_better,
+                    "points": [list(point) for point in curve.points],
+                    "best": None if curve.best is None else list(curve.best),
                 },
+                "metrics": {split: dict(metrics) for split, metrics in self._latest.copy().items() if metrics},
                 "staleness": {
                     "counts": counts,
                     "mean": sum(rounds * count for rounds, count in enumerate(counts)) / updates if updates else None,
@@ -234,11 +267,15 @@ class Status:
         )
         return sections
 
+    def _new_curve(self, names: tuple[str, ...], split: str) -> Curve:
+        return Curve(names, split, is_higher_better=direction(names[0], self._main))
+
     def _state(self, live: Live) -> dict[str, Any]:
         rounds = int(self._about.get("rounds", 0))
         match live.phase:
             case Phase.FINISHED:
-                standing = "finished" if live.version >= rounds else "stopped"
+                early = "reached" if self._is_target_reached else "stopped"
+                standing = "finished" if live.version >= rounds else early
             case Phase.OPEN | Phase.MAKING:  # one becomes the other hundreds of times a second
                 standing = "running"
             case phase:

@@ -26,6 +26,7 @@ from unstale.simulator.simulated_client import Relay, may_lose
 from unstale.simulator.simulation import Simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.toxics.scenario import Conditions
+from unstale.training.measured import MainMetric
 from unstale_proto import encodings
 
 PLAIN = "exponential"
@@ -75,9 +76,10 @@ def simulation(
         keep_versions=True,
     ).learner
     coordinator = Coordinator(coordination)
+    main = main_metric(settings, None if context.app is None else context.app.main)
     recorder = None
     if record_in is not None:
-        recorder = SimulationRecorder.begin(record_in, settings, coordinator, keep_updates=keep_updates)
+        recorder = SimulationRecorder.begin(record_in, settings, coordinator, main, keep_updates=keep_updates)
     clients = Clients(
         backend=backend,
         steps_of=context.workload.steps_of,
@@ -87,7 +89,7 @@ def simulation(
         settings=settings.client_settings,
     )
     return Simulation(
-        _parts(settings, context, coordinator, learner, clients),
+        _parts(settings, context, coordinator, learner, clients, main),
         on_progress=on_progress,
         observe=observe,
         relay=relay,
@@ -97,7 +99,12 @@ def simulation(
 
 
 def _parts(
-    settings: Settings, context: TrainingContext, coordinator: Coordinator, learner: Learner, clients: Clients
+    settings: Settings,
+    context: TrainingContext,
+    coordinator: Coordinator,
+    learner: Learner,
+    clients: Clients,
+    main: MainMetric,
 ) -> Parts:
     late = coordinator.settings.stale_rounds_max
     return Parts(
@@ -114,7 +121,7 @@ def _parts(
         save=build.saver(settings.save_model, settings.model.name, context.model),
         admission=admission.configured(settings, learner, build.examples_of(settings, context.client_data), late=late),
         client_limits=_client_limits(settings),
-        main=main_metric(settings, None if context.app is None else context.app.main),
+        main=main,
         target=target(settings),
     )
 

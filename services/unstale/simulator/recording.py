@@ -11,9 +11,11 @@ from unstale.config.settings import Settings
 from unstale.coordinator.actions import Action
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
+from unstale.journal import main_metric
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import IncomingUpdate, Recorder
 from unstale.journal.rundir import RunDirectory
+from unstale.training.measured import MainMetric
 
 EVENTS_PER_COMMIT = 1000  # a killed simulation loses at most so many
 
@@ -31,7 +33,9 @@ class SimulationRecorder(Recorder):
         self._recorded = journal
 
     @classmethod
-    def begin(cls, path: Path, settings: Settings, coordinator: Coordinator, *, keep_updates: bool = True) -> Self:
+    def begin(
+        cls, path: Path, settings: Settings, coordinator: Coordinator, main: MainMetric, *, keep_updates: bool = True
+    ) -> Self:
         """Create the run directory. Raises UserError if the path is a file or a folder with content."""
         if settings.run.durability == "off":
             raise UserError(f"run.durability is off, so nothing would be recorded in {path}; leave one of them out")
@@ -45,6 +49,7 @@ class SimulationRecorder(Recorder):
             directory = RunDirectory.open(path, settings.model_copy(update={"run": run}))
             stack.callback(directory.close)
             journal = Journal(directory, run, clock=lambda: 0.0)
+            main_metric.record(journal.database, settings, main)
             stack.pop_all()
         return cls(coordinator, journal)
 

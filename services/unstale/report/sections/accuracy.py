@@ -1,8 +1,8 @@
-"""Accuracy and loss on the test set, over versions and over time, and accuracy by class."""
+"""Metrics of evaluated versions, such as accuracy and loss, over versions and over time, and accuracy by class."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -11,111 +11,108 @@ from matplotlib.axes import Axes
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table, count
 from unstale.report.groups import Group, frame, keys
+from unstale.report.measures import Measure
 from unstale.report.recorded import Run
 from unstale.report.sections import columns
 from unstale.report.sections.columns import cells, of_frame, of_spread
 from unstale.report.statistics import Curve, Floats, Spread, over_time, over_versions, spread
 
 _CLASS = Column("class", "class", "d")
-_EVALUATIONS = (
-    *(columns.RUN, columns.VERSION, Column("elapsed_s", "time, s", ",.2f"), columns.ACCURACY, columns.LOSS),
-    Column("evaluate_s", "evaluation took, s", ".4f"),
-)
-_CURVES = (
-    *(columns.GROUP, columns.VERSION, columns.RUNS),
-    *of_spread("accuracy", "ratio", ".4f", columns.INTERVAL),
-    *of_spread("loss", "nats", ".4f", columns.INTERVAL),
-)
+DRAWN_MAX = 6  # metrics with pictures
 LOG_FROM = 200.0  # ratio of the greatest to the least loss
 CLASS_ROWS_SHOWN = 40
 VERSIONS_MAX = 60  # columns of the map
 LABELS_MAX = 20  # of classes
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    word: str  # in file names
-    axis: str  # with unit
-    column: str
-
-
-_ACCURACY = _Measure("accuracy", "test accuracy", "accuracy_ratio")
-_LOSS = _Measure("loss", "test loss, nats", "loss_nats")
-
-
-def section(groups: Sequence[Group]) -> Section:
-    """Return the section on the test set; without evaluations it has no pictures."""
+def section(groups: Sequence[Group], of: Sequence[Measure]) -> Section:
+    """Return the section on the test set, or on the clients' own; without evaluations it has no pictures."""
     evaluated = [group for group in groups if group.evaluated]
     pictures = [
         _picture(evaluated, measure, along)
         for along in (drawing.VERSIONS, drawing.TIME)
-        for measure in (_ACCURACY, _LOSS)
+        for measure in of[:DRAWN_MAX]
         if evaluated
     ]
+    is_classification = [measure.name for measure in of] == ["accuracy", "loss"]
     return Section(
-        name="accuracy",
-        title="Accuracy and loss",
+        name="accuracy" if is_classification else "metrics",
+        title="Accuracy and loss" if is_classification else "Metrics",
         sentences=[] if evaluated else ["No version was evaluated on the test set."],
         pictures=pictures,
         tables=[
-            of_frame("evaluations", "Evaluations", _EVALUATIONS, frame(groups, "evaluations"), rows_shown=0),
-            Table("curves", "Means at common versions", _CURVES, _curve_rows(evaluated), rows_shown=0),
+            of_frame("evaluations", "Evaluations", _evaluations(of), frame(groups, "evaluations"), rows_shown=0),
+            Table("curves", "Means at common versions", _curves(of), _curve_rows(evaluated, of), rows_shown=0),
         ],
     )
 
 
-def _values(run: Run, measure: _Measure) -> Floats:
-    values: Floats = run.evaluations[measure.column].to_numpy()
+def _evaluations(of: Sequence[Measure]) -> tuple[Column, ...]:
+    return (
+        *(columns.RUN, columns.VERSION, Column("elapsed_s", "time, s", ",.2f"), *(measure.cell for measure in of)),
+        Column("evaluate_s", "evaluation took, s", ".4f"),
+    )
+
+
+def _curves(of: Sequence[Measure]) -> tuple[Column, ...]:
+    spreads = [of_spread(measure.word, measure.unit, ".4f", columns.INTERVAL) for measure in of]
+    return (columns.GROUP, columns.VERSION, columns.RUNS, *chain.from_iterable(spreads))
+
+
+def _values(run: Run, measure: Measure) -> Floats:
+    values: Floats = measure.of(run).to_numpy()
     return values
 
 
-def _curve(group: Group, measure: _Measure, along: str = drawing.VERSIONS) -> Curve:
+def _curve(group: Group, measure: Measure, along: str = drawing.VERSIONS) -> Curve:
     if along == drawing.TIME:
         return over_time([(run.evaluations.elapsed_s.to_numpy(), _values(run, measure)) for run in group.evaluated])
     return over_versions([(run.evaluations.version.to_numpy(), _values(run, measure)) for run in group.evaluated])
 
 
-def _curve_rows(groups: Sequence[Group]) -> list[tuple[Cell, ...]]:
+def _curve_rows(groups: Sequence[Group], of: Sequence[Measure]) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for group in groups:
-        curves = (_curve(group, _ACCURACY), _curve(group, _LOSS))
+        curves = [_curve(group, measure) for measure in of]
         parts = [getattr(curve, f"{part}_x") for curve in curves for part in columns.INTERVAL]
         for version, *numbers in zip(curves[0].at_x, *parts, strict=True):
             rows.append((group.label, int(version), curves[0].n, *map(float, numbers)))
     return rows
 
 
-def _picture(groups: Sequence[Group], measure: _Measure, along: str) -> Picture:
+def _picture(groups: Sequence[Group], measure: Measure, along: str) -> Picture:
     curves = [_curve(group, measure, along) for group in groups]
     if along == drawing.TIME:
         over, unit = "time", "second"
-        caption = f"Latest test {measure.word} at each time, in seconds since the first task"
+        caption = f"Latest {measure.origin} {measure.name} at each time, in seconds since the first task"
     else:
         over, unit = "versions", "version"
-        caption = f"Test {measure.word} against the number of rounds applied"
+        caption = f"{measure.origin.capitalize()} {measure.name} against the number of rounds applied"
     ends = [_ends(group, curve, unit) for group, curve in zip(groups, curves, strict=True)]
 
     def draw(axes: Axes) -> None:
         drawing.lines(axes, [group.legend for group in groups], curves, measure.axis, along=along)
         losses = np.concatenate([curve.mean_x for curve in curves])
         finite = losses[np.isfinite(losses)]
-        if measure is _ACCURACY:
+        if measure.name == "accuracy":
             axes.set_ylim(0, 1.02)
+        elif len(finite) and finite.min() < 0:
+            axes.autoscale(axis="y")
         elif len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
             drawing.logarithmic(axes, "y")
             axes.set_ylim(float(finite.min()) / 2, float(finite.max()) * 2)
 
     return Picture(
         name=f"{measure.word}_over_{over}",
-        title=f"{measure.word.capitalize()} over {over}",
-        caption=caption + _details(groups, curves, measure, along),
-        alternative=f"Curves of the test {measure.word}. {'; '.join(ends)}.",
+        title=f"{measure.title} over {over}",
+        caption=caption + measure.direction + _details(groups, curves, measure, along),
+        alternative=f"Curves of the {measure.origin} {measure.name}. {'; '.join(ends)}.",
         draw=draw,
         keys=keys(groups),
     )
 
 
-def _details(groups: Sequence[Group], curves: Sequence[Curve], measure: _Measure, along: str) -> str:
+def _details(groups: Sequence[Group], curves: Sequence[Curve], measure: Measure, along: str) -> str:
     text = "."
     if any(curve.n > 1 for curve in curves):
         text = ": mean over runs, with its 95 % confidence band (Student's t) where there are several."

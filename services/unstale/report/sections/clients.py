@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from unstale.metrics.spread import Spread as ClientSpread
 from unstale.report import drawing
 from unstale.report.content import Cell, Column, Picture, Section, Table
 from unstale.report.groups import Group, frame, keys
+from unstale.report.measures import Measure, own_measures
 from unstale.report.recorded import Run
 from unstale.report.sections import columns
 from unstale.report.sections.columns import cells, of_frame, of_spread, versions
@@ -44,18 +46,23 @@ _CLIENTS = (
     Column("weight_share_ratio", "share of weight", ".2%"),
     Column("staleness_mean_rounds", "mean staleness", ".2f"),
     Column("last_update_s", "last update at, s", ",.1f"),
-    Column("own_accuracy_ratio", "accuracy on own examples", ".4f"),
+)
+_OWN_METRICS = (
+    *(columns.RUN, Column("metric", "metric"), Column("clients", "clients", ",")),
+    *(Column("mean", "mean", ".4f"), Column("p10", "p10", ".4f"), Column("p50", "median", ".4f")),
+    *(Column("p90", "p90", ".4f"), Column("worst", "worst", ".4f"), Column("worst_client_id", "worst client", "d")),
 )
 ROWS_SHOWN = 20
 
 
 def section(groups: Sequence[Group]) -> Section:
+    own = own_measures(run for group in groups for run in group.runs)
     clients = pd.concat([of_clients(run).assign(group=group.label) for group in groups for run in group.runs])
     runs = clients.run.nunique()
     return Section(
         name="clients",
         title="Fairness over clients",
-        pictures=[*_share_pictures(groups, clients), *_own_accuracy_pictures(groups)],
+        pictures=[*_share_pictures(groups, clients), *_own_pictures(groups, own[0])],
         tables=[
             of_frame(
                 "fairness",
@@ -76,14 +83,15 @@ def section(groups: Sequence[Group]) -> Section:
             of_frame(
                 "own_evaluations",
                 "Every measurement of a client on its own test examples",
-                (columns.RUN, columns.CLIENT, columns.VERSION, columns.ACCURACY, columns.LOSS, columns.EXAMPLES),
+                (columns.RUN, columns.CLIENT, columns.VERSION, *(one.cell for one in own), columns.EXAMPLES),
                 frame(groups, "own_evaluations"),
                 rows_shown=0,
             ),
+            *_own_metrics([run for group in groups for run in group.runs], own),
             of_frame(
                 "clients",
                 "Clients, by their number of aggregated updates",
-                _CLIENTS,
+                (*_CLIENTS, Column(f"own_{own[0].column}", f"{own[0].name} on own examples", ".4f")),
                 clients,
                 rows_shown=ROWS_SHOWN if runs == 1 else 0,
             ),
@@ -93,7 +101,7 @@ def section(groups: Sequence[Group]) -> Section:
 
 def of_clients(run: Run) -> pd.DataFrame:
     """Return the table of a run's clients. Shares of weight: all rounds count equally."""
-    updates = run.updates
+    updates, (own, *_) = run.updates, own_measures([run])
     clients_count = max(run.settings.clients, int(updates.client_id.max()) + 1 if len(updates) else 0, *run.tasks, 0)
     by_client = updates.groupby("client_id")
     weights = by_client.weight_share_ratio.sum()
@@ -106,7 +114,7 @@ def of_clients(run: Run) -> pd.DataFrame:
             "weight_share_ratio": weights / weights.sum() if weights.any() else weights,
             "staleness_mean_rounds": by_client.staleness_rounds.mean().astype(float),
             "last_update_s": by_client.elapsed_s.max(),
-            "own_accuracy_ratio": run.own_evaluations.groupby("client_id").accuracy_ratio.last(),
+            f"own_{own.column}": own.of_clients(run).last(),
         },
         index=pd.RangeIndex(clients_count, name="client_id"),
     ).reset_index()
@@ -189,9 +197,30 @@ def _own_accuracy_row(group: Group) -> tuple[Cell, ...]:
     )
 
 
-def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
-    """Yield a picture if clients have measured accuracies."""
-    measured = [(group, accuracies) for group in groups if len(accuracies := _own_accuracies(group))]
+def _own_metrics(runs: Sequence[Run], own: Sequence[Measure]) -> Iterator[Table]:
+    """Yield a table of the metrics over clients, if they are others than accuracy and loss."""
+    rows = [
+        (run.name, name, spread.reports, spread.mean, spread.p10, spread.p50, spread.p90, *_worst(spread))
+        for run in runs
+        for name, spread in run.client_metrics.items()
+    ]
+    if {one.name for one in own} - {"accuracy", "loss"}:
+        yield Table(
+            "own_metrics",
+            "Metrics over clients, each on its own test examples and at the last version that it measured; mean and "
+            "percentiles are weighted by examples",
+            _OWN_METRICS,
+            rows,
+        )
+
+
+def _worst(spread: ClientSpread) -> tuple[Cell, Cell]:
+    return (None, None) if spread.worst is None else (spread.worst.value, spread.worst.client_id)
+
+
+def _own_pictures(groups: Sequence[Group], own: Measure) -> Iterator[Picture]:
+    """Yield a picture if clients have measured the main metric."""
+    measured = [(group, values) for group in groups if len(values := _own_values(group, own))]
     if not measured:
         return
     ranges = [
@@ -204,21 +233,24 @@ def _own_accuracy_pictures(groups: Sequence[Group]) -> Iterator[Picture]:
         for index, (group, accuracies) in enumerate(measured):
             percent = 100 * (np.arange(len(accuracies)) + 0.5) / len(accuracies)
             drawing.plain_line(axes, percent, accuracies, index, group.legend)
-        axes.set(xlabel="clients, least accurate first, %", xlim=(0, 100))
-        axes.set(ylabel="accuracy on own examples", ylim=(0, 1.02))
+        order = "least accurate" if own.name == "accuracy" else f"lowest {own.name}"
+        axes.set(xlabel=f"clients, {order} first, %", xlim=(0, 100))
+        axes.set(ylabel=f"{own.name} on own examples")
+        if own.name == "accuracy":
+            axes.set_ylim(0, 1.02)
 
     yield Picture(
-        name="own_accuracy",
-        title="Accuracy over clients",
-        caption="Accuracy of the model on each client's own test examples, at the last version that the client "
+        name=f"own_{own.word}",
+        title=f"{own.title} over clients",
+        caption=f"{own.title} of the model on each client's own test examples, at the last version that the client "
         f"measured, in rising order{pooled}",
-        alternative=f"Rising curves of the accuracies of clients. {'; '.join(ranges)}.",
+        alternative=f"Rising curves of the {own.name} of clients. {'; '.join(ranges)}.",
         draw=draw,
         keys=keys([group for group, _ in measured]),
     )
 
 
-def _own_accuracies(group: Group) -> Floats:
-    """Return the last accuracy of every client of every run, in rising order."""
-    last = frame([group], "own_evaluations").groupby(["run", "client_id"]).accuracy_ratio.last()
-    return np.sort(last.to_numpy(float))
+def _own_values(group: Group, own: Measure) -> Floats:
+    """Return the last value of every client of every run that has one, in rising order."""
+    values = np.concatenate([own.of_clients(run).last().to_numpy(float) for run in group.runs])
+    return np.sort(values[~np.isnan(values)])

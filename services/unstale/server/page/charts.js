@@ -50,6 +50,16 @@ class Chart {
     new ResizeObserver(() => this.render()).observe(this.plot);
   }
 
+  /** title: of the section. caption: of the table, without its order. */
+  rename(title, caption) {
+    if (this.title === title) return;
+    this.title = title;
+    say(this.section.querySelector("h2"), title);
+    say(this.details.querySelector("summary"), `${title} as a table`);
+    this.details.querySelector(".scroll").setAttribute("aria-label", `${title} as a table`);
+    say(this.details.querySelector("caption"), `${caption} by round, the newest first`);
+  }
+
   show(data) {
     this.data = data;
     this.render();
@@ -139,14 +149,21 @@ function path(points) {
     .join("");
 }
 
-/** A curve over rounds. column: of what a point [version, after seconds, accuracy, loss] is drawn. */
-function curve(id, { column, text, range, name }) {
+/** The scale of a metric's axis: [range of values, text of a tick]. Accuracy is drawn close, others from 0. */
+const scaleOf = (metric) =>
+  metric === "accuracy"
+    ? [(low, high) => bounds(Math.max(0, low - 0.01), Math.min(1, high + 0.01), 4).map((value) => Math.min(1, Math.max(0, value))), (share) => `${+(100 * share).toFixed(2)}${NARROW}%`]
+    : [(low, high) => bounds(Math.min(0, low), high, 4), (value) => String(+value.toPrecision(3))];
+
+/** A curve of a metric over rounds. column: of a point [version, after seconds, main metric, second metric]. */
+function curve(id, column) {
   const value = (point) => point[column];
   return new Chart(id, {
     places: ({ points }) => points.map(([version]) => version),
     empty: ({ every }) => (every === null ? "Not measured yet." : `Not measured yet: the first evaluation follows round ${asCount(every)}.`),
-    read: ({ points }, at) => parted(`round ${asCount(points[at][0])}`, text(value(points[at])), `after ${asTime(points[at][1])}`),
-    draw(area, { points }, at) {
+    read: ({ points, metric }, at) => parted(`round ${asCount(points[at][0])}`, asMetric(metric)(value(points[at]), 2), `after ${asTime(points[at][1])}`),
+    draw(area, { points, metric }, at) {
+      const [range, name] = scaleOf(metric);
       const numbers = points.map(value).filter((number) => number !== null);
       const y = range(numbers.length ? Math.min(...numbers) : 0, numbers.length ? Math.max(...numbers) : 1);
       const [scaleX, scaleY] = frame(area, { x: [points[0][0], points.at(-1)[0]], y, xText: (round) => compact.format(round), yText: name });
@@ -161,9 +178,9 @@ function curve(id, { column, text, range, name }) {
       }
       return placed.map(([x]) => x);
     },
-    table: ({ points }) => ({
-      head: ["Round", id === "loss-chart" ? "Loss" : "Accuracy", "After"],
-      rows: points.map((point) => [asCount(point[0]), text(value(point)), asTime(point[1])]).reverse(),
+    table: ({ points, metric }) => ({
+      head: ["Round", asName(metric), "After"],
+      rows: points.map((point) => [asCount(point[0]), asMetric(metric)(value(point), 2), asTime(point[1])]).reverse(),
     }),
   });
 }

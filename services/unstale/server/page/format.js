@@ -18,6 +18,12 @@ function asNumber(value) {
   return size >= 1000 ? whole.format(value) : value.toPrecision(3);
 }
 
+/** How values of a metric are written: accuracy in percent. */
+const asMetric = (name) => (name === "accuracy" ? (share, digits) => (share === null ? "not finite" : asPercent(share, digits)) : asNumber);
+
+/** A metric as a heading: names that are words begin with a capital. */
+const asName = (name) => ({ accuracy: "Accuracy", loss: "Loss" })[name] ?? name;
+
 /** Seconds, in the two units that say most. */
 function asTime(seconds) {
   if (seconds === null) return NONE;

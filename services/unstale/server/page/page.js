@@ -12,9 +12,10 @@ const STANDING = {
   idle: "Waiting for a client",
   running: "Running",
   finished: "Finished",
+  reached: "Finished",
   stopped: "Stopped",
 };
-const OVER = ["finished", "stopped"];
+const OVER = ["finished", "reached", "stopped"];
 
 let stream = null; // while there is one
 let spoke = false; // the stream has said something since it was opened
@@ -32,13 +33,44 @@ const now_s = () => performance.now() / 1000;
 
 // --- shown ---
 
-const accuracyChart = curve("accuracy-chart", {
-  column: 2,
-  text: (share) => (share === null ? "not finite" : asPercent(share, 2)),
-  name: (share) => `${+(100 * share).toFixed(2)}${NARROW}%`,
-  range: (low, high) => bounds(Math.max(0, low - 0.01), Math.min(1, high + 0.01), 4).map((value) => Math.min(1, Math.max(0, value))),
-});
-const lossChart = curve("loss-chart", { column: 3, text: asNumber, name: (nats) => String(+nats.toPrecision(3)), range: (low, high) => bounds(Math.min(0, low), high, 4) });
+const mainChart = curve("main-chart", 2);
+const secondChart = curve("second-chart", 3);
+
+const SPLITS = { central: "Test set", clients: "Clients, mean", training: "Training, mean", policy: "Policy" };
+const SPLIT_WORDS = { central: "Test", clients: "Clients'", training: "Training" };
+
+/** "Test accuracy"; elsewhere "Clients' mae". */
+const measureName = (split, name) => `${SPLIT_WORDS[split]} ${name}`;
+
+/** Curve and tile of one of the two metrics. place: 0 or 1. best: a point, or null. */
+function showMeasure(chart, id, place, { names, split, points, best, higher_is_better: higher }, every) {
+  const name = names[place];
+  const [tile, value] = [byId(id).closest(".tile"), points.at(-1)?.[2 + place]];
+  tile.hidden = chart.section.hidden = name === undefined;
+  mainChart.section.classList.toggle("wide", names.length === 1);
+  if (name === undefined) return;
+  say(tile.querySelector("dt"), measureName(split, name));
+  chart.rename(split === "central" ? asName(name) : measureName(split, name), measureName(split, name));
+  chart.show({ points, every, metric: name });
+  say(byId(id), value === undefined ? NONE : asMetric(name)(value, 2));
+  const superlative = name === "accuracy" ? "best" : higher ? "best, highest:" : "best, lowest:";
+  const note = best && place === 0 ? `${superlative} ${asMetric(name)(best[2], 2)}` : `at round ${asCount(points.at(-1)?.[0] ?? null)}`;
+  say(byId(`${id}-note`), points.length ? note : "not measured yet");
+}
+
+/** The latest value of each metric of each split, where the tiles do not show them all. */
+function showMetrics(metrics) {
+  const splits = Object.keys(SPLITS).filter((split) => split in metrics);
+  const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
+  const others = splits.flatMap((split) => Object.keys(metrics[split]).filter((name) => !(split === "central" ? ["accuracy", "loss"] : split === "training" ? ["loss"] : []).includes(name)));
+  byId("metrics-card").hidden = others.length === 0;
+  const head = ["Metric", ...splits.map((split) => SPLITS[split])].map((text) => html("th", { scope: "col" }, text));
+  byId("metrics").querySelector("thead").replaceChildren(html("tr", {}, ...head));
+  const text = (name, value) => (name !== "accuracy" && Number.isInteger(value) ? asCount(value) : asMetric(name)(value, 2));
+  const cell = (split, name) => html("td", {}, name in metrics[split] ? text(name, metrics[split][name]) : NONE);
+  const line = (name) => html("tr", {}, html("th", { scope: "row" }, name), ...splits.map((split) => cell(split, name)));
+  byId("metrics").querySelector("tbody").replaceChildren(...names.map(line));
+}
 
 /** Neighbouring counts together, so that at most some columns come out: [first, last, updates]. */
 function binned(counts, most = 26) {
@@ -152,15 +184,11 @@ const show = {
     say(byId("rejected"), asCount(updates.rejected));
     say(byId("rejected-note"), updates.duplicate ? counted(updates.duplicate, "duplicate") : "no duplicates");
   },
-  curve({ curve: { points, best }, run }) {
-    const last = points.at(-1);
-    accuracyChart.show({ points, every: run.evaluate_every ?? null });
-    lossChart.show({ points, every: run.evaluate_every ?? null });
-    say(byId("accuracy"), last ? asPercent(last[2], 2) : NONE);
-    say(byId("accuracy-note"), best ? `best ${asPercent(best[2], 2)}` : "not measured yet");
-    say(byId("loss"), last ? asNumber(last[3]) : NONE);
-    say(byId("loss-note"), last ? `at round ${asCount(last[0])}` : "not measured yet");
+  curve({ curve, run }) {
+    showMeasure(mainChart, "main-metric", 0, curve, run.evaluate_every ?? null);
+    showMeasure(secondChart, "second-metric", 1, curve, run.evaluate_every ?? null);
   },
+  metrics: ({ metrics }) => showMetrics(metrics),
   staleness({ staleness }) {
     stalenessChart.show(staleness);
     const most = staleness.counts.length - 1;
@@ -195,6 +223,7 @@ function showHint() {
     idle: "No client is available for the next round.",
     running: updates.accepted || state.version ? parted(`${run.policy} on ${run.data}`, `model ${run.model}`, `trigger ${run.trigger}`) : "The first tasks are out; no update has come back yet.",
     finished: "All rounds are complete.",
+    reached: "The metric that run.until names has reached its value, and has ended the run.",
     stopped: "The server was stopped before the last round. With a run directory, the same command resumes the run.",
   };
   say(byId("hint"), state.alarm ?? hints[state.standing] ?? "");
