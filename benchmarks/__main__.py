@@ -19,6 +19,7 @@ MARKDOWN = {
     "large_transfer": "A model of 760 MB over a link that breaks",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
+    "app_overhead": "Simulation of an app against its training in a bare loop",
     "simulation_preset": "A published cell against a bare loop",
     "simulation_scale": "A hundred thousand simulated clients",
     "first_convolution": "Images with their channels last",

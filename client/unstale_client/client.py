@@ -1,16 +1,15 @@
 """`join`: take part in a run with a training loop of your own."""
 
 import logging
-import operator
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, SupportsFloat, SupportsIndex
+from typing import Any, Self, SupportsFloat
 
 import numpy as np
 
-from unstale_client import vectors
+from unstale_client import arguments, vectors
 from unstale_client.addresses import is_host_and_port, is_loopback
 from unstale_client.errors import UserError
 from unstale_client.handover import Handover
@@ -70,8 +69,8 @@ def join(
     """
     if not (isinstance(address, str) and address.startswith("tcp://") and is_host_and_port(address[6:])):
         raise UserError(f"address is {address!r}, expected tcp://HOST:PORT")
-    number = _index(client_id, "client_id", 0, limits.CLIENTS_MAX - 1)
-    if patience_s is not None and not 0 < _number(patience_s, "patience_s") <= PATIENCE_S_MAX:
+    number = arguments.index(client_id, "client_id", 0, limits.CLIENTS_MAX - 1)
+    if patience_s is not None and not 0 < arguments.number(patience_s, "patience_s") <= PATIENCE_S_MAX:
         raise UserError(f"patience_s is {patience_s!r}, expected seconds up to {PATIENCE_S_MAX:g}, or None")
     own, of_server = (None if file is None else str(file) for file in (key, server_key))
     identity = client_identity(own, of_server, ARGUMENTS)
@@ -198,6 +197,7 @@ class Task:
         number: Count of the client's earlier tasks.
         version: Of the model.
         learning_rate: Of each local step, as the server schedules it.
+        settings: `client_settings` of the server, numbers and texts by name.
         parameters: By name, the parameters of the model, float32 and read-only; copy an array to change it.
         buffers: By name, the float buffers of the model, such as running means; likewise.
     """
@@ -208,6 +208,7 @@ class Task:
         self.number = task.number
         self.version = task.version
         self.learning_rate = task.learning_rate
+        self.settings: Mapping[str, float | int | str] = MappingProxyType(dict(welcome.settings or {}))
         self._parameters = Tensors(welcome.tensors, "task.parameters")
         self._buffers = Tensors(welcome.buffers or (), "task.buffers")
         d, b = self._parameters.numbers, self._buffers.numbers
@@ -233,6 +234,7 @@ class Task:
         loss: float,
         steps: int = 1,
         buffers: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> None:
         """Send the trained parameters. They are stored and sent again until the server acknowledges them.
 
@@ -244,6 +246,7 @@ class Task:
             loss: Mean training loss.
             steps: Optimiser steps.
             buffers: By name, all buffers after the training; None for no change.
+            metrics: Further results by name, which the server averages over the clients; finite, at most 32.
 
         Raises:
             UserError: An argument is invalid. The task stays open, so that another call may follow.
@@ -252,7 +255,7 @@ class Task:
         vector_d = self._parameters.vector(weights, "weights")
         with np.errstate(all="ignore"):  # checked below
             np.subtract(self._base_d, vector_d, out=vector_d)
-        self._finish(vector_d, "weights", num_examples, loss, steps, buffers)
+        self._finish(vector_d, "weights", num_examples, loss, steps, buffers, metrics)
 
     def send_delta(
         self,
@@ -262,11 +265,12 @@ class Task:
         loss: float,
         steps: int = 1,
         buffers: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> None:
         """Send the update itself: by name, parameters before the training minus parameters after it. Else as `send`."""
         self._check_open("task.send_delta")
         vector_d = self._parameters.vector(delta, "delta")
-        self._finish(vector_d, "delta", num_examples, loss, steps, buffers)
+        self._finish(vector_d, "delta", num_examples, loss, steps, buffers, metrics)
 
     def decline(self, why: str = "") -> None:
         """Skip this task. The server gives it to another client, and this one a later task."""
@@ -282,14 +286,16 @@ class Task:
         loss: float,
         steps: int,
         buffers: Mapping[str, Any] | None,
+        metrics: Mapping[str, SupportsFloat] | None,
     ) -> None:
         job, task = self._job, self._job.task
-        examples = _index(num_examples, "num_examples", 1, limits.INTEGER_MAX)
-        mean_loss = _number(loss, "loss")
+        examples = arguments.index(num_examples, "num_examples", 1, limits.INTEGER_MAX)
+        mean_loss = arguments.number(loss, "loss")
         if not abs(mean_loss) <= limits.LOSS_MAX:
             raise UserError(
                 f"loss is {loss!r}, expected a finite number; call task.decline to skip a task whose training diverged"
             )
+        named = arguments.metrics(metrics)
         is_gradient = job.welcome.training.name == "gradient"
         if is_gradient:
             with np.errstate(all="ignore"):
@@ -307,11 +313,12 @@ class Task:
             base_version=task.version,
             kind="gradient" if is_gradient else "delta",
             num_examples=examples,
-            steps=_index(steps, "steps", 1, limits.INTEGER_MAX),
+            steps=arguments.index(steps, "steps", 1, limits.INTEGER_MAX),
             loss=mean_loss,
             learning_rate=task.learning_rate,
             signature=task.signature,
             payload_bytes=sum(part.nbytes for part in parts),
+            metrics=named or None,
         )
         if not self._handover.send(job, update, parts):
             log.info("task %d: the server does not wait for its update any more", self.number)
@@ -353,21 +360,3 @@ def _without_model(job: Job) -> Job:
         is_wanted=job.is_wanted,
         received_s=job.received_s,
     )
-
-
-def _index(value: SupportsIndex, name: str, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or not least <= number <= most:
-        raise UserError(f"{name} is {value!r}, expected a whole number from {least} to {most}")
-    return number
-
-
-def _number(value: SupportsFloat, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"{name} is {value!r}, expected a number") from None
-    return number

@@ -2,7 +2,11 @@
 
 from unstale_client.errors import UserError, nearest, unknown_name
 
-__all__ = ["UserError", "WorkerLostError", "nearest", "unknown_name"]
+__all__ = ["HangingError", "UserError", "WorkerLostError", "nearest", "unknown_name"]
+
+
+class HangingError(UserError):
+    """A function of the user does not end, so that the process has to."""
 
 
 class WorkerLostError(Exception):

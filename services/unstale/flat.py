@@ -46,6 +46,9 @@ class FlatModel:
         self._gradient_d: Tensor | None = None
         self.buffers_b = _flatten([buffer for _, buffer in self.buffers], device)
         self._dtypes = {name: tensor.dtype for name, tensor in (*self.parameters, *self.buffers)}
+        self._names = set(_tensors_by_name(self.module))
+        self._parts = [*self._with_views()]  # computed once: a short task would notice it
+        self._owners = [self.module.get_submodule(name.rpartition(".")[0]) for name, _, _ in self._parts]
         self.converts = any(dtype != torch.float32 for dtype in self._dtypes.values())
 
     @property
@@ -75,14 +78,19 @@ class FlatModel:
     def gather(self) -> None:
         """Copy the exchanged tensors that the module has now into the vectors, where they are no views.
 
-        Raises ValueError for a tensor that is missing or has another shape.
+        Raises ValueError for a tensor that is missing or has another shape or type, and for one that is new.
         """
-        now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
-        for name, tensor, view in self._with_views():
+        now = _tensors_by_name(self.module)
+        if not now.keys() <= self._names:
+            first = min(now.keys() - self._names)
+            raise ValueError(f"the model has {first!r}, which it did not have before, expected the same tensors")
+        for name, tensor, view in self._parts:
             trained = now.get(name)
             if trained is None or trained.shape != tensor.shape:
                 shape = "no tensor" if trained is None else f"shape {list(trained.shape)}"
                 raise ValueError(f"the model has {shape} for {name!r}, expected shape {list(tensor.shape)}")
+            if trained.dtype != self._dtypes[name]:
+                raise ValueError(f"the model has {trained.dtype} for {name!r}, expected {self._dtypes[name]}")
             if not _is_at(trained, view):
                 view.copy_(trained)
 
@@ -92,20 +100,18 @@ class FlatModel:
 
         Does nothing after `release`.
         """
-        if not len(self.parameters_d):
-            return
-        for name, tensor, view in self._with_views():
-            owner, _, last = name.rpartition(".")
-            part = self.module.get_submodule(owner)
-            if getattr(part, last, None) is not tensor:
-                setattr(part, last, tensor)
+        for owner, (name, tensor, view) in zip(self._owners, self._parts, strict=True):
+            last = name.rpartition(".")[2]
+            if getattr(owner, last, None) is not tensor:
+                setattr(owner, last, tensor)
             dtype = self._dtypes[name]
             if dtype == view.dtype and not _is_at(tensor, view):
                 tensor.data = view
             elif dtype != view.dtype and (tensor.dtype, tensor.device) != (dtype, view.device):
                 tensor.data = view.to(dtype)
         for parameter in self._parameters:
-            parameter.requires_grad_(True)
+            if not parameter.requires_grad:
+                parameter.requires_grad_(True)
             parameter.grad = None
 
     @contextmanager
@@ -130,6 +136,7 @@ class FlatModel:
 
     def release(self) -> None:
         """Release the memory of parameters and gradient. Only `using` works afterwards."""
+        self._parts, self._owners = [], []
         self.parameters_d = self._gradient_d = torch.empty(0, device=self.buffers_b.device)
         for parameter in self._parameters:
             zero = torch.zeros((), dtype=parameter.dtype, device=self.buffers_b.device)
@@ -150,6 +157,17 @@ class FlatModel:
             tensors = [tensor for _, tensor in named]
             for (name, tensor), view in zip(named, _views(vector, tensors), strict=True):
                 yield name, tensor, view
+
+
+def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers. Several times as fast as `named_parameters` and `named_buffers`."""
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, part in module.named_modules()
+        for table in (part._parameters, part._buffers)  # noqa: SLF001  (nothing public is as fast)
+        for name, tensor in table.items()
+        if tensor is not None
+    }
 
 
 def _named(names: Iterable[str], tensors: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:

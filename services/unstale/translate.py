@@ -144,17 +144,11 @@ def to_stop(action: actions.Finish) -> Stop:
 
 
 def to_update(
-    task: Task,
-    local: LocalUpdate,
-    evaluation: Measured | None = None,
-    *,
-    checksum: str | None = None,
-    encoding: Encoding | None = None,
+    task: Task, local: LocalUpdate, evaluation: Measured | None = None, *, encoding: Encoding | None = None
 ) -> Update:
     """The header of an update. Its payload is `payload_parts`.
 
-    evaluation: of the task's model, if requested. checksum: of a payload in chunks. encoding: of the payload; None for
-    float32.
+    evaluation: of the task's model, if requested. encoding: of the payload; None for float32.
     """
     encoded = None if encoding is None or encoding.name == FLOAT32 else encoding
     return Update(
@@ -169,7 +163,6 @@ def to_update(
         payload_bytes=encoded.payload_bytes if encoded else sum(part.nbytes for part in payload_parts(local)),
         batch_examples=None if local.batch_examples == local.num_examples else local.batch_examples,
         evaluation=None if evaluation is None else _own(evaluation),
-        checksum=checksum,
         encoding=cast("UpdateEncoding", encoded.name) if encoded else None,
         metrics=dict(local.metrics) or None,
     )
@@ -184,7 +177,11 @@ def payload_parts(local: LocalUpdate) -> tuple[Tensor, ...]:
 
 
 def _own(evaluation: Measured) -> OwnEvaluation | None:
-    """None for a metric that is not finite; the model may still be trainable on other clients."""
-    if not all(map(isfinite, evaluation.metrics.values())):
+    """None where accuracy or loss is not finite; the model may still be trainable on other clients. Other metrics that
+    are not finite, such as r2 of constant targets, are left out.
+    """
+    metrics = evaluation.metrics
+    if not all(isfinite(metrics[name]) for name in ("accuracy", "loss") if name in metrics):
         return None
-    return own_evaluation(evaluation.metrics, evaluation.num_examples)
+    finite = {name: value for name, value in metrics.items() if isfinite(value)}
+    return own_evaluation(finite, evaluation.num_examples) if finite else None

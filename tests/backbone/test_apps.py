@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from support import apps
 from support.large import RunningClient
+from support.processes import Process
 from support.running import PATIENCE_S, RunningServer, until
 from support.wire import RawClient
 from unstale.cli import main
@@ -19,6 +20,7 @@ from unstale.client.service import ClientProcess
 from unstale.client.worker import Worker
 from unstale.client.workspace import training_context_of
 from unstale.config.settings import Settings
+from unstale.coordinator import events
 from unstale.errors import UserError
 from unstale.metrics.progress import Outcome, Progress
 from unstale.simulator.assemble import simulation
@@ -72,7 +74,7 @@ def simulated(settings: Settings) -> Outcome:
     return simulation(settings, on_progress=lambda _: None).run()
 
 
-@pytest.mark.parametrize("app", ["regression", "measured", "normed", "last_layer", "half"])
+@pytest.mark.parametrize("app", ["regression", "measured", "normed", "last_layer", "half", "adapted"])
 def test_one_client_makes_the_same_model_as_in_simulation(app: str, tmp_path: Path) -> None:
     # The simulation is the one whose laws tests/simulator/test_simulated_apps.py proves.
     settings = app_run(app)
@@ -148,6 +150,23 @@ def test_tasks_that_are_declined_or_raise_do_not_end_the_run(caplog: pytest.LogC
         assert (outcome.reason, outcome.versions) == ("finished", 5)
     assert "ValueError: no rows" in caplog.text and "raise ValueError" in caplog.text
     assert "client 0: not now" in caplog.text
+
+
+def test_a_training_that_hangs_ends_its_process_and_not_the_run() -> None:
+    settings = app_run("hanging", clients=2, min_clients=1, trigger={"name": "async"})
+    events_seen: list[events.Event] = []
+    with RunningServer(settings, observe=lambda event, _: events_seen.append(event)) as server:
+        command = ("client", "--app", "support.apps:hanging", "--server", server.address, "--first", "1")
+        with Process(*command, "--client.task-timeout-s", "0.5", python_path=Path(apps.__file__).parents[1]) as hanging:
+            assert hanging.end() == 3
+            said = hanging.errors()
+        assert [event.client_id for event in events_seen if isinstance(event, events.TaskFailed)] == [1]
+        with RunningClient(app_run("hanging"), server.address):
+            assert server.end().updates == {"accepted": 4, "duplicate": 0, "rejected": 0}
+    assert "client 1: the task exceeds client.task_timeout_s, 0.5 s" in said
+    assert said.splitlines()[-1].startswith(
+        "unstale: client 1: its task 0 still runs after twice client.task_timeout_s"
+    )
 
 
 def test_an_older_client_cannot_take_part_in_a_run_of_an_app() -> None:

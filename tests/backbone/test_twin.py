@@ -110,7 +110,7 @@ class ScriptedClient:
             elif isinstance(instruction, Train):
                 self.task = instruction
             elif isinstance(instruction, Settle):
-                self.worker._settle(
+                self.worker._store.settle(
                     Settlement(
                         client_id=self.session.client_id,
                         run_id=instruction.run_id,

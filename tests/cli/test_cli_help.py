@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,7 +195,9 @@ COMPLETIONS = {"bash": "complete -o default", "zsh": "#compdef unstale", "fish":
 def test_the_completion_of_the_own_shell_is_shown(
     shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("typer.completion._get_shell_name", lambda: shell)
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: shell, raising=False)
+    in_typer_0_12 = SimpleNamespace(detect_shell=lambda: (shell, shell))
+    monkeypatch.setattr("typer.completion.shellingham", in_typer_0_12, raising=False)
     assert main.run(["--show-completion"]) == 0
     assert COMPLETIONS[shell] in capsys.readouterr().out
 

@@ -107,7 +107,7 @@ def job(number: int, way: Method) -> Job:
 def settle(worker: Worker, server: FakeServer, pending: PendingUpdate) -> None:
     """Send an update, and receive the verdict."""
     accepted = server.take(pending)
-    worker._settle(Settlement(client_id=0, run_id=RUN, number=pending.number, accepted=accepted))
+    worker._store.settle(Settlement(client_id=0, run_id=RUN, number=pending.number, accepted=accepted))
 
 
 def run_process(folder: Path, way: Method, server: FakeServer) -> dict[str, list[float]]:
@@ -119,8 +119,8 @@ def run_process(folder: Path, way: Method, server: FakeServer) -> dict[str, list
         trained = worker._work(job(number, way))
         assert isinstance(trained, Trained)
         settle(worker, server, worker._stored(trained).pending)
-    kept = {**worker._workload_for(welcome()).kept(0), **worker._residuals.kept(0)}
-    return {name: tensor.tolist() for name, tensor in kept.items()}
+    worker._workload_for(welcome())
+    return {name: vector_d.tolist() for name, vector_d in worker._store.kept(0).items()}
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_verdict_before_the_trainer_exists_is_applied_later(tmp_path: Path) ->
     kept = after._workload_for(welcome()).kept(0)
     assert torch.equal(kept["control_d"], trained.local.state["control_d"])
     # The 7 numbers of the largest magnitude were sent, and the others are the residual.
-    left_d, vector_d = torch.from_numpy(after._residuals.kept(0)["residual"]), trained.local.vector_d
+    left_d, vector_d = torch.from_numpy(after._store.kept(0)["residual"]), trained.local.vector_d
     assert int((left_d == 0).sum()) - int((vector_d == 0).sum()) == 7
     assert torch.equal(left_d[left_d != 0], vector_d[left_d != 0])
     assert not (tmp_path / "0-0.update").exists()

@@ -1,10 +1,12 @@
 """Results of the worker on jobs and verdicts."""
 
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,14 +15,17 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from support.parts_of_runs import client_task
+from support.running import PATIENCE_S
 from support.wire import RUN, welcome
 from unstale import translate
 from unstale.client.worker import Durations, Worker
+from unstale.errors import HangingError
 from unstale.flat import FlatModel
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed, Workload
 from unstale_client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
+from unstale_client.outbox import Outbox
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task, Welcome
 
@@ -280,3 +285,116 @@ def test_an_evaluation_without_a_finite_loss_is_not_sent_and_its_update_is(loss:
     update = translate.to_update(job(1.0, 2.0).task, local, evaluation)
     assert (update.evaluation is not None) == sent
     assert update.payload_bytes == 8
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sent"),
+    [
+        ({"mae": 1.0, "loss": 2.0, "r2": nan}, {"mae": 1.0, "loss": 2.0}),
+        ({"perplexity": inf, "loss": inf}, None),
+        ({"r2": nan}, None),
+    ],
+)
+def test_metrics_that_are_not_finite_are_left_out(metrics: dict[str, float], sent: dict[str, float] | None) -> None:
+    local = FakeWorkload().train(client_task(1, 0, torch.zeros(2), 0.5, version=3))
+    update = translate.to_update(job(1.0, 2.0).task, local, Measured(metrics=metrics, num_examples=4))
+    assert (None if update.evaluation is None else update.evaluation.by_name) == sent
+
+
+class Hanging(FakeWorkload):
+    """Its tasks wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.model = FlatModel(nn.Linear(1, 1))
+
+    @override
+    def train(self, task: ClientTask) -> LocalUpdate:
+        self.began.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return super().train(task)
+
+
+class Timer:
+    """A timer that the test fires."""
+
+    made: ClassVar[list["Timer"]] = []
+
+    def __init__(self, after_s: float, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.after_s, self.fire = after_s, lambda: function(*arguments)
+        self.made.append(self)
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Limited:
+    """A worker with a time limit of 10 s."""
+
+    def __init__(self, workload: FakeWorkload, outbox: Outbox | None = None) -> None:
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self.worker = Worker(lambda _: workload, self._results.put, outbox=outbox, task_timeout_s=10.0)
+        self.worker.start()
+
+    def result(self) -> Result:
+        return self._results.get(timeout=PATIENCE_S)
+
+    @property
+    def has_none(self) -> bool:
+        return self._results.empty()
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+    Timer.made.clear()
+    monkeypatch.setattr(threading, "Timer", Timer)
+    return Timer.made
+
+
+def test_a_task_that_exceeds_its_time_goes_back_and_the_worker_goes_on(timers: list[Timer]) -> None:
+    workload = Hanging()
+    limited = Limited(workload)
+    limited.worker.submit(job(1.0, 2.0))
+    assert workload.began.wait(PATIENCE_S)
+    assert [timer.after_s for timer in timers] == [10.0, 20.0]
+    timers[0].fire()
+    failed = limited.result()
+    assert isinstance(failed, Failed)
+    assert (failed.message, failed.reason) == ("the task exceeds client.task_timeout_s, 10 s", Reason.NON_FINITE)
+    workload.go_on.set()
+    assert isinstance(limited.result(), Ready)  # of a task that is given back: the loop drops it
+    limited.worker.submit(job(3.0, 4.0, number=1))
+    ready = limited.result()
+    assert isinstance(ready, Ready) and ready.job.task.number == 1
+    for timer in timers:  # of tasks that have ended
+        timer.fire()
+    limited.worker.close()
+    assert limited.has_none and limited.worker.error is None
+
+
+def test_a_task_that_does_not_end_ends_the_process_and_touches_the_outbox_no_more(
+    timers: list[Timer], tmp_path: Path
+) -> None:
+    workload, outbox = Hanging(), Outbox(tmp_path, 1, 1, durable=False)
+    limited = Limited(workload, outbox)
+    limited.worker.submit(job(1.0, 2.0, number=4))
+    limited.worker.submit(job(1.0, 2.0, number=5))
+    assert workload.began.wait(PATIENCE_S)
+    for timer in timers:
+        timer.fire()
+    assert isinstance(limited.result(), Failed)
+    crashed = limited.result()
+    assert isinstance(crashed, Crashed) and isinstance(crashed.error, HangingError)
+    assert str(crashed.error) == (
+        "client 1: its task 4 still runs after twice client.task_timeout_s, 10 s, and cannot be ended; the process "
+        "ends, start it again"
+    )
+    limited.worker.close()  # does not wait for the task
+    outbox.close()
+    workload.go_on.set()
+    limited.worker._thread.join(PATIENCE_S)
+    assert not limited.worker._thread.is_alive()
+    assert not list(tmp_path.glob("*.update"))
+    assert [call[0] for call in workload.calls] == ["train"] and limited.has_none

@@ -1,5 +1,6 @@
 """Parts made from the configuration, and their errors before anything starts."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,17 @@ def test_the_settings_of_the_policy_reach_it() -> None:
     assert (made.dimension, made.clients) == (3, 20)
 
 
+def test_code_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "code_in_the_current_folder"
+    (tmp_path / f"{code}.py").write_text("from support.factories import line, planes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    made = make_workspace(
+        from_variables(model__name=f"{code}:line", data__name=f"{code}:planes", objective__name="regression")
+    )
+    assert made.model.dimension == 6  # two outputs for two inputs, and biases
+
+
 WRONG = {
     "unknown model 'logrec'; did you mean 'logreg'?": {"model__name": "logrec"},
     "unknown data set 'digit'; did you mean 'digits'?": {"data__name": "digit"},
@@ -173,8 +185,8 @@ WRONG = {
         "model__name": "lenet_28",
         "model__norm": "batch",
     },
-    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:name, its folder "
-    "on PYTHONPATH": {"model__name": "no_such:made"},
+    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:name, in "
+    "the current folder or one on PYTHONPATH": {"model__name": "no_such:made"},
     "unknown partition 'dirichlett'; did you mean 'dirichlet'?": {"partition__name": "dirichlett"},
     "partition 'iid' takes no partition.alpha, got 0.5; leave it out": {
         "partition__name": "iid",

@@ -134,6 +134,7 @@ OTHER = {
     "client.first": 10,
     "client.count": 5,
     "client.patience_s": 30.0,
+    "client.task_timeout_s": 45.0,
     "client.data_path": "/data/digits.npz",
     "client.directory": "/data/client",
     "client.durability": "off",
@@ -200,7 +201,7 @@ def test_every_key_can_be_set_by_its_variable(name: str) -> None:
 @pytest.mark.parametrize("name", KEYS)
 def test_setting_a_key_changes_no_other(name: str, tmp_path: Path) -> None:
     resolved = load(as_file(tmp_path, name, OTHER[name]))
-    own = {"model.name", "data.name"} if name in ("app", "initial") else set()  # an app has its own model and data
+    own = {"model.name", "data.name", "evaluate_clients_every"} if name in ("app", "initial") else set()  # of an app
     assert {other for other in KEYS if value_of(resolved, other) != KEYS[other].default} == {name} | own
 
 

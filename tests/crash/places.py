@@ -61,7 +61,7 @@ AGAIN: dict[str, list[Place]] = {
     "client": [
         Place("unstale_client.outbox:Outbox.load", AFTER, 1),
         Place("unstale_client.outbox:Outbox.drop", BEFORE, 2),
-        Place("unstale.client.worker:Worker._restore", AFTER, 1),
+        Place("unstale_client.update_store:UpdateStore.begin", AFTER, 1),
     ],
 }
 """When a process resumes after a death."""
@@ -104,7 +104,7 @@ DURING: dict[str, list[Place]] = {
         *_around("unstale_client.outbox:Outbox.keep", 40),
         *_around("unstale_client.outbox:Outbox.drop", 40),
         *_around("unstale_client.loop:ClientLoop._send", 150),
-        *_around("unstale.client.worker:Worker._settle", 40),
+        *_around("unstale_client.update_store:UpdateStore.settle", 40),
         Place("unstale_client.outbox:Outbox.put", ASKED, 40),
     ],
 }

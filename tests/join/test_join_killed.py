@@ -26,13 +26,13 @@ PROGRAM = Path(__file__).parent / "numpy_client.py"
 ROOT = Path(__file__).parents[2]
 
 
-def server_command(port: int, run: Path) -> Sequence[str]:
+def server_command(port: int, run: Path, *more: str) -> Sequence[str]:
     return [
         *("server", "--json", "--address", f"tcp://127.0.0.1:{port}", "--run", str(run)),
         *("--server.http-address", "null", "--server.num-examples-max", "null", "--server.lease-s", "600"),
         *("--server.heartbeat-s", "0.2", "--clients", "1", "--rounds", str(ROUNDS), "--trigger", "async"),
         *("--policy", "fedbuff", "--model", "logreg", "--data", "digits", "--evaluate-every", str(ROUNDS)),
-        *("--training", "sgd", "--training.learning-rate", "0.1"),
+        *("--training", "sgd", "--training.learning-rate", "0.1", *more),
     ]
 
 
@@ -48,9 +48,21 @@ class Client:
         self._arguments = [f"tcp://127.0.0.1:{port}", "0", str(self.state), str(data), str(self.log)]
 
     def start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *self._arguments], env={"PYTHONPATH": str(ROOT / "client")}
-        )
+        environment = {"PYTHONPATH": str(ROOT / "client"), "OPENBLAS_NUM_THREADS": "1"}
+        return subprocess.Popen([sys.executable, str(PROGRAM), *self._arguments], env=environment)
+
+    def work(self, kills: int) -> None:
+        """Take part until the run is over, in a process that is killed so often and restarted."""
+        pause = threading.Event()
+        for kill in range(kills):
+            process = self.start()
+            if kill % 4:  # of the others some die before they have joined
+                before = len(self.lines())
+                until(lambda before=before: len(self.lines()) > before + 2, "updates of the next process")
+            pause.wait(0.2 * (kill * 0.618 % 1.0))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait(START_S) == -signal.SIGKILL, "the run is finished too early"
+        assert self.start().wait(START_S) == 0
 
     def lines(self) -> list[str]:
         return self.log.read_text().split("\n")[:-1] if self.log.exists() else []
@@ -73,19 +85,11 @@ def rows(run: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_client_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    port, run, pause = free_port(), tmp_path / "run", threading.Event()
+    port, run = free_port(), tmp_path / "run"
     client = Client(port, tmp_path)
     with Process(*server_command(port, run)) as server:
         server.fact()
-        for kill in range(KILLS):
-            process = client.start()
-            if kill % 4:  # of the others some die before they have joined
-                before = len(client.lines())
-                until(lambda before=before: len(client.lines()) > before + 2, "updates of the next process")
-            pause.wait(0.2 * (kill * 0.618 % 1.0))
-            process.send_signal(signal.SIGKILL)
-            assert process.wait(START_S) == -signal.SIGKILL, "the run is finished too early"
-        assert client.start().wait(START_S) == 0
+        client.work(KILLS)
         assert server.end() == 0
 
     stored = rows(run, "SELECT number, loss, reason, round FROM updates JOIN tasks USING (task_id) ORDER BY number")
@@ -101,6 +105,24 @@ def test_a_client_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path
         assert losses.pop(number) == pytest.approx(loss, rel=1e-6), f"the update of task {number} is lost"
     assert len(losses) <= KILLS  # killed between storing an update and the line in the log
     assert sorted(path.name for path in client.state.iterdir()) == ["lock", "starts"]
+
+
+def test_a_client_that_is_killed_makes_the_same_model_as_one_that_is_not(tmp_path: Path) -> None:
+    """An update depends on all earlier ones: by the model, and by numbers that the encoding has left out of them."""
+    digests = []
+    for kills in (0, KILLS):
+        port, folder = free_port(), tmp_path / str(kills)
+        folder.mkdir()
+        encoding = ("--encoding.updates", "top-k", "--encoding.fraction", "0.05")
+        with Process(*server_command(port, folder / "run", *encoding)) as server:
+            server.fact()
+            Client(port, folder).work(kills)
+            while (finished := server.fact())["event"] != "finished":
+                pass
+            assert server.end() == 0
+        assert (finished["updates"]["accepted"], finished["updates"]["rejected"]) == (ROUNDS, 0)
+        digests.append(finished["model_digest"])
+    assert digests[0] == digests[1]
 
 
 def test_a_client_outlives_a_server_that_is_killed(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from join.numpy_client import trained
 from support.processes import Process, free_port
@@ -32,6 +34,12 @@ def rows(run: Path, query: str) -> list[tuple[Any, ...]]:
         found = stored.execute(query).fetchall()
     stored.close()
     return found
+
+
+def saved(folder: Path, **tensors: torch.Tensor) -> Path:
+    path = folder / "model.safetensors"
+    save_file(tensors, path)
+    return path
 
 
 def take_part(address: str, client_id: int, inputs_NX: np.ndarray, labels_N: np.ndarray) -> None:
@@ -168,6 +176,34 @@ def test_a_client_that_the_run_does_not_have_is_refused() -> None:
         pytest.raises(UserError, match=r"^the server refuses client 1: "),
     ):
         next(client)
+
+
+def test_private_data_of_any_number_metrics_and_settings_take_part_with_a_server_of_defaults(tmp_path: Path) -> None:
+    """`server.num_examples_max` is "partition", and the server knows no partition of private data."""
+    run = tmp_path / "run"
+    settings = small(
+        clients=1,
+        rounds=9,
+        training={"learning_rate": 0.5},
+        model={"name": "app"},
+        partition={},
+        initial=str(saved(tmp_path, weight=torch.zeros(2, 3), bias=torch.zeros(2))),
+        client_settings={"step": 0.5},
+        run={"directory": str(run), "until": "mae < 0.2"},
+    )
+    with RunningServer(settings) as server:
+        with join(server.address, client_id=0) as client:
+            for task in client:
+                mae = 1 - 0.25 * task.number  # 0.0 with the fifth update
+                delta = {
+                    name: np.full(array.shape, task.settings["step"], "f4") for name, array in task.parameters.items()
+                }
+                task.send_delta(delta, num_examples=10**6 + task.number, loss=1.0, metrics={"mae": mae})
+        outcome = server.end()
+    assert (outcome.reason, outcome.versions) == ("reached", 5)
+    assert rows(run, "SELECT num_examples, metrics FROM updates ORDER BY seq")[:2] == [
+        (10**6, '{"mae":1.0}'), (10**6 + 1, '{"mae":0.75}'),
+    ]  # fmt: skip
 
 
 def test_a_run_whose_clients_exchange_a_second_vector_is_one_sentence() -> None:

@@ -108,6 +108,23 @@ def test_buffers_go_behind_the_update_changed_or_not() -> None:
     assert changed.sent() == [0.5] * 6 + [0, 1, 2]
 
 
+def test_metrics_go_with_the_update_and_their_absence_is_no_map() -> None:
+    named, bare = Taken(told()), Taken(told())
+    weights = {"w": BASE_W - 0.5, "b": BASE_B}
+    named.task.send(weights, metrics={"mae": np.float32(0.25), "acc/top-5": 1}, **GOOD)
+    bare.task.send_delta(weights, metrics={}, **GOOD)
+    assert named.ready.pending.update.metrics == {"mae": 0.25, "acc/top-5": 1.0}
+    assert bare.ready.pending.update.metrics is None
+
+
+def test_the_settings_of_the_server_come_with_the_task_and_are_read_only() -> None:
+    task = Taken(told(settings={"depth": 3, "optimiser": "adam"})).task
+    assert dict(task.settings) == {"depth": 3, "optimiser": "adam"}
+    with pytest.raises(TypeError):
+        task.settings["depth"] = 4  # type: ignore[index]
+    assert dict(Taken(told()).task.settings) == {}
+
+
 def test_arrays_of_any_layout_and_numpy_numbers_are_taken() -> None:
     taken = Taken(told())
     weights = {"w": np.asfortranarray(BASE_W - 0.5), "b": np.float32(10)}
@@ -161,6 +178,15 @@ def test_weights_that_do_not_fit_are_one_sentence_and_the_task_stays_open(
         ({"loss": float("nan")}, "loss is nan, expected a finite number; call task.decline"),
         ({"loss": None}, "loss is None, expected a number"),
         ({"loss": 1e300}, "loss is 1e+300, expected a finite number"),
+        ({"loss": "0.5"}, "loss is '0.5', expected a number"),
+        ({"metrics": [0.5]}, "metrics is a list, expected a mapping of names to numbers"),
+        ({"metrics": {"MAE": 1.0}}, "metrics has the name 'MAE', expected 1 to 64 characters of a-z0-9_./-"),
+        ({"metrics": {"m" * 65: 1.0}}, f"metrics has the name '{'m' * 65}', expected 1 to 64 characters"),
+        ({"metrics": {3: 1.0}}, "metrics has the name 3, expected 1 to 64 characters of a-z0-9_./-"),
+        ({"metrics": {"mae": float("nan")}}, "metrics['mae'] is nan, expected a finite number; leave it out"),
+        ({"metrics": {"mae": 10**400}}, "metrics['mae'] is 1000"),
+        ({"metrics": {"mae": "0.5"}}, "metrics['mae'] is '0.5', expected a number"),
+        ({"metrics": {f"m{number}": 0.5 for number in range(33)}}, "metrics has 33 names, expected at most 32"),
         ({"buffers": {"mean": W}}, "buffers has 'mean' too much, expected the 0 names of task.buffers"),
     ],
 )

@@ -1,13 +1,14 @@
 """Runs with parts of a user's own: they equal runs with the built-in parts that compute the same."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import unstale
-from support import plugged
+from support import apps, plugged
 from support.running import small
 from unstale import plugins
 from unstale.cli import main
@@ -103,9 +104,18 @@ def test_an_object_of_this_process_is_computed_in_it_alone(part: str, monkeypatc
     with pytest.raises(UserError) as caught:
         choose(by_name, training_context(by_name), 2)
     assert str(caught.value) == (
-        f"simulation.backend is 'processes' with {part}.name {names[part]!r}, an object that other processes cannot "
+        f"simulation.backend is 'processes' with {part} {names[part]!r}, an object that other processes cannot "
         "import; define it in a module, or set simulation.backend to loop"
     )
+
+
+def test_an_app_of_this_process_is_computed_in_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "__init__", lambda *_: pytest.fail("a worker process was started"))
+    name = plugins.name_of("app", replace(apps.shared))
+    settings = Settings(device="cpu", app=name, clients=4, simulation={"backend": "processes", "processes": 2})
+    with pytest.raises(UserError, match=r"^simulation.backend is 'processes' with app '<App>', an object that other"):
+        choose(settings, training_context(settings), 2)
+    assert plugins.name_of("app", apps.shared) == "support.apps:shared"
 
 
 @pytest.mark.parametrize("part", ["partition", "training"])

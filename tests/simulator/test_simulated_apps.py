@@ -101,6 +101,18 @@ def test_metrics_of_clients_take_the_place_of_a_test_set_which_an_app_may_have_t
     assert outcome.metrics["mae"] == progress[-1].metrics["mae"] < progress[0].metrics["mae"]
 
 
+def test_clients_evaluate_an_app_as_often_as_the_server_unless_told_otherwise() -> None:
+    shown, _ = run(app_run("regression", clients=3, rounds=6, evaluate_every=2))
+    asked, _ = run(app_run("regression", clients=3, rounds=6, evaluate_clients_every=2))
+    assert shown.client_metrics == asked.client_metrics
+    assert [*shown.client_metrics] == ["mae"]
+    hidden, _ = run(app_run("regression", clients=3, rounds=6, evaluate_every=2, evaluate_clients_every=None))
+    assert hidden.client_metrics == {}
+    assert hidden.model_digest == shown.model_digest
+    without, _ = run(app_run("last_layer", clients=3, rounds=6, evaluate_every=2))  # has no evaluate function
+    assert without.client_metrics == {}
+
+
 ASYNC: dict[str, Any] = {"clients": 3, "trigger": {"name": "k-async", "k": 2}, "rounds": 6}
 
 
@@ -236,7 +248,6 @@ def test_a_rejected_update_leaves_the_state_of_its_client() -> None:
         ({"attack": {"name": "noise"}}, "attack is set together with app"),
         ({"simulation": {"backend": "vmap"}}, "vmap"),
         ({"scenario": {"name": "staleness-40"}}, "selects clients by their classes, but the data is private"),
-        ({"app": "support.apps:last_layer", "evaluate_clients_every": 2}, "has no evaluate function; give it one"),
         ({"app": "support.apps:table"}, "app 'support.apps:table' is of type function, expected an unstale.App"),
         ({"app": "support.apps:nothing"}, "app 'support.apps:nothing' is of type NoneType, expected an unstale.App"),
         ({"app": "support.nothing:app"}, "app 'support.nothing:app' cannot be imported"),

@@ -1,6 +1,7 @@
 """Apps that tests name as `support.apps:...`, with private data: files, which only the client that owns one reads."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,35 @@ def _failing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Traine
 
 
 failing = unstale.App(model=model, train=_failing, data=file_of)
+
+
+class _Adapted(nn.Module):
+    """A frozen backbone of 66,560 numbers, and an adapter of 515."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, 256), nn.Tanh(), nn.Linear(256, 256)).requires_grad_(False)
+        self.down, self.up = nn.Linear(256, 2, bias=False), nn.Linear(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.up(self.down(self.backbone(inputs)))
+
+
+adapted = unstale.App(model=_Adapted, train=train, data=file_of)
+
+
+def adapted_factory() -> nn.Module:
+    return _Adapted()
+
+
+def _hanging(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Never ends for client 1."""
+    if len(data[0]) == len(table(1)[0]):
+        threading.Event().wait()
+    return train(module, data, task)
+
+
+hanging = unstale.App(model=model, train=_hanging, data=file_of)
 
 
 FOUND: list[int] = []

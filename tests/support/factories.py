@@ -146,3 +146,9 @@ def stream() -> tuple[IterableDataset[tuple[torch.Tensor, ...]], IterableDataset
 def untested() -> TensorDataset:
     """Training examples alone."""
     return planes()[0]
+
+
+def plane_rows() -> tuple[TensorDataset, TensorDataset]:
+    """The rows of `planes`, with the first target alone."""
+    train, test = (TensorDataset(part.tensors[0], part.tensors[1][:, :1]) for part in planes())
+    return train, test

@@ -31,6 +31,7 @@ class Proxy:
         self._poller = zmq.Poller()
         self._poller.register(self._front, zmq.POLLIN)
         self._poller.register(self._queue.fileno(), zmq.POLLIN)
+        self.sizes: list[tuple[bool, int, int]] = []  # of all messages: whether up, bytes of header and of payload
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -47,11 +48,13 @@ class Proxy:
             ready: dict[Any, int] = dict(self._poller.poll())
             if self._front in ready:
                 route, header, *frames = self._front.recv_multipart()
+                self.sizes.append((True, len(header), sum(map(len, frames))))
                 if not self._swallows(codec.decode(header), True):
                     self._back(route).send_multipart([header, *frames])
             for route, back in list(self._backs.items()):
                 if back in ready:
                     header, *frames = back.recv_multipart()
+                    self.sizes.append((False, len(header), sum(map(len, frames))))
                     if not self._swallows(codec.decode(header), False):
                         self._pass_down(route, [header, *frames])
         for socket in (self._front, *self._backs.values()):

@@ -131,6 +131,21 @@ def test_a_model_function_makes_the_same_model_on_each_call(model: Callable[[], 
         make_module(app_of(model=model), 0)
 
 
+def raising(*_: Any) -> Any:
+    raise KeyError("layers")
+
+
+@pytest.mark.parametrize("function", ["model", "exchange", "steps"])
+def test_an_exception_of_another_function_is_one_sentence_and_its_traceback_is_in_the_log(
+    function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UserError) as failed:
+        trained(app_of(**{function: raising}))
+    assert str(failed.value) == f"the app's {function} function: KeyError: 'layers'"
+    (record,) = caplog.records
+    assert "raise KeyError" in logging.Formatter().format(record)
+
+
 # --- training ---
 
 
@@ -330,13 +345,55 @@ def test_a_model_or_state_that_cannot_be_sent_is_one_sentence() -> None:
     def remove(module: nn.Module, _: unstale.Task) -> None:
         module[2] = nn.Identity()
 
+    def reshape(module: nn.Module, _: unstale.Task) -> None:
+        module[2].bias = nn.Parameter(torch.zeros(3))
+
+    def convert(module: nn.Module, _: unstale.Task) -> None:
+        module.double()
+
+    def extend(module: nn.Module, _: unstale.Task) -> None:
+        module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
     for spoil, message in (
         (put_nan, "it left NaN or infinity in the model"),
         (put_object, r"state\['optimiser'\] is of type object, expected tensors, numbers, strings"),
         (remove, "the model has no tensor for '2.weight'"),
+        (reshape, r"the model has shape \[3\] for '2.bias', expected shape \[1\]"),
+        (convert, "the model has torch.float64 for '0.weight', expected torch.float32"),
+        (extend, "the model has 'scale', which it did not have before, expected the same tensors"),
     ):
         with pytest.raises(TrainingFailed, match=message):
             trained(returning(result(), spoil=spoil))
+
+
+def replace(module: nn.Module) -> None:
+    module[2] = nn.Identity()
+
+
+def extend(module: nn.Module) -> None:
+    module.add_module("3", nn.Linear(1, 1))
+    module[0].register_buffer("count", torch.ones(1))
+
+
+def shorten(module: nn.Module) -> None:
+    del module[0]
+
+
+@pytest.mark.parametrize("spoil", [replace, extend, shorten])
+def test_a_training_that_changes_the_parts_of_the_model_spoils_no_other_task(
+    spoil: Callable[[nn.Module], None],
+) -> None:
+    def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        result = apps.train(module, data, task)
+        if task.number == 0:
+            spoil(module)
+        return result
+
+    used, fresh = workload_of(app_of(train=train)), workload_of(app_of())
+    with pytest.raises(TrainingFailed, match="the model has"):
+        used.train(client_task(1, 0, zeros(used), 0.1))
+    updates = [workload.train(client_task(2, 1, zeros(used), 0.1)) for workload in (used, fresh)]
+    assert torch.equal(updates[0].vector_d, updates[1].vector_d)
 
 
 def test_what_code_of_the_user_raises_is_logged_and_given_back(caplog: pytest.LogCaptureFixture) -> None:

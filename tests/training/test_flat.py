@@ -180,7 +180,7 @@ def test_gathering_reads_what_code_has_put_in_place_of_the_tensors():
     module = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
     model = FlatModel(module)
     first = module[0].weight
-    module[0].weight = nn.Parameter(torch.tensor([[7.0]], dtype=torch.float64))
+    module[0].weight = nn.Parameter(torch.tensor([[7.0]]))
     module[0].bias.data = torch.tensor([8.0])
     module[1].running_mean = torch.tensor([9.0])
     model.gather()
@@ -212,4 +212,15 @@ def test_a_tensor_that_is_gone_or_of_another_shape_is_named():
         model.gather()
     del model.module[0]
     with pytest.raises(ValueError, match=r"the model has no tensor for '0.weight', expected shape \[1, 2\]"):
+        model.gather()
+
+
+def test_a_tensor_of_another_type_or_one_that_is_new_is_named():
+    model = FlatModel(nn.Linear(2, 1))
+    model.module.double()
+    with pytest.raises(ValueError, match=r"the model has torch.float64 for 'weight', expected torch.float32"):
+        model.gather()
+    model.restore()
+    model.module.register_buffer("count", torch.ones(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"the model has 'count', which it did not have before, expected the same"):
         model.gather()

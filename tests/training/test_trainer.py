@@ -3,9 +3,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from support.parts_of_runs import client_task, fedprox, gradient, moon, scaffold, sgd
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training import models
@@ -212,3 +213,84 @@ def test_how_many_steps_a_task_takes_is_known_before_it_is_done(digits, training
     trainer = Trainer(digits, [np.arange(10)], model, training, seed=0)
     assert trainer.steps_of(0) == steps
     assert trainer.train(client_task(0, 0, model.parameters_d.clone(), 0.1)).steps == steps
+
+
+class Raising(Regression):
+    """An objective of a user, with a defect."""
+
+    def loss(self, outputs, targets):
+        raise ZeroDivisionError("no weights")
+
+    def scores(self, outputs, targets):
+        raise KeyError("weights")
+
+
+class Failing(torch.nn.Linear):
+    """A model that cannot compute with an example of -1."""
+
+    def forward(self, inputs):
+        if inputs.min() < 0:
+            raise ValueError("no number\nbelow 0")
+        return super().forward(inputs)
+
+
+def own_trainer(module, objective, training, inputs) -> Trainer:
+    """Client 0 has the first two examples for training and the others for evaluations, client 1 the other way round."""
+    data = OwnData("mine", TensorDataset(inputs, inputs), TensorDataset(inputs, inputs))
+    own = [np.array([0, 1]), np.array([2, 3])]
+    return Trainer(data, own, FlatModel(module), training, seed=0, objective=objective, test_partitions=own[::-1])
+
+
+@pytest.mark.parametrize("training", [gradient(), sgd(steps=2), scaffold(steps=2)], ids=lambda one: one.name)
+def test_a_defect_in_an_objective_gives_a_task_back_with_its_class_and_message(training, caplog):
+    trainer = own_trainer(torch.nn.Linear(1, 1), Raising(), training, torch.ones(4, 1))
+    base_d = torch.zeros(2)
+    with pytest.raises(TrainingFailed, match=r"^the training: ZeroDivisionError: no weights$"):
+        trainer.train(client_task(0, 0, base_d, 0.1, extra_d=base_d))
+    assert "client 0: the training raised an exception" in caplog.text
+    assert "raise ZeroDivisionError" in caplog.text  # its traceback
+    assert trainer.evaluate(0, base_d) is None
+    assert "client 0: the evaluation raised an exception" in caplog.text and "raise KeyError" in caplog.text
+
+
+def test_a_model_that_raises_on_the_examples_of_one_client_trains_with_others():
+    inputs = torch.tensor([[-1.0], [-1.0], [1.0], [2.0]])
+    trainer = own_trainer(Failing(1, 1), Regression(), sgd(steps=1), inputs)
+    fresh = own_trainer(Failing(1, 1), Regression(), sgd(steps=1), inputs)
+    base_d = torch.tensor([0.5, 0.25])
+    with pytest.raises(TrainingFailed, match=r"ValueError: no number below 0$"):
+        trainer.train(client_task(0, 0, base_d, 0.1))
+    assert trainer.evaluate(1, base_d) is None
+    update = trainer.train(client_task(1, 0, base_d, 0.1))
+    # Errors of w x + b: 0.75 - 1 and 1.25 - 2. Gradient of w: 2 * (-0.25 - 2 * 0.75) / 2, of b: 2 * -1 / 2.
+    assert torch.allclose(update.vector_d, torch.tensor([-0.175, -0.1]))
+    assert trainer.evaluate(0, base_d) == fresh.evaluate(0, base_d)
+
+
+class Named(Regression):
+    """An objective of a user, with metrics of any names."""
+
+    names: tuple[str, ...]
+
+    def metrics(self, totals):
+        return dict.fromkeys(self.names, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["Mae"], "objective 'Named': it returned a metric named 'Mae', expected 1 to 64 characters of a-z0-9_./-"),
+        ([f"m{i}" for i in range(33)], "objective 'Named': it returned 33 metrics, expected at most 32"),
+    ],
+)
+def test_metrics_of_an_objective_that_cannot_be_sent_are_refused(names, message):
+    trainer = own_trainer(torch.nn.Linear(1, 1), Named(names=names), sgd(steps=1), torch.ones(4, 1))
+    with pytest.raises(UserError) as refused:
+        trainer.evaluate(0, torch.zeros(2))
+    assert str(refused.value) == message
+
+
+def test_outputs_that_do_not_fit_the_targets_are_refused_at_once():
+    trainer = own_trainer(torch.nn.Linear(1, 3), Regression(), sgd(steps=1), torch.ones(4, 1))
+    with pytest.raises(UserError, match="expected one output"):
+        trainer.train(client_task(0, 0, torch.zeros(6), 0.1))

@@ -71,7 +71,7 @@ def _panels(command: Any, context: Any) -> dict[str, list[Any]]:
     for parameter in command.get_params(context):
         if not getattr(parameter, "hidden", False):
             default = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            panels.setdefault(parameter.rich_help_panel or default, []).append(parameter)
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(parameter)
     return {name: parameters for name, parameters in panels.items() if parameters}
 
 
@@ -79,7 +79,7 @@ def _row(parameter: Any, context: Any, *, everything: bool) -> tuple[str, str]:
     """Return names and text of a parameter. everything: all paragraphs of the text instead of the first one."""
     names, text = parameter.get_help_record(context)
     paragraphs = (parameter.help or "").split("\n\n")
-    details = text.removeprefix(parameter.help or "").strip()
+    details = text.removeprefix(parameter.help or "").strip().replace("\\[", "[")  # Typer 0.20 escapes it for rich
     shown = paragraphs if everything else paragraphs[:1]
     return names, " ".join(filter(None, [*shown, details]))
 

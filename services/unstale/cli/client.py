@@ -1,5 +1,7 @@
 """`unstale client`: take part in a run."""
 
+import os
+import sys
 from pathlib import Path
 
 from unstale.cli import printing
@@ -7,6 +9,10 @@ from unstale.cli.options import takes_settings
 from unstale.cli.parameters import EndsWithInput
 from unstale.config import Settings
 from unstale.config.scenario import read
+from unstale.errors import HangingError
+
+HANGING = 3
+"""Exit code after a task that does not end."""
 
 
 @takes_settings(
@@ -53,8 +59,13 @@ def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:
         outbox=outbox,
         identity=identity,
         http_address=hosted.http_address,
+        task_timeout_s=hosted.task_timeout_s,
     )
     printing.stop_on_signals(lambda _: process.stop())
     if ends_with_input:
         printing.stop_at_end_of_input(process.stop)
-    process.run()
+    try:
+        process.run()
+    except HangingError as error:
+        print(f"unstale: {error}", file=sys.stderr, flush=True)
+        os._exit(HANGING)  # the end of the interpreter could wait for the thread that still runs, or crash in it

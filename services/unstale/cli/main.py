@@ -8,7 +8,7 @@ an entry point: see `commands`.
 import errno
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -27,6 +27,9 @@ from unstale.cli.run_directory import explain, restore, rollback, verify
 from unstale.cli.server import server
 from unstale.cli.simulate import simulate
 from unstale.errors import UserError
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""A mistake in a command line: a class of click, or of Typer where it brings its own click."""
 
 app = App(
     cls=ExtensibleCommands,
@@ -69,8 +72,10 @@ def run(arguments: Sequence[str]) -> int:
         code = command.main(list(arguments) or ["--help"], prog_name="unstale", standalone_mode=False)
     except UserError as error:
         return _print_error(str(error))
-    except typer.TyperException as error:
+    except USAGE_ERROR as error:
         return _print_error(_message(error))
+    except typer.Abort:  # Ctrl-C, in Typer 0.12
+        code = 130
     except SystemExit as end:  # after the completion of a line, or a closed pipe
         code = end.code
     return code if isinstance(code, int) else 0
@@ -81,8 +86,8 @@ def _print_error(message: str) -> int:
     return 2
 
 
-def _message(error: typer.TyperException) -> str:
-    """Return the message of Typer in the form of ours."""
+def _message(error: Any) -> str:
+    """Return the message of Typer in the form of ours. error: a `USAGE_ERROR`."""
     context = getattr(error, "ctx", None)
     advice = f"; see {context.command_path} --help" if context else ""
     if error.message.startswith("No such option"):

@@ -10,6 +10,7 @@ from unstale.metrics import catalogue, process
 from unstale.metrics.http import PING_S, HttpService
 from unstale.metrics.instruments import Instruments
 from unstale.training.workload import Workload
+from unstale_client.jobs import Result
 from unstale_client.loop import ClientLoop
 from unstale_client.net.clock import now_s
 from unstale_client.net.keys import Identity
@@ -30,7 +31,8 @@ class ClientProcess:
     patience_s: float | None = None
     outbox: Outbox | None = None
     identity: Identity | None = None
-    durations: Callable[[Welcome], Durations] | None = None  # as in `Worker`
+    durations: Callable[[Welcome], Durations] | None = None  # this and the next one as in `Worker`
+    task_timeout_s: float | None = None
     http_address: str | None = None  # HOST:PORT of metrics and health checks; port 0 is replaced by a free one
 
     def __post_init__(self) -> None:
@@ -39,7 +41,7 @@ class ClientProcess:
         self._loop = ClientLoop(
             server=self.server,
             client_ids=self.client_ids,
-            worker=lambda post: Worker(self.prepare, post, self.durations, self.outbox),
+            worker=self._make_worker,
             heartbeat_s=self.heartbeat_s,
             linger_s=self.linger_s,
             patience_s=self.patience_s,
@@ -58,6 +60,10 @@ class ClientProcess:
                 ready=self._is_ready,
             )
             self.http_address = self._http.address
+
+    def _make_worker(self, post: Callable[[Result], None]) -> Worker:
+        self._worker = Worker(self.prepare, post, self.durations, self.outbox, self.task_timeout_s)
+        return self._worker
 
     def _describe_sessions(self, instruments: Instruments) -> None:
         sessions = self._loop.sessions
@@ -80,9 +86,15 @@ class ClientProcess:
         self._loop.stop()
 
     def run(self) -> None:
-        """Work until the end. Raises UserError when the server refuses a client, or is silent for too long."""
+        """Work until the end.
+
+        Raises UserError when the server refuses a client, or is silent for too long, and HangingError when a task still
+        runs that exceeds its time limit twice.
+        """
         try:
             self._loop.run()
+            if self._worker.error is not None:  # the loop was ending already
+                raise self._worker.error
         finally:
             if self._http is not None:
                 self._http.close()

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from unstale import flat, translate
+from unstale.client.time_limit import TimeLimit
+from unstale.errors import HangingError
 from unstale.flat import FlatModel
 from unstale.learner.device import compute_here
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.workload import ClientTask, Declined, NotTrained, Workload
-from unstale_client import residuals
-from unstale_client.actions import PendingUpdate
 from unstale_client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
 from unstale_client.net.clock import now_s
 from unstale_client.outbox import Outbox, State
-from unstale_client.residuals import Residuals
-from unstale_proto import encodings, limits, transfer
+from unstale_client.update_store import UpdateStore
+from unstale_proto import encodings, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Welcome
 
@@ -48,6 +48,7 @@ class Worker:
         post: takes results, in the worker's thread.
         durations: makes the simulated durations of a welcome's run, called after `prepare`; None for no delay.
         outbox: stores updates and states, for this thread alone while it runs; None for memory alone.
+        task_timeout_s: as `TimeLimit.limit_s`.
     """
 
     def __init__(
@@ -56,14 +57,15 @@ class Worker:
         post: Callable[[Result], None],
         durations: Callable[[Welcome], Durations] | None = None,
         outbox: Outbox | None = None,
+        task_timeout_s: float | None = None,
     ) -> None:
         self._prepare = prepare
-        self._outbox = outbox
-        self._residuals = Residuals()
-        self._early: list[Settlement] = []
+        self._store = UpdateStore(outbox)
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
+        self._ended = threading.Event()  # or a job exceeds its time limit twice
+        self._time_limit = TimeLimit(task_timeout_s, post, self._ended.set)
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
         self._workload: Workload | None = None
@@ -78,27 +80,42 @@ class Worker:
 
     def close(self) -> None:
         """End after the current job, and drop the queue: the server gives those tasks again, and an update without a
-        settlement is still in the outbox.
+        settlement is still in the outbox. Waits for no job that exceeds its time limit twice.
         """
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
-        self._thread.join()
+        self._ended.wait()
+        if self.error is None:
+            self._thread.join()
+
+    @property
+    def error(self) -> HangingError | None:
+        """Of a job that does not end; None without one."""
+        return self._time_limit.error
 
     def _run(self) -> None:
         try:
             compute_here()
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, Settlement):
-                    self._settle(job)
+                    self._store.settle(job)
                 elif job.is_wanted():
-                    self._post(self._result(job))
+                    result = self._result(job)
+                    if result is None:
+                        return
+                    self._post(result)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
+        finally:
+            self._ended.set()
 
-    def _result(self, job: Job) -> Ready | Failed:
+    def _result(self, job: Job) -> Ready | Failed | None:
+        """None for a job that was given up: the loop has ended, or is about to."""
         began_s = now_s()
         trained = self._work(job)
+        if self.error is not None:
+            return None
         if isinstance(trained, Failed):
             return trained
         return replace(self._stored(trained), computed_s=now_s() - began_s)
@@ -114,19 +131,19 @@ class Worker:
             base_d, buffers_b, extra_d = _received(workload.model, model, extra=bool(job.welcome.extra))
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
-        evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
-        local = workload.outcome(
-            ClientTask(
-                client_id=client_id,
-                number=task.number,
-                version=task.version,
-                base_d=base_d,
-                learning_rate=task.learning_rate,
-                buffers_b=buffers_b,
-                extra_d=extra_d,
-                settings=job.welcome.settings or {},
-            )
+        given = ClientTask(
+            client_id=client_id,
+            number=task.number,
+            version=task.version,
+            base_d=base_d,
+            learning_rate=task.learning_rate,
+            buffers_b=buffers_b,
+            extra_d=extra_d,
+            settings=job.welcome.settings or {},
         )
+        with self._time_limit.of(job):
+            evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
+            local = workload.outcome(given)
         if isinstance(local, NotTrained):
             reason = Reason.UNAVAILABLE if isinstance(local, Declined) else Reason.NON_FINITE
             return Failed(job=job, message=str(local)[: limits.TEXT_MAX], reason=reason, duration_s=duration_s)
@@ -141,67 +158,37 @@ class Worker:
 
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local
-        encoding = encodings.of_update(job.welcome)
         parts = [part.numpy(force=True) for part in translate.payload_parts(local)]
-        parcel, residual = self._residuals.encode(job.client_id, job.task.number, parts, encoding)
-        in_chunks = sum(map(len, parcel)) > limits.CHUNK_BYTES
-        update = translate.to_update(
-            job.task,
-            local,
-            trained.evaluation,
-            checksum=transfer.checksum(parcel) if in_chunks else None,
-            encoding=encoding,
-        )
-        pending = PendingUpdate(run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=parcel)
-        if self._outbox is not None:
-            pending = self._outbox.put(job.client_id, pending, {**_arrays(local.state), **residual})
+        update = translate.to_update(job.task, local, trained.evaluation)
+        pending = self._store.put(job, update, parts, _arrays(local.state))
         return Ready(job=job, pending=pending, duration_s=trained.duration_s)
-
-    def _settle(self, settlement: Settlement) -> None:
-        key = settlement.client_id, settlement.run_id, settlement.number
-        is_current = self._workload is not None and settlement.run_id == self._run_id
-        state = self._settled_state(settlement) if is_current else None
-        if self._outbox is None:
-            return
-        if state is not None:
-            self._outbox.keep(*key, state)
-        elif not is_current and settlement.accepted and self._outbox.has_state(*key):
-            self._early.append(settlement)  # until there is a workload that can take the state
-        else:
-            self._outbox.drop(*key)
-
-    def _settled_state(self, settlement: Settlement) -> State | None:
-        """Settle an update of the current run. Returns the client's new state, None if it has not changed."""
-        assert self._workload is not None
-        client_id, number, accepted = settlement.client_id, settlement.number, settlement.accepted
-        workload = self._workload
-        changed = self._residuals.settle(client_id, number, accepted=accepted)
-        if not accepted:
-            workload.drop(client_id, number)
-        elif workload.keep(client_id, number) or changed:
-            return {**_arrays(workload.kept(client_id)), **self._residuals.kept(client_id)}
-        return None
 
     def _workload_for(self, welcome: Welcome) -> Workload:
         if self._workload is None or welcome.run_id != self._run_id:
             self._workload, self._run_id = self._prepare(welcome), welcome.run_id
             self._duration_s = None if self._durations is None else self._durations(welcome)
-            self._residuals.clear()
-            self._restore(self._workload)
+            self._store.begin(welcome.run_id, _StateInArrays(self._workload))
         return self._workload
 
-    def _restore(self, workload: Workload) -> None:
-        """Restore stored states, then apply the settlements that came before there was a workload."""
-        if self._outbox is None:
-            return
-        for client_id, state_now, pending in self._outbox.restore(self._run_id):
-            of_workload = {number: _tensors(residuals.without(state)) for number, state in pending.items()}
-            workload.restore(client_id, _tensors(residuals.without(state_now)), of_workload)
-            self._residuals.restore(client_id, state_now, pending)
-        early, self._early = self._early, []
-        for settlement in early:
-            if settlement.run_id == self._run_id:
-                self._settle(settlement)
+
+@dataclass(frozen=True, slots=True)
+class _StateInArrays:
+    """The state of a workload's clients as arrays, for the files."""
+
+    workload: Workload
+
+    def keep(self, client_id: int, number: int) -> bool:
+        return self.workload.keep(client_id, number)
+
+    def drop(self, client_id: int, number: int) -> None:
+        self.workload.drop(client_id, number)
+
+    def kept(self, client_id: int) -> State:
+        return _arrays(self.workload.kept(client_id))
+
+    def restore(self, client_id: int, kept: State, pending: Mapping[int, State]) -> None:
+        by_number = {number: _tensors(state) for number, state in pending.items()}
+        self.workload.restore(client_id, _tensors(kept), by_number)
 
 
 def _received(

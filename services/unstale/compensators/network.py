@@ -31,7 +31,9 @@ class Network:
         self._module = module
         self.input_shape = tuple(input_shape)
         self.classes = classes
-        self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self._shapes = {
+            name: parameter.shape for name, parameter in module.named_parameters() if parameter.requires_grad
+        }
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         self.dimension = sum(self._sizes)
 

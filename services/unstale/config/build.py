@@ -1,6 +1,7 @@
 """The parts of a run, made from the configuration. Each function raises UserError if a part cannot be made."""
 
 import json
+import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ from unstale.training.models import find as find_model
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
 from unstale.training.schedule import create as create_schedule
+
+log = logging.getLogger("unstale.training")
 
 
 class CompensatorOf(Protocol):
@@ -85,15 +88,9 @@ def run_components(
     """
     workspace = make_workspace(settings) if workspace is None else workspace
     coordinator = coordinator_settings(settings) if coordinator is None else coordinator
-    app_of_run, client_data = workspace.app, workspace.client_data
-    if settings.evaluate_clients_every is not None and app_of_run is not None and app_of_run.evaluate is None:
-        raise UserError(
-            f"evaluate_clients_every is {settings.evaluate_clients_every}, but app {settings.app!r} has no evaluate "
-            "function; give it one, or leave it out"
-        )
-    if client_data is not None:
-        client_data.check()
-        _check_own_tests(settings, client_data)
+    if workspace.client_data is not None:
+        workspace.client_data.check()
+        _check_own_tests(settings, workspace.client_data)
     return RunComponents(
         workspace=workspace,
         coordinator=coordinator,
@@ -269,7 +266,13 @@ def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:
     examples = data.examples("test", own_M, workspace.device)
 
     def measure(version: Version) -> Measured:
-        return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
+        try:
+            return evaluate(model, version.model_d, examples, objective, buffers_b=version.buffers_b)
+        except UserError:
+            raise
+        except Exception as error:  # any of the user's model or objective; the run continues
+            log.warning("the evaluation raised %s: %s", type(error).__name__, error, exc_info=error)
+            return NOT_MEASURED
 
     return measure
 

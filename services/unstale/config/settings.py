@@ -68,6 +68,12 @@ class ClientSettings(Section):
         "limit, so that the client survives restarts of the server.",
         unit="s",
     )
+    task_timeout_s: Seconds | None = setting(
+        None,
+        "Time for a task, after which the client gives it back. After as long again the process ends with exit code 3, "
+        "because Python cannot end the function that still runs. null for no limit.",
+        unit="s",
+    )
     data_path: Text | None = setting(None, "Path of the run's data on this machine, if not data.path.")
     directory: Text = setting("unstale-client", "Directory of unacknowledged updates and of the state between tasks.")
     durability: Literal["full", "normal", "off"] = setting(
@@ -197,7 +203,8 @@ class Settings(Section):
     evaluate_every: int = setting(10, "Rounds between evaluations on the test set.", unit="rounds", ge=1, le=10**9)
     evaluate_clients_every: int | None = setting(
         None,
-        "Rounds between evaluations by clients on their own test examples; null for none.",
+        "Rounds between evaluations by clients on their own test examples; null for none. With an app the default is "
+        "evaluate_every.",
         unit="rounds",
         ge=1,
         le=10**9,
@@ -244,11 +251,12 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_of_an_app(cls, values: Any) -> Any:
-        """An app has its own model and data, which have these names."""
+    def _defaults_of_an_app(cls, values: Any) -> Any:
+        """An app has its own model and data, which have these names, and its own evaluation on clients."""
         if not isinstance(values, dict) or (values.get("app") is None and values.get("initial") is None):
             return values
-        named = dict(values)
+        every = values.get("evaluate_every", cls.model_fields["evaluate_every"].default)
+        named = {"evaluate_clients_every": every, **values}
         for section, name in (("model", APP), ("data", PRIVATE)):
             given = values.get(section, {})
             if isinstance(given, dict):

@@ -1,6 +1,8 @@
 """A user's own model, data, training and metrics: an `App`, and the values that its functions take and return."""
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -12,7 +14,9 @@ from unstale.errors import UserError
 from unstale.flat import EXCHANGED, float_buffers
 from unstale.training.initialise import seeded
 from unstale.training.measured import MainMetric, Measured
-from unstale.training.workload import Declined
+from unstale.training.workload import Declined, described
+
+log = logging.getLogger("unstale.app")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +114,8 @@ def _chosen(exchange: Selection | None, every: Collection[str], frozen: Collecti
     if exchange is None:
         return set(every)
     if callable(exchange):
-        return set(filter(exchange, every))
+        with calling("exchange"):
+            return set(filter(exchange, every))
     chosen = {exchange} if isinstance(exchange, str) else set(exchange)
     for name in sorted(chosen):
         if name not in every:
@@ -127,13 +132,24 @@ def make_module(app: App, seed: int) -> nn.Module:
 
     Raises UserError.
     """
-    with seeded(seed):
+    with seeded(seed), calling("model"):
         module = app.model()
     if not isinstance(module, nn.Module):
         raise UserError(f"the app's model function returns a {type(module).__name__}, expected a torch.nn.Module")
-    with seeded(seed):
-        _check_same(module, app.model())
+    with seeded(seed), calling("model"):
+        again = app.model()
+    _check_same(module, again)
     return module
+
+
+@contextmanager
+def calling(function: str) -> Iterator[None]:
+    """Logs an exception of a function of an app with its traceback, and raises UserError."""
+    try:
+        yield
+    except Exception as error:
+        log.error("the app's %s function raised an exception", function, exc_info=error)
+        raise UserError(f"the app's {function} function: {described(error)}") from error
 
 
 def _check_same(one: nn.Module, other: nn.Module) -> None:

@@ -4,8 +4,8 @@ Legend: d parameters, b numbers of the model's float buffers.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from unstale.flat import FlatModel, is_finite
 from unstale.seeds import Stream, stream
-from unstale.training.app import App, ClientInfo, Task, Trained, tensors_of
+from unstale.training.app import App, ClientInfo, Task, Trained, calling, tensors_of
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
 from unstale.training.measured import NOT_MEASURED, Measured, checked_examples, checked_loss, checked_metrics
 from unstale.training.state_codec import pack, unpack
-from unstale.training.workload import ClientTask, Declined, TrainingFailed, Workload
+from unstale.training.workload import ClientTask, Declined, TrainingFailed, Workload, failing
 
 log = logging.getLogger("unstale.app")
 
@@ -42,23 +42,24 @@ class AppWorkload(Workload):
     def __post_init__(self) -> None:
         self.client_state = ClientState()
         self.keeps_state = True  # so that one process reads the data of a client, and once
-        self._own_tensors = _OwnTensors(self.model)
+        self._first_state = _FirstState(self.model)
 
     @override
     def train(self, task: ClientTask) -> LocalUpdate:
         client_id, number = task.client_id, task.number
         data = self._data_of(client_id)
+        seed, own_draws = self._seeds(client_id, number)
         given = Task(
             learning_rate=task.learning_rate,
             version=task.version,
             number=number,
-            generator=torch.Generator().manual_seed(self._seed(client_id, number)),
+            generator=torch.Generator().manual_seed(seed),
             settings=task.settings,
             state=self._state_of(client_id),
         )
         before_d = self._load(task.base_d, task.buffers_b)
         self.model.module.train()
-        with _failing("train", client_id), torch.enable_grad(), self._seeded(client_id, number, 0):
+        with failing("the app's train function", client_id), torch.enable_grad(), self._seeded(own_draws):
             trained = self.app.train(self.model.module, data, given)
         try:
             update = self._update(trained, before_d, given, client_id)
@@ -99,7 +100,11 @@ class AppWorkload(Workload):
             data = self._data_of(client_id)
             self._load(base_d, buffers_b)
             self.model.module.eval()
-            with _failing("evaluate", client_id), torch.no_grad(), self._seeded(client_id):
+            with (
+                failing("the app's evaluate function", client_id),
+                torch.no_grad(),
+                self._seeded(self._seeds(client_id)[0]),
+            ):
                 measured = self.app.evaluate(self.model.module, data)
             return checked(measured)
         except Declined:
@@ -111,7 +116,8 @@ class AppWorkload(Workload):
     @override
     def steps_of(self, client_id: int) -> int:
         steps = self.app.steps
-        return max(1, int(steps(self._info(client_id)) if callable(steps) else steps))
+        with calling("steps"):
+            return max(1, int(steps(self._info(client_id)) if callable(steps) else steps))
 
     def _info(self, client_id: int) -> ClientInfo:
         return ClientInfo(client_id=client_id, clients=self.clients, seed=self.seed)
@@ -121,7 +127,7 @@ class AppWorkload(Workload):
         if self.app.data is None:
             return None
         if client_id not in self._data:
-            with _failing("data", client_id), self._seeded(client_id):
+            with failing("the app's data function", client_id), self._seeded(self._seeds(client_id)[0]):
                 data = self.app.data(self._info(client_id))
             if data is None:
                 raise TrainingFailed(f"the app's data function returned None for client {client_id}, expected its data")
@@ -137,46 +143,51 @@ class AppWorkload(Workload):
     def _load(self, base_d: Tensor, buffers_b: Tensor | None) -> Tensor:
         """Load a version into the module. Returns the parameters as the module has them, [d] float32."""
         check_buffers(self.model, buffers_b)
+        self._first_state.restore()
         self.model.restore()
-        self._own_tensors.restore()
         self.model.load(base_d, buffers_b)
         if not self.model.converts:
             return base_d
         self.model.gather()
         return self.model.parameters_d.clone()
 
-    def _seed(self, *key: int) -> int:
-        return int(stream(self.seed, Stream.BATCHES, *key).integers(2**63))
+    def _seeds(self, *key: int) -> list[int]:
+        """Two of a key."""
+        seeds: list[int] = stream(self.seed, Stream.BATCHES, *key).integers(2**63, size=2).tolist()
+        return seeds
 
-    @contextmanager
-    def _seeded(self, *key: int) -> Iterator[None]:
+    def _seeded(self, seed: int) -> AbstractContextManager[None]:
         """Seeds PyTorch's own draws inside the block."""
-        with seeded(self._seed(*key), self.model.parameters_d.device):
-            yield
+        return seeded(seed, self.model.parameters_d.device)
 
 
-class _OwnTensors:
-    """The buffers and trained parameters that are not exchanged, in their first state."""
+class _FirstState:
+    """The parts of a module, and the buffers and trained parameters that are not exchanged, as they were at first."""
 
     def __init__(self, model: FlatModel) -> None:
         exchanged = {name for name, _ in (*model.parameters, *model.buffers)}
-        self._module = model.module
+        self._parts = [(part, [dict(table) for table in _tables(part)]) for part in model.module.modules()]
         self._tensors = [
-            (name, tensor, tensor.detach().clone())
+            (tensor, tensor.detach().clone())
             for name, tensor in tensors_of(model.module)
             if name not in exchanged and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
         ]
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Write the first values to the module again."""
-        for name, tensor, first in self._tensors:
-            owner, _, last = name.rpartition(".")
-            part = self._module.get_submodule(owner)
-            if getattr(part, last, None) is not tensor:
-                setattr(part, last, tensor)
-            tensor.copy_(first)
+        """Make them so again, whatever code of the user has added, removed or replaced."""
+        for part, first in self._parts:
+            for table, content in zip(_tables(part), first, strict=True):
+                table.clear()
+                table.update(content)
+        for tensor, value in self._tensors:
+            tensor.copy_(value)
             tensor.grad = None
+
+
+def _tables(part: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Submodules, parameters and buffers of a module, by name."""
+    return part._modules, part._parameters, part._buffers  # noqa: SLF001  (nothing public keeps their order)
 
 
 def central_evaluation(app: App, model: FlatModel) -> Callable[[Tensor, Tensor], Measured]:
@@ -189,13 +200,13 @@ def central_evaluation(app: App, model: FlatModel) -> Callable[[Tensor, Tensor],
     Returns:
         A function of parameters [d] and float buffers [b].
     """
-    centrally, own_tensors = app.evaluate_centrally, _OwnTensors(model)
+    centrally, first_state = app.evaluate_centrally, _FirstState(model)
 
     def evaluate(model_d: Tensor, buffers_b: Tensor) -> Measured:
         if centrally is None:
             return NOT_MEASURED
+        first_state.restore()
         model.restore()
-        own_tensors.restore()
         try:
             with model.using(model_d, buffers_b), torch.no_grad(), seeded(0, model.buffers_b.device):
                 model.module.eval()
@@ -212,15 +223,3 @@ def checked(measured: Any) -> Measured:
     if not isinstance(measured, Measured):
         raise ValueError(f"it returned a {type(measured).__name__}, expected an unstale.Measured")
     return Measured(num_examples=checked_examples(measured.num_examples), metrics=checked_metrics(measured.metrics))
-
-
-@contextmanager
-def _failing(function: str, client_id: int) -> Iterator[None]:
-    """Logs what the user's function raises, and raises TrainingFailed. Passes Declined on."""
-    try:
-        yield
-    except Declined:
-        raise
-    except Exception as error:
-        log.warning("client %d: the app's %s function raised an exception", client_id, function, exc_info=error)
-        raise TrainingFailed(f"the app's {function} function: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ from torch import Tensor
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.training.examples import Examples
-from unstale.training.measured import Measured
+from unstale.training.measured import Measured, check_names
 from unstale.training.nests import forward, joined, split
 from unstale.training.objectives import Objective, Score
 
@@ -35,14 +35,17 @@ def evaluate(
             for name, score in objective.scores(outputs, targets).items():
                 totals[name] = totals[name] + score if name in totals else score
         model.module.train(was_training)
+    metrics = objective.metrics(totals)
+    try:
+        check_names(metrics)
+    except ValueError as error:
+        raise UserError(f"objective {type(objective).__name__!r}: {error}") from None
     if _bits(model_d) != bits:
         raise UserError(
             "the model writes to its parameters when it is evaluated, expected that it reads them only; keep what it "
             "changes in buffers"
         )
-    return Measured(
-        num_examples=len(examples), metrics=objective.metrics(totals), class_accuracy=objective.class_accuracy(totals)
-    )
+    return Measured(num_examples=len(examples), metrics=metrics, class_accuracy=objective.class_accuracy(totals))
 
 
 def _bits(model_d: Tensor) -> int:

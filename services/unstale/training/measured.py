@@ -57,16 +57,22 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
     """Metrics that can be sent. Raises ValueError."""
     if not isinstance(metrics, Mapping):
         raise ValueError(f"it returned metrics {metrics!r:.80}, expected a mapping of names to numbers")
-    if len(metrics) > METRICS_MAX:
-        raise ValueError(f"it returned {len(metrics)} metrics, expected at most {METRICS_MAX}")
+    check_names(metrics)
     checked: dict[str, float] = {}
     for name, value in metrics.items():
-        if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
-            raise ValueError(f"it returned a metric named {name!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
         if (number := _number(value)) is None:
             raise ValueError(f"it returned {value!r:.80} for metric {name!r}, expected a finite number")
         checked[name] = float(number)
     return checked
+
+
+def check_names(metrics: Mapping[Any, Any]) -> None:
+    """Raise ValueError for metrics that are too many, or whose names cannot be sent."""
+    if len(metrics) > METRICS_MAX:
+        raise ValueError(f"it returned {len(metrics)} metrics, expected at most {METRICS_MAX}")
+    for name in metrics:
+        if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
+            raise ValueError(f"it returned a metric named {name!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
 
 
 def _number(value: Any) -> int | float | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.seeds import Stream, stream
 from unstale.training.attack import Attack
@@ -22,7 +23,7 @@ from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_
 from unstale.training.measured import Measured
 from unstale.training.objectives import Classification, Objective
 from unstale.training.partition import Indices, VariantStream
-from unstale.training.workload import ClientTask, NotTrained, TrainingFailed, Workload
+from unstale.training.workload import ClientTask, NotTrained, TrainingFailed, Workload, failing
 
 
 @dataclass(eq=False, repr=False)
@@ -91,7 +92,8 @@ class Trainer(Workload):
     def _compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
         examples = self.examples(task.client_id, task.version)
         try:
-            update = self.training.compute(self.model, examples, self.objective, local_task)
+            with failing("the training", task.client_id, passes=(UserError,)):
+                update = self.training.compute(self.model, examples, self.objective, local_task)
         except ReadError as error:
             raise TrainingFailed(str(error)) from error
         self.client_state.put(task.client_id, task.number, update.state)
@@ -120,8 +122,9 @@ class Trainer(Workload):
         device = self.model.parameters_d.device
         examples = self.data.examples("test", own_m, device)
         try:
-            return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
-        except ReadError:
+            with failing("the evaluation", client_id, passes=(UserError,)):
+                return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
+        except (ReadError, TrainingFailed):
             return None  # the log has the cause; the client can still train
 
     def tensors(self, client_id: int, version: int = 0) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,10 @@
 Legend: d parameters, b numbers of the model's float buffers.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -13,6 +15,8 @@ from unstale.flat import FlatModel
 from unstale.training.client_state import ClientState
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
+
+log = logging.getLogger("unstale.training")
 
 
 class NotTrained(Exception):  # noqa: N818  (an outcome of a task)
@@ -31,6 +35,28 @@ class TrainingFailed(NotTrained):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+
+
+def described(error: Exception) -> str:
+    """Class and message of an exception, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def failing(code: str, client_id: int, passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Logs an exception of the user's code with its traceback, and raises TrainingFailed.
+
+    code: its name, for messages. passes: exceptions that pass, as NotTrained does.
+    """
+    try:
+        yield
+    except NotTrained:
+        raise
+    except passes:
+        raise
+    except Exception as error:
+        log.warning("client %d: %s raised an exception", client_id, code, exc_info=error)
+        raise TrainingFailed(f"{code}: {described(error)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

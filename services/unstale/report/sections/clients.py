@@ -227,6 +227,7 @@ def _own_pictures(groups: Sequence[Group], own: Measure) -> Iterator[Picture]:
         f"{group.label}: from {accuracies[0]:.3f} to {accuracies[-1]:.3f}, median {np.median(accuracies):.3f}"
         for group, accuracies in measured
     ]
+    plural = "accuracies" if own.name == "accuracy" else own.name
     pooled = "; all runs of a group together." if any(len(group.runs) > 1 for group, _ in measured) else "."
 
     def draw(axes: Axes) -> None:
@@ -244,7 +245,7 @@ def _own_pictures(groups: Sequence[Group], own: Measure) -> Iterator[Picture]:
         title=f"{own.title} over clients",
         caption=f"{own.title} of the model on each client's own test examples, at the last version that the client "
         f"measured, in rising order{pooled}",
-        alternative=f"Rising curves of the {own.name} of clients. {'; '.join(ranges)}.",
+        alternative=f"Rising curves of the {plural} of clients. {'; '.join(ranges)}.",
         draw=draw,
         keys=keys([group for group, _ in measured]),
     )

@@ -64,15 +64,16 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
 
 
 def _local_part(settings: Settings) -> str | None:
-    """The key and name of a part that clients need, and that other processes cannot import; None if there is none."""
+    """The kind and name of a part that clients need, and that other processes cannot import; None if there is none."""
     chosen = {
+        "app": settings.app or "",
         "model": settings.model.name,
         "data": settings.data.name,
         "partition": settings.partition.name,
         "training": settings.training.name,
         "objective": settings.objective.name,
     }
-    local = [f"{kind}.name {name!r}" for kind, name in chosen.items() if is_local(kind, name)]
+    local = [f"{kind} {name!r}" for kind, name in chosen.items() if is_local(kind, name)]
     return local[0] if local else None
 
 

@@ -128,7 +128,7 @@ class Vmap(Backend):
 
 def _gradients(model: FlatModel, objective: Objective):  # type: ignore[no-untyped-def]
     """A function of (parameters_Kd, inputs_KbX, labels_Kb) that gives gradients [K, d] and mean losses [K]."""
-    named = list(model.module.named_parameters())
+    named = model.parameters
     sizes = [parameter.numel() for _, parameter in named]
 
     def loss(parameters_d: Tensor, inputs_bX: Tensor, labels_b: Tensor) -> Tensor:

@@ -176,15 +176,12 @@ def _trial_pass(module: nn.Module, buffers: dict[str, Tensor], inputs: Nest, che
 
 
 def _check_tensors(name: str, module: nn.Module) -> None:
-    for key, tensor in (*module.named_parameters(), *float_buffers(module)):
+    parameters = [(key, tensor) for key, tensor in module.named_parameters() if tensor.requires_grad]
+    for key, tensor in (*parameters, *float_buffers(module)):
         if tensor.dtype != torch.float32:
             raise UserError(f"model {name!r} holds {key!r} in {_dtype(tensor)}, expected float32 throughout")
-    parameters = dict(module.named_parameters())
-    for key, parameter in parameters.items():
-        if not parameter.requires_grad:
-            raise UserError(f"model {name!r} has {key!r} frozen, expected parameters that are all trained")
     if not parameters:
-        raise UserError(f"model {name!r} has no parameters, expected some to train")
+        raise UserError(f"model {name!r} has no parameters with requires_grad, expected some to train")
     for key, part in module.named_modules():
         if getattr(part, "track_running_stats", False) and getattr(part, "momentum", 0.1) is None:
             raise UserError(
