@@ -9,32 +9,60 @@ from typing import TYPE_CHECKING, Any
 from unstale.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from unstale.api.run import Run
+    from unstale.api.runs import Runs, compare
+    from unstale.api.serve import Serving, serve
+    from unstale.api.simulate import simulate, sweep
+    from unstale.errors import UserError
     from unstale.plugins import compensator, local_training, objective, partition, policy, selector, trigger
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
+    from unstale_client.client import join
 
 __all__ = [
     "App",
     "ClientInfo",
     "Decline",
     "Measured",
+    "Run",
+    "Runs",
+    "Serving",
     "Task",
     "Trained",
+    "UserError",
+    "compare",
     "compensator",
+    "join",
     "local_training",
     "objective",
     "partition",
     "policy",
     "selector",
+    "serve",
+    "simulate",
+    "sweep",
     "trigger",
 ]
 
-_MODULES = {name: "unstale.plugins" if name.islower() else "unstale.training.app" for name in __all__} | {
-    "Measured": "unstale.training.measured"
+_NAMES = {
+    "unstale.api.run": ("Run",),
+    "unstale.api.runs": ("Runs", "compare"),
+    "unstale.api.serve": ("Serving", "serve"),
+    "unstale.api.simulate": ("simulate", "sweep"),
+    "unstale.errors": ("UserError",),
+    "unstale.plugins": ("compensator", "local_training", "objective", "partition", "policy", "selector", "trigger"),
+    "unstale.training.app": ("App", "ClientInfo", "Decline", "Task", "Trained"),
+    "unstale.training.measured": ("Measured",),
+    "unstale_client.client": ("join",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,10 +1,11 @@
-"""Reads the configuration: file, variables and options, each of which may set every key; later ones win."""
+"""Reads the configuration: file, variables, options and arguments, each of which may set every key; later ones win."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,17 @@ SHOWN_MAX = 80  # characters of a wrong value that an error repeats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value of a key. origin: a line of a file, a variable or an option, for people."""
+    """A value of a key. origin: a line of a file, a variable, an option or an argument, for people."""
 
     value: Any
     origin: str
 
 
 def load(
-    file: Path | None = None, variables: Mapping[str, str] | None = None, options: Mapping[str, Given] | None = None
+    file: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Read the sources and validate the result. In texts `null` is null, and a mapping is YAML.
 
@@ -59,6 +63,7 @@ def load(
         file: YAML file.
         variables: The environment. Names without `UNSTALE_` are ignored, and those that Kubernetes sets for a Service.
         options: Texts by key; they win over variables, and variables over the file.
+        arguments: Values of Python, which win over all. A section has a mapping, or the name of its part.
 
     Raises:
         UserError: The first error in the sources.
@@ -66,6 +71,7 @@ def load(
     given = _from_file(file) if file else {}
     given |= _from_texts(_by_key(variables or {}))
     given |= _from_texts(options or {})
+    given |= _from_arguments(arguments or {})
     try:
         return Settings(**_nested(given))
     except ValidationError as error:
@@ -163,6 +169,42 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
 def _plain(text: str) -> str | None:
     """The value of a text for a key without a mapping; pydantic parses numbers and booleans."""
     return None if text == "null" else text
+
+
+# --- arguments of a function ---
+
+
+def _from_arguments(arguments: Mapping[str, Any]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for argument, value in arguments.items():
+        for key, item in _of_argument(flat(argument), value, f"argument {argument}"):
+            if key in given:
+                raise UserError(f"{item.origin}: {key} is given by {given[key].origin} too; leave one of them out")
+            given[key] = item
+    return given
+
+
+def _of_argument(name: str, value: Any, origin: str) -> Iterator[tuple[str, Given]]:
+    """Every key of a value: of a mapping for a section all keys below it."""
+    prefix = _prefix(name)
+    if prefix is None:
+        if not _is_key(name):
+            raise _unknown_key(origin, name)
+        yield name, Given(value=_builtin(value), origin=origin)
+    elif isinstance(value, Mapping):
+        for below, one in value.items():
+            yield from _of_argument(f"{prefix}{below}", one, origin)
+    elif f"{name}.name" in KEYS:
+        yield f"{name}.name", Given(value=_builtin(value), origin=origin)
+    else:
+        raise UserError(f"{origin}: {name} is {shown(value)}, expected a mapping of keys")
+
+
+def _builtin(value: Any) -> Any:
+    """A value without the types of paths and of NumPy."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
 
 
 # --- the file ---

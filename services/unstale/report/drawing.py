@@ -213,10 +213,10 @@ def bars_across(
     axes.set_xlabel(axis_label)
 
 
-def as_png(figure: Figure) -> bytes:
+def as_png(figure: Figure, *, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
     """Return the PNG file of a figure."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(data, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return data.getvalue()
 
 

@@ -88,19 +88,22 @@ def matching(name: str, runs: Sequence[Mapping[str, str]]) -> list[str]:
     return matches
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = ()) -> list[Group]:
+def grouped(
+    runs: Sequence[Run], by: Sequence[str] = (), labels: Sequence[str] = (), *, most: int = GROUPS_MAX
+) -> list[Group]:
     """Group runs with the same values of the keys or sections `by`, by default of all that may change the model.
 
     labels: one for each group, in the order of their first runs; by default the values in which groups differ.
+    most: number of groups.
     Raises UserError for an unknown key, labels that do not fit, and too many groups.
     """
     settings = [values(run.settings) for run in runs]
     named = dict.fromkeys(key for name in by for key in matching(name, settings))
     keys = list(named) if by else _deciding(settings)
     members = _members(settings, keys)
-    if len(members) > GROUPS_MAX:
+    if len(members) > most:
         raise UserError(
-            f"the runs form {len(members)} groups by {listed(keys)}, expected at most {GROUPS_MAX}; choose fewer keys "
+            f"the runs form {len(members)} groups by {listed(keys)}, expected at most {most}; choose fewer keys "
             "with --by, or fewer runs"
         )
     names = _labels([settings[indices[0]] for indices in members.values()], keys, runs)

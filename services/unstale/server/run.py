@@ -14,6 +14,7 @@ from unstale.config import build
 from unstale.config.compensation import compensator
 from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
+from unstale.config.workspace import Workspace
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.phase import Phase
 from unstale.coordinator.settings import CoordinatorSettings
@@ -96,10 +97,13 @@ class Run:
         return None if self.journal is None else partial(_write_checkpoint, self.journal)
 
 
-def prepare(settings: Settings) -> Run:
-    """Make a new run, or resume one. Raises UserError where the settings or the directory do not allow it."""
+def prepare(settings: Settings, workspace: Workspace | None = None) -> Run:
+    """Make a new run, or resume one. workspace: of the settings, if it was made before.
+
+    Raises UserError where the settings or the directory do not allow it.
+    """
     limit_retained_memory()
-    parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect))
+    parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect), workspace=workspace)
     workspace, coordinator_settings, learner = parts.workspace, parts.coordinator, parts.learner
     model = workspace.model
     save_model = build.saver(settings.save_model, settings.model.name, model)

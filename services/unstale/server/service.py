@@ -14,11 +14,13 @@ import zmq
 
 from unstale.config.metrics import target
 from unstale.config.settings import APP, Settings
+from unstale.config.workspace import Workspace
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
 from unstale.journal.disk import free_bytes
 from unstale.learner.device import compute_here
+from unstale.learner.versions import Version
 from unstale.metrics import catalogue, process
 from unstale.metrics import observe as observations
 from unstale.metrics.http import PING_S, HttpService
@@ -50,11 +52,17 @@ log = logging.getLogger("unstale.server")
 class Server:
     """One run. Made: everything is checked, loaded and bound, or raises UserError. `run`: it goes on until it is over.
 
-    on_progress, observe: called in the protocol thread, which they must not keep.
+    on_progress, observe: called in the protocol thread, which they must not keep. workspace: of the settings, if it was
+    made before.
     """
 
     def __init__(
-        self, settings: Settings, *, on_progress: Callable[[Progress], None], observe: Observer | None = None
+        self,
+        settings: Settings,
+        *,
+        on_progress: Callable[[Progress], None],
+        observe: Observer | None = None,
+        workspace: Workspace | None = None,
     ) -> None:
         sockets.require_libzmq()
         files.allow_connections(settings.clients, files_each=1)
@@ -67,7 +75,7 @@ class Server:
         self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
         process.describe(self._instruments)
         with ExitStack() as stack:
-            self._run = run = prepare(settings)
+            self._run = run = prepare(settings, workspace)
             if run.journal is not None:
                 stack.callback(run.journal.close)
             about = self._about()
@@ -261,6 +269,11 @@ class Server:
         self._closing.close()
         if self._error is not None:
             raise self._error
+
+    @property
+    def sent(self) -> Version:
+        """After `run`: the last version."""
+        return self._run.learner.sent
 
     def save(self) -> None:
         """After `run`: write the last version to save_model, if that names a file; UserError when that fails."""

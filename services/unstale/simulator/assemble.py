@@ -40,6 +40,7 @@ def simulation(
     observe: Observer | None = None,
     relay: Relay | None = None,
     record_in: Path | None = None,
+    keep_updates: bool = True,
     compensator_of: CompensatorOf = compensator,
     context: TrainingContext | None = None,
     watcher: Watcher | None = None,
@@ -52,6 +53,7 @@ def simulation(
         observe: As in `Simulation`.
         relay: As in `Simulation`.
         record_in: New directory of the recorded run, None to record nothing.
+        keep_updates: Record the vectors of the updates, too, without which `unstale replay` cannot compute the run.
         compensator_of: Makes the compensator; by default the one that the settings name.
         context: Parts that the settings describe, made before; None to make them here.
         watcher: As in `Simulation`.
@@ -75,7 +77,9 @@ def simulation(
     ).learner
     coordinator = Coordinator(coordination)
     main = main_metric(settings, None if context.app is None else context.app.main)
-    recorder = None if record_in is None else SimulationRecorder.begin(record_in, settings, coordinator, main)
+    recorder = None
+    if record_in is not None:
+        recorder = SimulationRecorder.begin(record_in, settings, coordinator, main, keep_updates=keep_updates)
     clients = Clients(
         backend=backend,
         steps_of=context.workload.steps_of,

@@ -38,14 +38,16 @@ def save(
 
     metadata: such as the version and its digest. buffers_b: [b] float32; None for the present buffers of `model`.
     """
-    with model.using(model_d, buffers_b):
-        tensors = (*model.parameters, *model.buffers)
-        # safetensors refuses views into one vector.
-        owned = {name: tensor.detach().cpu().clone() for name, tensor in tensors}
     try:
-        _write(path, safetensors.save(owned, metadata=dict(metadata)), keep=True)
+        _write(path, safetensors.save(state(model, model_d, buffers_b), metadata=dict(metadata)), keep=True)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def state(model: FlatModel, model_d: Tensor, buffers_b: Tensor | None = None) -> dict[str, Tensor]:
+    """The exchanged tensors of a version by name, on the CPU, each with memory of its own. Arguments as for `save`."""
+    with model.using(model_d, buffers_b):
+        return {name: tensor.detach().cpu().clone() for name, tensor in (*model.parameters, *model.buffers)}
 
 
 def module_of(path: Path) -> nn.Module:

@@ -1,0 +1,97 @@
+"""The result of a run: its tables, metrics, model and pictures, read from its journal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from unstale.api import plot
+from unstale.config import Settings
+from unstale.journal.rundir import RunDirectory
+from unstale.metrics.named import CLIENTS
+from unstale.metrics.spread import means
+from unstale.report import recorded
+from unstale.report.sections.clients import of_clients
+from unstale.training.measured import MainMetric
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+        settings: With which it ran.
+        main: Name of the metric that is shown first, and whether more is better.
+        metrics: At the end, by name, the main one first: on the test set, or else means over the clients.
+        model: The last version, by names as in `load_state_dict`: parameters that were trained, and float buffers.
+        digest: SHA-256 of the last version, in hex.
+        seconds: From the first task to the end, in virtual time for a simulation.
+        rounds: A row for each version.
+        updates: A row for each accepted or rejected update.
+        clients: A row for each client.
+        evaluations: A row for each version that was measured, with a column for each metric.
+    """
+
+    settings: Settings
+    main: MainMetric
+    metrics: Mapping[str, float]
+    model: Mapping[str, Tensor]
+    digest: str
+    seconds: float
+    rounds: pd.DataFrame
+    updates: pd.DataFrame
+    clients: pd.DataFrame
+    evaluations: pd.DataFrame
+    recorded: recorded.Run
+
+    def __repr__(self) -> str:
+        clock = "s of virtual time" if self.recorded.is_simulated else "s"
+        metrics = "".join(f"{name} {value:.4f}, " for name, value in self.metrics.items())
+        return f"<Run {self.recorded.name}: {len(self.rounds)} rounds, {metrics}{self.seconds:,.1f} {clock}>"
+
+    def plot(self) -> Figure:
+        """Draw main metric and loss over time, and the staleness of the updates."""
+        return plot.figure(plot.of_one(self))
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page of `unstale report`. Raises UserError where that is impossible."""
+        return plot.write_page(plot.of_one(self), Path(path))
+
+
+def read(path: Path, model: Mapping[str, Tensor], digest: str) -> Run:
+    """Read a recorded run. model, digest: its last version. Raises UserError."""
+    settings = RunDirectory.look(path).settings
+    run = recorded.read(path, f"{settings.policy.name}, seed {settings.seed}")
+    columns = {recorded.column_of(name, run.metrics): name for name in run.metrics}
+    evaluations = run.evaluations.rename(columns=columns).drop(columns="evaluate_s")
+    evaluations.insert(2, "split", run.split)
+    metrics: Mapping[str, float] = {}
+    if run.split == CLIENTS:
+        metrics = means(run.client_metrics)
+    elif len(evaluations):
+        metrics = evaluations[list(run.metrics)].iloc[-1].dropna().to_dict()
+    return Run(
+        settings=settings,
+        main=run.main,
+        metrics=metrics,
+        model=model,
+        digest=digest,
+        seconds=run.elapsed_s,
+        rounds=run.rounds,
+        updates=run.updates,
+        clients=_clients(run),
+        evaluations=evaluations,
+        recorded=run,
+    )
+
+
+def _clients(run: recorded.Run) -> pd.DataFrame:
+    """The clients' tasks, updates and weights, and the metrics of their last own evaluation."""
+    clients = of_clients(run).sort_values("client_id", ignore_index=True)
+    clients = clients.drop(columns=["run", *clients.columns[clients.columns.str.startswith("own_")]])
+    names = {recorded.column_of(name, run.own_metrics): name for name in run.own_metrics}
+    own = run.own_evaluations.rename(columns=names).groupby("client_id")[list(names.values())].last()
+    return clients.join(own, on="client_id") if len(own) else clients
