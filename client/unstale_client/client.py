@@ -67,8 +67,7 @@ def join(
     Raises:
         UserError: An argument or a file is invalid.
     """
-    if not (isinstance(address, str) and address.startswith("tcp://") and is_host_and_port(address[6:])):
-        raise UserError(f"address is {address!r}, expected tcp://HOST:PORT")
+    _check_address(address)
     number = arguments.index(client_id, "client_id", 0, limits.CLIENTS_MAX - 1)
     if patience_s is not None and not 0 < arguments.number(patience_s, "patience_s") <= PATIENCE_S_MAX:
         raise UserError(f"patience_s is {patience_s!r}, expected seconds up to {PATIENCE_S_MAX:g}, or None")
@@ -79,6 +78,11 @@ def join(
             f"address is {address!r}, on another machine, expected key too, or insecure=True for plain text"
         )
     return Client(address, number, identity, None if state_dir is None else Path(state_dir), patience_s)
+
+
+def _check_address(address: Any) -> None:
+    if not (isinstance(address, str) and address.startswith("tcp://") and is_host_and_port(address[6:])):
+        raise UserError(f"address is {address!r}, expected tcp://HOST:PORT")
 
 
 class Client:
@@ -303,11 +307,7 @@ class Task:
         self._parameters.check_finite(vector_d, argument)
         if not (is_gradient or vector_d.any()):
             raise UserError(f"{argument} changes no parameter, expected a trained model; call task.decline to skip it")
-        parts = [vector_d]
-        if self._buffers.numbers:
-            parts.append(self._buffers_b if buffers is None else self._given_buffers(buffers))
-        elif buffers:
-            self._buffers.vector(buffers, "buffers")
+        parts = [vector_d, *self._sent_buffers(buffers)]
         update = Update(
             task_id=task.task_id,
             base_version=task.version,
@@ -330,10 +330,12 @@ class Task:
         self.parameters = self.buffers = MappingProxyType({})
         self._base_d = self._buffers_b = np.empty(0, vectors.FLOAT)
 
-    def _given_buffers(self, buffers: Mapping[str, Any]) -> Vector:
-        buffers_b = self._buffers.vector(buffers, "buffers")
-        self._buffers.check_finite(buffers_b, "buffers")
-        return buffers_b
+    def _sent_buffers(self, buffers: Mapping[str, Any] | None) -> list[Vector]:
+        """The vector of buffers, if the model has any. buffers: None for those of the task."""
+        buffers_b = self._buffers_b if buffers is None else self._buffers.vector(buffers, "buffers")
+        if buffers is not None:
+            self._buffers.check_finite(buffers_b, "buffers")
+        return [buffers_b] if self._buffers.numbers else []
 
     def _check_open(self, call: str) -> None:
         if not self.is_open:

@@ -36,10 +36,13 @@ class FlatModel:
         `requires_grad` and all float buffers, in the order of the module.
         """
         self.module = module.to(device)
-        trained = [(name, tensor) for name, tensor in self.module.named_parameters() if tensor.requires_grad]
-        self.parameters = trained if exchanged is None else _named(exchanged, self.module.named_parameters())
         buffers = float_buffers(self.module)
-        self.buffers = buffers if exchanged is None else _named(exchanged, buffers)
+        if exchanged is None:
+            self.parameters = [item for item in self.module.named_parameters() if item[1].requires_grad]
+            self.buffers = buffers
+        else:
+            self.parameters = _named(exchanged, self.module.named_parameters())
+            self.buffers = _named(exchanged, buffers)
         self._parameters = [parameter for _, parameter in self.parameters]
         self.dimension = sum(p.numel() for p in self._parameters)
         self.parameters_d = _flatten(self._parameters, device)
@@ -49,7 +52,7 @@ class FlatModel:
         self._names = set(_tensors_by_name(self.module))
         self._parts = [*self._with_views()]  # computed once: a short task would notice it
         self._owners = [self.module.get_submodule(name.rpartition(".")[0]) for name, _, _ in self._parts]
-        self.converts = any(dtype != torch.float32 for dtype in self._dtypes.values())
+        self.converts = not {*self._dtypes.values()} <= {torch.float32}
 
     @property
     def gradient_d(self) -> Tensor:

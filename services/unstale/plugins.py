@@ -53,9 +53,12 @@ def name_of(kind: str, thing: object) -> str:
         return thing
     if importable := _importable(thing):
         return importable
-    for (its_kind, name), known in _objects.items():
-        if known is thing and its_kind == kind:
-            return name
+    registered = (name for (its_kind, name), known in _objects.items() if known is thing and its_kind == kind)
+    return next(registered, None) or _register_local(kind, thing)
+
+
+def _register_local(kind: str, thing: object) -> str:
+    """Register an object that no module has. Returns its name."""
     own = getattr(thing, "__qualname__", kind if type(thing).__module__ == "builtins" else type(thing).__qualname__)
     own = own.rpartition(".")[2].strip("<>")[:64]
     names_of_it = (_LOCAL.format(own if number == 1 else f"{own} {number}") for number in range(1, len(_objects) + 2))

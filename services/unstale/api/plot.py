@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,18 +53,15 @@ def of_one(run: "Run") -> list[RunGroup]:
 def figure(groups: Sequence[RunGroup]) -> Figure:
     """Draw main metric and loss over time, and the staleness of the updates."""
     runs = [run for group in groups for run in group.runs]
-    shown = dict.fromkeys(name for run in runs for name in (next(iter(run.metrics), ""), "loss"))
-    metrics = [name for name in shown if any(len(_series(run, name).values) for run in runs)]
+    metrics = _drawn_metrics(runs)
     staleness = updates.staleness([group.of_report for group in groups]).pictures[:1]
     wide, high = PANEL_INCHES
+    keys = [group.of_report.legend for group in groups] if len(runs) > 1 else []
+    rows = drawing.legend_rows(keys, 3 * drawing.LEGEND_SIGNS) if keys else 0
+    panels = max(len(metrics) + len(staleness), 1)
     with drawing.look("runs"):
-        keys = [group.of_report.legend for group in groups] if len(runs) > 1 else []
-        rows = drawing.legend_rows(keys, 3 * drawing.LEGEND_SIGNS) if keys else 0
-        panels = len(metrics) + len(staleness)
-        picture = Picture(
-            figsize=(wide * max(panels, 1), high + drawing.LEGEND_ROW_INCHES * rows), layout="constrained"
-        )
-        axes = picture.subplots(1, max(panels, 1), squeeze=False)[0]
+        picture = Picture(figsize=(wide * panels, high + drawing.LEGEND_ROW_INCHES * rows), layout="constrained")
+        axes = picture.subplots(1, panels, squeeze=False)[0]
         for name, panel in zip(metrics, axes, strict=False):
             _draw(panel, groups, name)
         for drawn, panel in zip(staleness, axes[len(metrics) :], strict=False):
@@ -73,14 +71,20 @@ def figure(groups: Sequence[RunGroup]) -> Figure:
     return picture
 
 
+def _drawn_metrics(runs: Sequence["Run"]) -> list[str]:
+    """The main metric of each run, and the loss, as far as there are values."""
+    names = dict.fromkeys(name for run in runs for name in (next(iter(run.metrics), ""), "loss"))
+    return [name for name in names if any(len(_series(run, name).values) for run in runs)]
+
+
 def _draw(axes: Axes, groups: Sequence[RunGroup], name: str) -> None:
     """Draw a metric over time, with a band over the runs of a group."""
-    series = [[_series(run, name) for run in group.runs] for group in groups]
-    curves = [over_time([one[:2] for one in of_group if len(one.values)]) for of_group in series]
+    series = [_series_of(group, name) for group in groups]
+    curves = [over_time([one[:2] for one in of_group]) for of_group in series]
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
         drawing.line(axes, curve, index, group.of_report.legend, steps=curve.n > 1)
     axes.set_ylim(*_limits(curves))
-    splits = sorted({one.split for of_group in series for one in of_group if len(one.values)})
+    splits = sorted({one.split for one in chain.from_iterable(series)})
     is_virtual = all(run.recorded.is_simulated for group in groups for run in group.runs)
     axes.set(xlabel="virtual time, s" if is_virtual else "time, s", ylabel=f"{name} ({', '.join(splits)})")
 
@@ -104,6 +108,11 @@ class _Series(NamedTuple):
     times: Floats
     values: Floats
     split: str
+
+
+def _series_of(group: RunGroup, name: str) -> list[_Series]:
+    """The metric in those runs of a group that have values of it."""
+    return [series for run in group.runs if len((series := _series(run, name)).values)]
 
 
 def _series(run: "Run", name: str) -> _Series:

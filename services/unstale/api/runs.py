@@ -1,8 +1,9 @@
 """Several runs together: their table, pictures and page."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, overload
@@ -56,18 +57,7 @@ class Runs(Sequence[Run]):
         settings = [groups.values(group.runs[0].settings) for group in grouped]
         keys = [key for key in groups.differing(settings) if decides(key) and key != groups.SEED]
         metrics = dict.fromkeys(name for run in self._runs for name in run.metrics)
-        rows = [
-            {
-                "group": group.label,
-                **{key: _value(group.runs[0], key) for key in keys},
-                "runs": len(group.runs),
-                **{name: cell for metric in metrics for name, cell in _cells(group, metric)},
-                "staleness_mean": spread([run.updates.staleness_rounds.mean() for run in group.runs]).mean,
-                "seconds_mean": spread([run.seconds for run in group.runs]).mean,
-            }
-            for group in grouped
-        ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame([_row(group, keys, metrics) for group in grouped])
 
     def plot(self) -> Figure:
         """Draw main metric and loss over time, each group with its 95 % band, and the staleness of the updates."""
@@ -92,6 +82,18 @@ class Runs(Sequence[Run]):
         ]
 
 
+def _row(group: RunGroup, keys: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
+    """The row of a group in `Runs.frame`."""
+    return {
+        "group": group.label,
+        **{key: _value(group.runs[0], key) for key in keys},
+        "runs": len(group.runs),
+        **{name: cell for metric in metrics for name, cell in _cells(group, metric)},
+        "staleness_mean": spread([run.updates.staleness_rounds.mean() for run in group.runs]).mean,
+        "seconds_mean": spread([run.seconds for run in group.runs]).mean,
+    }
+
+
 def compare(runs: Sequence[Run | Runs], labels: Sequence[str] | None = None) -> Runs:
     """Put runs together. Several runs of one item, such as repetitions with several seeds, have its label.
 
@@ -103,14 +105,12 @@ def compare(runs: Sequence[Run | Runs], labels: Sequence[str] | None = None) -> 
         UserError: There are no runs, or labels do not fit.
     """
     items = [list(item) if isinstance(item, Runs) else [item] for item in _checked(runs)]
+    every = list(chain.from_iterable(items))
     if labels is None:
-        return Runs([run for item in items for run in item])
+        return Runs(every)
     if isinstance(labels, str) or len(labels) != len(items):
         raise UserError(f"labels is {labels!r:.80}, expected a name for each of {len(items)} runs")
-    return Runs(
-        [run for item in items for run in item],
-        [str(label) for label, item in zip(labels, items, strict=True) for _ in item],
-    )
+    return Runs(every, [str(label) for label, item in zip(labels, items, strict=True) for _ in item])
 
 
 def _checked(runs: Any) -> Iterator[Run | Runs]:

@@ -357,13 +357,12 @@ def _rows_max(console: Console) -> int:
 def _table(rows: Sequence[Sequence[str]], names: Sequence[str], *, width: int = 80, heading: bool = True) -> Table:
     """Return a table of at most so many characters, without the columns that do not fit. names: of its metrics."""
     headings = _headings(names)
-    shown = [i for i in range(len(HEADINGS)) if i not in METRIC_COLUMNS[len(names) :]]
-    is_wide, widths = True, _widths(rows, headings, is_wide=True)
-    if sum(widths[i] + GAP for i in shown) - GAP > width:
-        is_wide, widths = False, _widths(rows, headings, is_wide=False)
-    for column in LEFT_OUT_FIRST:
-        if column in shown and sum(widths[i] + GAP for i in shown) - GAP > width:
-            shown.remove(column)
+    every = [i for i in range(len(HEADINGS)) if i not in METRIC_COLUMNS[len(names) :]]
+    widths = _widths(rows, headings, is_wide=True)
+    is_wide = _width(every, widths) <= width
+    if not is_wide:
+        widths = _widths(rows, headings, is_wide=False)
+    shown = _shown(every, widths, width)
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heading)
     for i in shown:
         long, short, *_ = headings[i]
@@ -371,6 +370,20 @@ def _table(rows: Sequence[Sequence[str]], names: Sequence[str], *, width: int = 
     for row in rows:
         table.add_row(*(row[i] for i in shown))
     return table
+
+
+def _shown(columns: Sequence[int], widths: Sequence[int], width: int) -> list[int]:
+    """Return the columns that fit into so many characters."""
+    shown = list(columns)
+    for column in LEFT_OUT_FIRST:
+        if column in shown and _width(shown, widths) > width:
+            shown.remove(column)
+    return shown
+
+
+def _width(shown: Sequence[int], widths: Sequence[int]) -> int:
+    """Return the characters of these columns, with the gaps between them."""
+    return sum(widths[i] + GAP for i in shown) - GAP
 
 
 def _headings(names: Sequence[str]) -> list[tuple[str, str, int, int]]:

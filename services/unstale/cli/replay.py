@@ -12,7 +12,7 @@ import typer
 from unstale.cli.options import assigned
 from unstale.cli.parameters import AsJson, RunDirectory
 from unstale.cli.printing import accuracy_and_loss, figure, json_line, line
-from unstale.config import Given
+from unstale.config import Given, Settings
 from unstale.errors import UserError
 from unstale.report.content import count
 
@@ -43,7 +43,7 @@ def replay(
     """Recompute a recorded run, and compare its versions. The exit code is 1 if one differs."""
     from unstale.journal.replay import Comparison, RecordedRun, Replay, changed, is_policy_key  # imports torch
 
-    options = dict(assigned(text) for text in assignments or ())
+    options = dict(map(assigned, assignments or ()))
     if policy is not None:
         options["policy.name"] = Given(value=policy, origin="--policy")
     machine_options = {key: given for key, given in options.items() if not is_policy_key(key)}
@@ -55,13 +55,10 @@ def replay(
         settings = changed(recorded.settings, machine_options)
         if has_other_policy:
             other = changed(recorded.settings, options)
-            name, other_name = settings.policy.name, other.policy.name
-            if other_name == name:
-                other_name = f"{name}, as set"
             comparison = Comparison(recorded, settings, other)
             recomputed = comparison.replay
             _print_start(recomputed, as_json=as_json)
-            _compare(comparison, (name, other_name), plot, as_json=as_json)
+            _compare(comparison, _policies(settings, other), plot, as_json=as_json)
         else:
             recomputed = Replay(recorded, settings)
             _print_start(recomputed, as_json=as_json)
@@ -70,6 +67,12 @@ def replay(
     _print_end(recomputed, as_json=as_json)
     if recomputed.first_difference is not None:
         raise typer.Exit(1)
+
+
+def _policies(settings: Settings, other: Settings) -> tuple[str, str]:
+    """The names of both policies, which differ."""
+    name, other_name = settings.policy.name, other.policy.name
+    return name, f"{name}, as set" if other_name == name else other_name
 
 
 def _check_plot(plot: Path, *, has_other_policy: bool) -> None:

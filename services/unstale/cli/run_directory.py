@@ -1,5 +1,6 @@
 """`unstale explain`, `unstale verify`, `unstale restore` and `unstale rollback`: read or change a run directory."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from unstale.errors import UserError
 from unstale.metrics.named import CENTRAL
 
 if TYPE_CHECKING:
-    from unstale.journal.explain import RoundExplained
+    from unstale.journal.explain import MemberExplained, RoundExplained
 
 Round = Annotated[int | None, typer.Argument(metavar="[ROUND]", help="The version that it made; by default the last.")]
 To = Annotated[
@@ -51,19 +52,29 @@ def explain(run: RunDirectory, version: Round = None, as_json: AsJson = False) -
         f"open from {round_.opened_s:.3f} s to {round_.closed_s:.3f} s, applied at {round_.applied_s:.3f} s "
         f"(compensation took {round_.compensate_s:.4f} s, the step {round_.aggregate_s:.4f} s), in seconds of the run"
     )
-    if round_.members:
+    _print_members(round_.members)
+    _print_compensation(round_)
+    _print_result(round_)
+
+
+def _print_members(members: Sequence["MemberExplained"]) -> None:
+    """Print a row for each update of the round, and the metrics of their training."""
+    if members:
         line(HEADING)
-    for member in round_.members:
+    for member in members:
         line(
             f"{member.client_id:>7}{member.task_id:>10}{member.base_version:>7}{member.staleness:>11}"
             f"{figure(member.weight, '.4f'):>10}{figure(member.share, '.1%'):>8}{figure(member.loss, '.4f'):>10}"
             f"{member.num_examples:>10}{figure(member.norm, '.4g'):>10}{figure(member.bound, '.4g'):>10}"
             f"{member.arrived_s:>10.3f} s{member.into_round_s:>+13.3f} s"
         )
-    for member in round_.members:
+    for member in members:
         if member.metrics:
             line(f"client {member.client_id} reports {named(member.metrics)}")
-    _print_compensation(round_)
+
+
+def _print_result(round_: "RoundExplained") -> None:
+    """Print the rejected updates, and the step with its numbers."""
     rejected = ", ".join(f"{number} {reason}" for reason, number in sorted(round_.rejected.items()))
     line(f"rejected since the previous round closed: {rejected or 'nothing'}")
     if round_.overflowed:

@@ -115,26 +115,32 @@ class OpenRound:
 
     def take(self) -> int | None:
         """Number of pending updates in the round if it closes now; None if it stays open."""
-        pending = self._pending
-        outstanding = self._awaited() if pending.once_a_cycle else self._membership.counts[State.WORKING]
-        ready = pending.ready
-        if outstanding == 0 and ready == 0 and pending.parked:
+        pending, outstanding = self._pending, self._awaited()
+        if outstanding == 0 and pending.ready == 0 and pending.parked:
             pending.end_cycle()
-            outstanding, ready = self._awaited(), pending.ready
+            outstanding = self._awaited()
+        ready = pending.ready
         size = self._trigger.take(pending=ready, outstanding=outstanding, due=self.deadline_passed)
         if size is None and self._membership.unavailable and self._membership.counts[State.WORKING] == 0:
             # Only clients that declined are left. Where rounds have no participants, they need a new version.
             return None if self._trigger.in_rounds or pending else 0
+        if size is not None:
+            self._check_size(size, ready)
+        return size
+
+    def _check_size(self, size: int, ready: int) -> None:
+        """Raise UserError for a trigger of a user's own that closes a round with an impossible number of updates."""
         least, most = 0 if self._trigger.in_rounds else 1, min(ready, self._trigger.k or ready)
-        if size is not None and not least <= size <= most:
+        if not least <= size <= most:
             raise UserError(
                 f"trigger {type(self._trigger).__name__} closes a round with {size} of {ready} pending updates, "
                 f"expected {least} to {most}, or None where the round stays open"
             )
-        return size
 
     def _awaited(self) -> int:
-        """Open tasks of clients that have not contributed in this cycle."""
+        """Open tasks, with cycles only of clients that have not contributed in this one."""
+        if not self._pending.once_a_cycle:
+            return self._membership.counts[State.WORKING]
         clients = self._membership.clients
         return sum(
             clients[client_id].state is State.WORKING and client_id not in self._pending.contributed

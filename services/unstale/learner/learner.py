@@ -173,11 +173,7 @@ class Learner:
                 stale = self._stale_round(here, updates)
                 made = self.compensator.make(stale) if made is None else made
                 outcome = self.compensator.take(stale, made)
-                if len(outcome.updates) != len(stale.updates):
-                    raise UserError(
-                        f"compensator {type(self.compensator).__name__} describes {len(outcome.updates)} of "
-                        f"{len(stale.updates)} updates in Outcome.updates, expected each of them"
-                    )
+                _check_outcome(self.compensator, outcome, stale)
                 here = self._replaced(here, outcome.vectors, may_write=may_write or here is not rows)
                 compensation = Compensation(
                     updates=outcome.updates,
@@ -334,6 +330,15 @@ class Learner:
             rate=self.rate,
             columns=columns,
             **_columns(updates, frozenset(outcome.counts_as_fresh)),
+        )
+
+
+def _check_outcome(compensator: Compensator[Any], outcome: Outcome, stale: StaleRound) -> None:
+    """Raise UserError for a compensator of a user's own that leaves updates out."""
+    if len(outcome.updates) != len(stale.updates):
+        raise UserError(
+            f"compensator {type(compensator).__name__} describes {len(outcome.updates)} of {len(stale.updates)} "
+            "updates in Outcome.updates, expected each of them"
         )
 
 

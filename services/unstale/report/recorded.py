@@ -91,10 +91,10 @@ def read(path: Path, name: str) -> Run:
         started_s = database.started_s() or 0.0
         rounds = list(database.rounds())
         main = recorded.main_metric
-        shown = [item for item in history(database, main, every=settings.evaluate_clients_every) if item[1].metrics]
-        evaluations = [row for row, _ in shown]
+        evaluated = history(database, main, every=settings.evaluate_clients_every)
+        shown = [(row, of) for row, of in evaluated if of.metrics]
         split = shown[-1][1].split if shown else CENTRAL
-        metrics = _names([of for _, of in shown if of.split == split], main)
+        metrics = _names((of for _, of in shown if of.split == split), main)
         return Run(
             name=name,
             settings=settings,
@@ -102,27 +102,12 @@ def read(path: Path, name: str) -> Run:
             run_id=database.meta(RUN_ID),
             tasks=pd.Series([task.client_id for task in database.tasks()], dtype=int).value_counts().to_dict(),
             updates=_updates(database, rounds, started_s),
-            rounds=_frame(
-                "version closed_elapsed_s applied_elapsed_s wait_s compensate_s aggregate_s updates learning_rate "
-                "rate_factor overflowed digest",
-                (
-                    (
-                        *(row.version, row.closed_s - started_s, row.applied_s - started_s),
-                        *(row.wait_s, row.compensate_s, row.aggregate_s, len(row.members)),
-                        *(row.learning_rate, row.rate_factor, row.overflowed, row.digest),
-                    )
-                    for row in rounds
-                ),
-            ),
+            rounds=_rounds(rounds, started_s),
             main=main,
             split=split,
             metrics=metrics,
-            evaluations=_evaluations([item for item in shown if item[1].split == split], metrics, started_s),
-            class_accuracy=pd.DataFrame(
-                [row.class_accuracy for row in evaluations],
-                index=pd.Index([row.version for row in evaluations], name="version"),
-                dtype=float,
-            ).rename_axis(columns="class"),
+            evaluations=_evaluations(shown, split, metrics, started_s),
+            class_accuracy=_class_accuracy(shown),
             **_compensation(rounds),
             **_own_evaluations(database, settings.evaluate_clients_every, main),
             conservation=database.conservation(),
@@ -231,14 +216,38 @@ def _compensation(rounds: Sequence[RoundRow]) -> dict[str, Any]:
     }
 
 
+def _rounds(rounds: Sequence[RoundRow], started_s: float) -> pd.DataFrame:
+    return _frame(
+        "version closed_elapsed_s applied_elapsed_s wait_s compensate_s aggregate_s updates learning_rate rate_factor "
+        "overflowed digest",
+        (
+            (
+                *(row.version, row.closed_s - started_s, row.applied_s - started_s),
+                *(row.wait_s, row.compensate_s, row.aggregate_s, len(row.members)),
+                *(row.learning_rate, row.rate_factor, row.overflowed, row.digest),
+            )
+            for row in rounds
+        ),
+    )
+
+
+def _class_accuracy(shown: Sequence[tuple[EvaluationRow, Shown]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [row.class_accuracy for row, _ in shown],
+        index=pd.Index([row.version for row, _ in shown], name="version"),
+        dtype=float,
+    ).rename_axis(columns="class")
+
+
 def _evaluations(
-    shown: Sequence[tuple[EvaluationRow, Shown]], metrics: Sequence[str], started_s: float
+    shown: Sequence[tuple[EvaluationRow, Shown]], split: str, metrics: Sequence[str], started_s: float
 ) -> pd.DataFrame:
     return _frame(
         " ".join(("version elapsed_s", *(column_of(name, metrics) for name in metrics), "evaluate_s")),
         (
             (row.version, row.at_s - started_s, *(of.metrics.get(name, nan) for name in metrics), row.evaluate_s)
             for row, of in shown
+            if of.split == split
         ),
     )
 

@@ -56,7 +56,8 @@ ROWS_SHOWN = 20
 
 
 def section(groups: Sequence[Group]) -> Section:
-    own = own_measures(run for group in groups for run in group.runs)
+    every = [run for group in groups for run in group.runs]
+    own = own_measures(every)
     clients = pd.concat([of_clients(run).assign(group=group.label) for group in groups for run in group.runs])
     runs = clients.run.nunique()
     return Section(
@@ -87,7 +88,7 @@ def section(groups: Sequence[Group]) -> Section:
                 frame(groups, "own_evaluations"),
                 rows_shown=0,
             ),
-            *_own_metrics([run for group in groups for run in group.runs], own),
+            *_own_metrics(every, own),
             of_frame(
                 "clients",
                 "Clients, by their number of aggregated updates",

@@ -116,12 +116,9 @@ def _data_notes(runs: Sequence[Run]) -> Iterator[str]:
     unmeasured = [run.name for run in runs if not run.is_evaluated]
     if unmeasured:
         yield f"Without an evaluation on the test set, so without accuracy and loss: {listed(unmeasured)}."
-    places = {run.split for run in runs if run.is_evaluated}
-    if len(places) > 1:
+    if len({run.split for run in runs if run.is_evaluated}) > 1:
         yield "Some runs were measured on a test set and others by their clients: their metrics are not comparable."
-    data_sets = dict.fromkeys(
-        " ".join(str(part) for part in (run.settings.data.name, run.settings.data.path) if part) for run in runs
-    )
+    data_sets = dict.fromkeys(" ".join(filter(None, (run.settings.data.name, run.settings.data.path))) for run in runs)
     if len(data_sets) > 1:
         yield f"The runs use different data sets, {listed(list(data_sets))}: their accuracies are not comparable."
 

@@ -43,24 +43,29 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
     if name == "vmap":
         return Vmap(context.workload)
     processes = settings.simulation.processes or max(1, _cores() // settings.threads)
-    if name == "processes" and context.device.type != "cpu":
-        raise UserError(
-            f"simulation.backend is 'processes', which is for the CPU, with device {context.device}; "
-            "set device to cpu, or simulation.backend to loop"
-        )
     local = _local_part(settings)
-    if name == "processes" and local is not None:
-        raise UserError(
-            f"simulation.backend is 'processes' with {local}, an object that other processes cannot import; define it "
-            "in a module, or set simulation.backend to loop"
-        )
     if name == "processes":
+        _check_processes(context, local)
         backend = Processes(context.workload, settings, processes)
         backend.wait()  # chosen by name: all processes work from the first job on
         return backend
     if name == "auto" and processes > 1 and local is None and _is_worth_it(settings, context.workload, round_size):
         return Processes(context.workload, settings, processes)
     return Loop(context.workload)
+
+
+def _check_processes(context: TrainingContext, local: str | None) -> None:
+    """Raise UserError where processes cannot train the clients. local: of `_local_part`."""
+    if context.device.type != "cpu":
+        raise UserError(
+            f"simulation.backend is 'processes', which is for the CPU, with device {context.device}; "
+            "set device to cpu, or simulation.backend to loop"
+        )
+    if local is not None:
+        raise UserError(
+            f"simulation.backend is 'processes' with {local}, an object that other processes cannot import; define it "
+            "in a module, or set simulation.backend to loop"
+        )
 
 
 def _local_part(settings: Settings) -> str | None:
