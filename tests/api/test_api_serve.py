@@ -1,5 +1,8 @@
 """`unstale.serve`: a server in this process, with clients of `unstale.join` over real sockets."""
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -54,3 +57,27 @@ def test_an_error_is_raised_where_the_server_was_started(tmp_path: Path) -> None
         unstale.serve(line.central, **ARGUMENTS, directory=tmp_path / "run")
     with pytest.raises(unstale.UserError, match="argument clients: clients is 0"):
         unstale.serve(line.central, clients=0)
+
+
+def test_an_interrupt_ends_the_server_and_its_run_can_be_resumed(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, threading, unstale
+from support import line
+from support.running import until
+
+def interrupt():
+    until(lambda: "protocol" in [thread.name for thread in threading.enumerate()])
+    os.kill(os.getpid(), signal.SIGINT)
+
+arguments = dict({ARGUMENTS!r}, directory={str(tmp_path / "run")!r})
+threading.Thread(target=interrupt).start()
+try:
+    unstale.serve(line.central, **arguments)
+except KeyboardInterrupt:
+    server = unstale.serve(line.central, **arguments, background=True)
+    server.stop()
+    print(len(server.wait().rounds))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0\n", "")

@@ -15,9 +15,13 @@ import torch
 import unstale
 from support import line
 from support.line import IN_ROUNDS, STEP
+from support.running import small
 from unstale import flat
 from unstale.cli import main
+from unstale.journal.rundir import SEGMENTS
 from unstale.policies.fedavg import FedAvg
+from unstale.report import recorded
+from unstale.simulator.assemble import simulation
 
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 4, "model": "logreg", "device": "cpu", "evaluate_every": 2}
 
@@ -184,3 +188,12 @@ def test_the_package_imports_no_torch_and_lists_its_names() -> None:
     for name in unstale.__all__:
         assert callable(getattr(unstale, name))
     assert issubclass(unstale.UserError, Exception)
+
+
+def test_a_recording_for_tables_has_all_rows_and_no_vectors(tmp_path: Path) -> None:
+    for name, keeps in (("all", True), ("tables", False)):
+        simulation(small(run={}), on_progress=lambda _: None, record_in=tmp_path / name, keep_updates=keeps).run()
+    every, tables = (recorded.read(tmp_path / name, name) for name in ("all", "tables"))
+    assert tables.updates.equals(every.updates) and tables.rounds.equals(every.rounds)
+    sizes = [sum(file.stat().st_size for file in (tmp_path / name / SEGMENTS).iterdir()) for name in ("all", "tables")]
+    assert sizes == [16 + 4 * 650 * len(every.updates), 16]  # behind the header of the file

@@ -35,8 +35,8 @@ class Serving:
         self._bar.first = f"waits for clients at {self.address}{http}"
         self._error: BaseException | None = None
         self._run: Run | None = None
-        self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()  # an interrupt of `Thread.join` loses the thread
+        threading.Thread(target=self._serve, name="serve", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -45,11 +45,11 @@ class Serving:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._thread.join()
+        self._ended.wait()
 
     def wait(self) -> Run:
         """Wait for the end of the run, and return it. Raises the error that ended it."""
-        self._thread.join()
+        self._ended.wait()
         if self._error is not None:
             raise self._error
         assert self._run is not None
@@ -69,6 +69,8 @@ class Serving:
             self._run = read(Path(self._settings.run.directory), model, outcome.model_digest)
         except BaseException as error:  # noqa: BLE001  (raised by `wait`)
             self._error = error
+        finally:
+            self._ended.set()
 
 
 @overload
