@@ -156,7 +156,8 @@ def object_of(kind: str, name: str) -> Any:
         module = import_module(module_name)
     except Exception as error:
         raise UserError(
-            f"{word} {name!r} cannot be imported ({_reason(error)}); expected {CODE}, its folder on PYTHONPATH"
+            f"{word} {name!r} cannot be imported ({_reason(error)}); expected {CODE}, in the current folder or one on "
+            "PYTHONPATH"
         ) from error
     try:
         return getattr(module, attribute)
