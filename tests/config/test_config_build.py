@@ -185,8 +185,8 @@ WRONG = {
         "model__name": "lenet_28",
         "model__norm": "batch",
     },
-    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:name, in "
-    "the current folder or one on PYTHONPATH": {"model__name": "no_such:made"},
+    "model 'no_such:made' cannot be imported (No module named 'no_such'); expected package.module:name, in the "
+    "current folder or one on PYTHONPATH": {"model__name": "no_such:made"},
     "unknown partition 'dirichlett'; did you mean 'dirichlet'?": {"partition__name": "dirichlett"},
     "partition 'iid' takes no partition.alpha, got 0.5; leave it out": {
         "partition__name": "iid",
