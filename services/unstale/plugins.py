@@ -113,6 +113,8 @@ def _importable(thing: object) -> str | None:
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
         names = [f"{module}:{name}"] if _attributes(module).get(name) is thing else []
+    elif isinstance(thing, int | float):
+        names = []  # small numbers are attributes of many modules
     else:
         names = [
             f"{module}:{attribute}"

@@ -188,6 +188,11 @@ def test_a_name_is_no_object() -> None:
     assert plugins.name_of("trigger", "x:y") == "x:y"
 
 
+def test_a_number_is_named_after_no_attribute_of_another_module() -> None:
+    assert plugins.name_of("trigger", 3) == "<trigger>"
+    assert "trigger '<trigger>' is of type int, expected a class derived from" in refused("trigger", "<trigger>")
+
+
 def test_a_name_is_at_most_as_long_as_the_wire_permits(monkeypatch: pytest.MonkeyPatch) -> None:
     long_name = type("x" * 120, (MyTrigger,), {"__module__": "support.plugged"})
     monkeypatch.setattr(plugged, "x" * 120, long_name, raising=False)
