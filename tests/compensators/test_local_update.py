@@ -85,7 +85,7 @@ def test_its_gradients_in_examples_and_labels_are_the_oracles(loss):
     [{"steps": 3}, {"epochs": 5}, {"epochs": 5, "momentum": 0.5}, {"steps": 4, "momentum": 0.9, "weight_decay": 0.01}],
     ids=str,
 )
-@pytest.mark.parametrize("model", ["digits_cnn", "logreg"])
+@pytest.mark.parametrize("model", ["digits_cnn", "logreg", "support.factories:with_frozen"])
 def test_clients_that_train_on_full_batches_make_it(model, settings):
     inputs_nX, labels_n = images(6, 1, 8, 8), torch.tensor([0, 3, 3, 9, 1, 0])
     module = build(model, (1, 8, 8), 10, seed=1)

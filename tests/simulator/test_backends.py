@@ -223,11 +223,12 @@ def test_vmap_needs_the_built_in_training() -> None:
         Vmap(object())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("model", ["logreg", "support.factories:with_frozen"])
 @pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
-def test_vmap_approximates_the_loop(training: dict[str, Any]) -> None:
+def test_vmap_approximates_the_loop(training: dict[str, Any], model: str) -> None:
     # Clients have different numbers of examples, so with epochs their mini-batches have different sizes. The
     # tolerance is the decisions record's, 0022.
-    settings = settings_of(training, partition={"name": "dirichlet", "alpha": 1.0})
+    settings = settings_of(training, model={"name": model}, partition={"name": "dirichlet", "alpha": 1.0})
     context = training_context(settings)
     jobs = jobs_of(settings)
     ours = computed(Vmap(context.workload).compute(jobs))

@@ -12,6 +12,7 @@ from unstale.metrics.progress import Outcome, Progress
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.measured import Measured
+from unstale.training.objectives.regression import Regression
 
 
 class Measurements(Watcher):
@@ -138,3 +139,20 @@ def test_an_iterable_data_set_is_read_in_order_by_the_only_client() -> None:
 def test_what_does_not_fit_an_objective_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         run(regression(**changes))
+
+
+class Unmeasured(Regression):
+    """An objective of a user whose scores raise."""
+
+    def scores(self, outputs: Any, targets: Any) -> Any:
+        raise KeyError("weights")
+
+
+def test_scores_that_raise_leave_versions_unmeasured_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    changes: dict[str, Any] = {"rounds": 10, "evaluate_clients_every": 2}
+    outcome, _ = run(regression(objective={"name": f"{__name__}:Unmeasured"}, **changes))
+    same, _ = run(regression(**changes))
+    assert outcome.model_digest == same.model_digest  # the loss is that of the regression
+    assert (outcome.reason, outcome.metrics, outcome.client_metrics) == ("finished", {}, {})
+    assert "the evaluation raised KeyError: 'weights'" in caplog.text  # on the server
+    assert "client 0: the evaluation raised an exception" in caplog.text

@@ -17,6 +17,13 @@ def with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
+def with_frozen(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A first layer that is not trained."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 16), nn.ReLU(), nn.Linear(16, classes))
+    module[1].requires_grad_(False)
+    return module
+
+
 def with_dropout(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """A dropout, which draws random numbers while it trains."""
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(math.prod(input_shape), classes))
