@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ class Right(Policy[PolicySettings]):
 
 @pytest.fixture(autouse=True)
 def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_BUILT_IN", {"right": Right, "wrong": Wrong})
+    monkeypatch.setattr(registry, "REGISTRY", replace(registry.REGISTRY, built_in={"right": Right, "wrong": Wrong}))
     monkeypatch.setenv("COLUMNS", "300")
 
 

@@ -43,7 +43,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return values
 
 
-OF_AN_APP = {"model.name": "app", "data.name": "private"}
+OF_AN_APP = {"model.name": "app", "data.name": "private", "evaluate_clients_every": 10}
 IMPLIED = {"app": OF_AN_APP, "initial": OF_AN_APP}
 """Values of other keys that follow from a key."""
 

@@ -298,7 +298,6 @@ def test_a_training_that_cannot_be_made_is_refused_in_one_sentence(name, given_s
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"name": "sdg"},
         {"step": 1},
         {"momentum": 1.0},
         {"steps": 0},

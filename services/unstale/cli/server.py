@@ -11,7 +11,7 @@ from unstale.config import Settings
     *(*RUN, "run", "server"),
     common=(
         *("run.directory", "run.durability", "server.address", "server.keys", "server.insecure"),
-        *("server.http_address", "min_clients", *COMMON_IN_RUNS, "initial", "encoding.updates", "encoding.models"),
+        *("server.http_address", "min_clients", *COMMON_IN_RUNS, "initial", "encoding.updates"),
     ),
 )
 def server(settings: Settings, as_json: AsJson = False, ends_with_input: EndsWithInput = False) -> None:
