@@ -69,6 +69,7 @@ def interrupt():
     until(lambda: "protocol" in [thread.name for thread in threading.enumerate()])
     os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
 arguments = dict({ARGUMENTS!r}, directory={str(tmp_path / "run")!r})
 threading.Thread(target=interrupt).start()
 try:

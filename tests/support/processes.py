@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,12 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 START_S = 120.0  # importing torch on a busy machine
+
+
+def _default_signals() -> None:
+    """Processes end by these signals, even where the tests run in the background and ignore them."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Process:
@@ -34,6 +41,7 @@ class Process:
             text=True,
             cwd=folder or self._own_folder.name,
             env=environment,
+            preexec_fn=_default_signals,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
