@@ -104,6 +104,7 @@ def test_a_checkpoint_that_does_not_fit_is_left_out_and_written_later(
             client.join()
             make_version(client)
             until(lambda: server.progress, "version 0 is measured")
+            until(lambda: server.state()["version"] == 1, "the round is stored")  # for a moment there is no room
             other = fill(disk)
             leave(other, 400 * 1024)
             for _ in range(4):  # versions 2 and 4 are to be written
