@@ -14,7 +14,7 @@ from unstale.metrics.named import CENTRAL, TRAINING
 from unstale.report import drawing, files, make
 from unstale.report.groups import Group
 from unstale.report.sections import updates
-from unstale.report.statistics import Curve, Floats, over_time
+from unstale.report.statistics import Curve, Floats, over_versions
 
 if TYPE_CHECKING:
     from unstale.api.run import Run
@@ -78,11 +78,11 @@ def _drawn_metrics(runs: Sequence["Run"]) -> list[str]:
 
 
 def _draw(axes: Axes, groups: Sequence[RunGroup], name: str) -> None:
-    """Draw a metric over time, with a band over the runs of a group."""
+    """Draw a metric over time. Of several runs: the mean at each common version and its mean time, and a band."""
     series = [_series_of(group, name) for group in groups]
-    curves = [over_time([one[:2] for one in of_group]) for of_group in series]
+    curves = [_curve(of_group) for of_group in series]
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
-        drawing.line(axes, curve, index, group.of_report.legend, steps=curve.n > 1)
+        drawing.line(axes, curve, index, group.of_report.legend)
     axes.set_ylim(*_limits(curves))
     splits = sorted({one.split for one in chain.from_iterable(series)})
     is_virtual = all(run.recorded.is_simulated for group in groups for run in group.runs)
@@ -105,9 +105,15 @@ def _limits(curves: Sequence[Curve]) -> tuple[float | None, float | None]:
 class _Series(NamedTuple):
     """A metric of a run over time."""
 
+    versions: Floats
     times: Floats
     values: Floats
     split: str
+
+
+def _curve(series: Sequence[_Series]) -> Curve:
+    times = over_versions([(one.versions, one.times) for one in series])
+    return replace(over_versions([(one.versions, one.values) for one in series]), at_x=times.mean_x)
 
 
 def _series_of(group: RunGroup, name: str) -> list[_Series]:
@@ -125,9 +131,11 @@ def _series(run: "Run", name: str) -> _Series:
             .sum()
         )
         times = run.rounds.set_index("version").applied_elapsed_s.loc[sums.index]
-        return _Series(times.to_numpy(float), (sums.loss / sums.num_examples).to_numpy(float), TRAINING)
-    measured = run.evaluations.reindex(columns=["elapsed_s", "split", name]).dropna()
+        losses = (sums.loss / sums.num_examples).to_numpy(float)
+        return _Series(sums.index.to_numpy(float), times.to_numpy(float), losses, TRAINING)
+    measured = run.evaluations.reindex(columns=["version", "elapsed_s", "split", name]).dropna()
     return _Series(
+        measured.version.to_numpy(float),
         measured.elapsed_s.to_numpy(float),
         measured[name].to_numpy(float),
         "".join(measured.split[:1].replace(CENTRAL, "test")),
