@@ -63,7 +63,9 @@ class PeerRateLimit(logging.Filter):
         lines.left -= 1
         self._total.left -= 1
         if self._total.omitted:
-            record.msg = f"{record.getMessage()} ({self._total.omitted} lines about clients were left out before)"
+            omitted = self._total.omitted
+            lines_were = "lines were" if omitted > 1 else "line was"
+            record.msg = f"{record.getMessage()} ({omitted} {lines_were} left out before, about clients)"
             record.args = None
             self._total.omitted = 0
         return True

@@ -7,8 +7,10 @@ scenarios have no entry points, but may be code or objects, too.
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -154,20 +156,34 @@ def object_of(kind: str, name: str) -> Any:
         )
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise UserError(f"{word} {name!r} is no name of an object, expected {CODE}")
+        module_name = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UserError(
+            f"{word} {name!r} is no name of an object, expected {CODE}, such as {module_name}:{attribute or kind}"
+        )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # last, so that no file there hides another module
     try:
         module = import_module(module_name)
     except Exception as error:
-        raise UserError(
-            f"{word} {name!r} cannot be imported ({_reason(error)}); expected {CODE}, in the current folder or one on "
-            "PYTHONPATH"
-        ) from error
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            expected = f"expected {CODE}, in the current folder or one on PYTHONPATH"
+        else:
+            expected = f"{_source_line(error)}; mend the module"
+        raise UserError(f"{word} {name!r} cannot be imported ({_reason(error)}); {expected}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise UserError(f"{word} {name!r}: {module_name} has no {attribute!r}, expected {CODE}") from None
+        close = get_close_matches(attribute, vars(module), n=1, cutoff=0.75)
+        hint = f"; did you mean {close[0]!r}?" if close else f", expected {CODE}"
+        raise UserError(f"{word} {name!r}: {module_name} has no {attribute!r}{hint}") from None
+
+
+def _source_line(error: Exception) -> str:
+    """The file and line of the user's code that raised an exception."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def _word(kind: str) -> str:

@@ -398,3 +398,27 @@ def test_a_task_that_does_not_end_ends_the_process_and_touches_the_outbox_no_mor
     assert not limited.worker._thread.is_alive()
     assert not list(tmp_path.glob("*.update"))
     assert [call[0] for call in workload.calls] == ["train"] and limited.has_none
+
+
+def test_an_error_goes_back_later_after_each_one_in_a_row() -> None:
+    # The server gives another task at once, which the same error would end at once.
+    workload = FakeWorkload(error=TrainingFailed("the app's data function: FileNotFoundError: 3.csv"))
+    workload.model = FlatModel(nn.Linear(1, 1))
+    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    worker = Worker(lambda _: workload, results.put)
+    worker.start()
+
+    def pause_s(number: int) -> float:
+        worker.submit(job(1.0, 2.0, number=number))
+        result = results.get(timeout=PATIENCE_S)
+        assert isinstance(result, Failed | Ready)
+        return result.duration_s
+
+    assert [pause_s(number) for number in range(5)] == [0.0, 0.25, 0.75, 1.0, 1.0]
+    workload.error = Declined("battery")
+    assert pause_s(5) == 0.0
+    workload.error = None
+    assert pause_s(6) == 0.0
+    workload.error = TrainingFailed("again")
+    assert pause_s(7) == 0.0
+    worker.close()

@@ -45,7 +45,11 @@ def test_a_run_diverges_when_every_client_has_failed_ten_times_in_a_row() -> Non
             retry(coordinator, attempt + 1)
     assert divergence.reason(coordinator) == (
         "training diverges: the last 20 tasks made no update that counts, all of them zero, not finite or otherwise "
-        "refused, at version 0; lower training.learning_rate, or see the log for errors of clients"
+        "refused, at version 0; lower training.learning_rate"
+    )
+    assert divergence.reason(coordinator, client_error="client 1: 'no file'") == (
+        "every task fails: the last 20 tasks made no update that counts, at version 0; the last one: client 1: 'no "
+        "file'; mend its cause, or lower training.learning_rate where training diverges"
     )
 
 

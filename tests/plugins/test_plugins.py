@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,6 +214,20 @@ def test_a_name_from_elsewhere_imports_nothing() -> None:
         for name in ("nowhere:mine", "mine", "<Mine>"):
             with pytest.raises(UserError, match=f"^{registry.kind} '{name}' is code, which only this machine's own"):
                 registry.check_allowed(name, ["other"])
+
+
+def test_an_error_in_a_module_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wrong_module.py").write_text("one = 1\nother = one / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refused("trigger", "wrong_module:Mine") == (
+        "trigger 'wrong_module:Mine' cannot be imported (ZeroDivisionError: division by zero); "
+        f"{tmp_path / 'wrong_module.py'}, line 2; mend the module"
+    )
+
+
+def test_a_name_that_is_almost_right_is_suggested() -> None:
+    assert refused("trigger", "support.plugged:MyTriger").endswith("has no 'MyTriger'; did you mean 'MyTrigger'?")
+    assert refused("trigger", "my/parts.py:Mine").endswith("expected package.module:name, such as my.parts:Mine")
 
 
 # --- what is no part ---

@@ -19,7 +19,7 @@ def test_a_peer_has_a_few_lines_at_once_and_then_one_in_ten_seconds() -> None:
     assert not limit.filter(record(7, 1009.9))
     later = record(7, 1010.0)
     assert limit.filter(later)
-    assert later.getMessage() == "client 7: no (3 lines about clients were left out before)"
+    assert later.getMessage() == "client 7: no (3 lines were left out before, about clients)"
     assert not limit.filter(record(7, 1010.0))
 
 

@@ -406,6 +406,22 @@ def test_what_code_of_the_user_raises_is_logged_and_given_back(caplog: pytest.Lo
     assert record.exc_info is not None and "raise KeyError" in logging.Formatter().format(record)
 
 
+def test_the_traceback_of_an_exception_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def train(model: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        raise ValueError("twice" if task.number < 2 else "another")
+
+    workload = workload_of(app_of(train=train))
+    for number in range(3):
+        with pytest.raises(TrainingFailed, match="ValueError"):
+            workload.train(client_task(0, number, zeros(workload), 0.1))
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["twice", "another"]
+
+
+def test_an_app_takes_no_model_that_was_made_already() -> None:
+    with pytest.raises(UserError, match=r"^unstale.App: model is a Linear that was made already, expected the class"):
+        app_of(model=nn.Linear(2, 1))
+
+
 def test_a_client_without_data_gives_its_tasks_back_until_it_has_some() -> None:
     files: dict[int, Any] = {}
     workload = workload_of(app_of(data=lambda client: files[client.client_id]))

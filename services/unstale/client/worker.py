@@ -40,6 +40,10 @@ Durations = Callable[[int, int, int], float]
 """Seconds that a task takes on a client's device, by client id, number of the task, and local steps."""
 
 
+PAUSE_S, PAUSE_MAX_S = 0.25, 1.0
+"""Of a client whose code raises again and again."""
+
+
 class Worker:
     """Works on submitted jobs until `close`.
 
@@ -66,6 +70,7 @@ class Worker:
         self._post = post
         self._ended = threading.Event()  # or a job exceeds its time limit twice
         self._time_limit = TimeLimit(task_timeout_s, post, self._ended.set)
+        self._errors_in_a_row: dict[int, int] = {}  # by client, of the user's code
         self._jobs: queue.SimpleQueue[Job | Settlement | None] = queue.SimpleQueue()
         self._run_id = ""
         self._workload: Workload | None = None
@@ -145,8 +150,12 @@ class Worker:
             evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
             local = workload.outcome(given)
         if isinstance(local, NotTrained):
-            reason = Reason.UNAVAILABLE if isinstance(local, Declined) else Reason.NON_FINITE
-            return Failed(job=job, message=str(local)[: limits.TEXT_MAX], reason=reason, duration_s=duration_s)
+            declined = isinstance(local, Declined)
+            reason = Reason.UNAVAILABLE if declined else Reason.NON_FINITE
+            pause_s = 0.0 if declined else self._pause_s(client_id)
+            message = str(local)[: limits.TEXT_MAX]
+            return Failed(job=job, message=message, reason=reason, duration_s=max(duration_s, pause_s))
+        self._errors_in_a_row.pop(client_id, None)
         if not isfinite(local.loss):
             workload.drop(client_id, task.number)
             return Failed(
@@ -155,6 +164,12 @@ class Worker:
                 duration_s=duration_s,
             )
         return Trained(job=job, local=local, evaluation=evaluation, duration_s=duration_s)
+
+    def _pause_s(self, client_id: int) -> float:
+        """Time until an error goes to the server, which gives another task at once: longer after each one in a row."""
+        before = self._errors_in_a_row.get(client_id, 0)
+        self._errors_in_a_row[client_id] = before + 1
+        return min(PAUSE_S * (2.0**before - 1), PAUSE_MAX_S)
 
     def _stored(self, trained: Trained) -> Ready:
         job, local = trained.job, trained.local

@@ -66,6 +66,7 @@ class ActionExecutor:
     """Calls with one argument each, made in this order once all events are durable."""
     commands_open: int = field(init=False, default=0)  # commands that are not answered yet
     finish: actions.Finish | None = field(init=False, default=None)  # end of the run
+    client_error: str | None = field(init=False, default=None)  # about the last task without an update
     finished_s: float = field(init=False, default=0.0)
     _wait_s: float = field(init=False, default=0.0)  # time for which the last round was open
 
@@ -204,7 +205,7 @@ class ActionExecutor:
             self.handle(events.TargetReached(at_s=self.clock()))
 
     def _give_up_if_diverged(self) -> None:
-        why = divergence.reason(self._coordinator, self.admission.bounds.cause)
+        why = divergence.reason(self._coordinator, self.admission.bounds.cause, self.client_error)
         if why is not None:
             self.commit_and_send()
             message = self.recorder.give_up(why)
@@ -218,7 +219,7 @@ class ActionExecutor:
         self.after_commit.append((self.send_task, action))
 
     def _acknowledge(self, action: actions.Acknowledge, incoming: IncomingUpdate) -> None:
-        event = incoming.event
+        event, self.client_error = incoming.event, None
         if action.outcome is actions.Outcome.ACCEPTED:
             self.staging.keep(event.handle, incoming.staged)
             self.delivery.accepted(action.client_id)

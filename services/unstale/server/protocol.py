@@ -330,6 +330,8 @@ class ServerProtocol:
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
         log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason, extra=about_peer(client_id))
         if error.task_id is not None:
+            if error.reason is not Reason.UNAVAILABLE:
+                self._executor.client_error = f"client {client_id}: {error.message!r}"
             self._handle_message(error, client_id, at_s)
 
     def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:

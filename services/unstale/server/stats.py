@@ -51,6 +51,7 @@ class RunStats:
         self.target = target
         self.is_target_reached = False
         self._is_target_reported = target is None  # whether its metric was ever reported, or is warned of
+        self._central: Mapping[str, float] = {}  # metrics of the last version that was evaluated
         self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
         self._on_progress = on_progress
@@ -116,6 +117,7 @@ class RunStats:
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         """Report the progress at a version whose evaluation has ended."""
         version, evaluation = evaluated.version, evaluated.evaluation
+        self._central = evaluation.metrics
         self.check_target(evaluation.metrics)
         if self._round and (self.own_evaluations.every is None or self.own_evaluations.reports):
             self._warn_of_unreported_target(evaluation.metrics)
@@ -136,6 +138,7 @@ class RunStats:
     ) -> Outcome:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
         self._warn_of_unreported_target({})
+        self._warn_of_unreported_main()
         return self.tally.ended(
             finish.reason,
             version,
@@ -146,6 +149,13 @@ class RunStats:
             client_metrics=self.client_metrics,
             training_metrics=self.training_metrics,
         )
+
+    def _warn_of_unreported_main(self) -> None:
+        """Log that no evaluation has the metric that an app or objective names, although there were some."""
+        known = {**self._central, **self.client_metrics}
+        if self.target is None and known and self.main.name not in {*known, "accuracy", "loss"}:
+            why = "the metric to show first is %r, which no evaluation reports, expected one of %s"
+            log.warning(why, self.main.name, ", ".join(sorted(known)))
 
     def _warn_of_unreported_target(self, central: Mapping[str, float]) -> None:
         """Log once that the metric of the target is not reported. central: of the test set."""

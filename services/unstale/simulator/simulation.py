@@ -259,10 +259,13 @@ class Simulation:
             declined = isinstance(computed, Declined)
             level = logging.DEBUG if declined else logging.WARNING
             log.log(level, "client %d: %s", client_id, computed, extra=about_peer(client_id))
+            if not declined:
+                self.executor.client_error = f"client {client_id}: {str(computed)!r}"
             self._give_back(client_id, task, Reason.UNAVAILABLE if declined else Reason.NON_FINITE)
             return
         local = computed.local
         if not isfinite(local.loss):
+            self.executor.client_error = None
             self._give_back(client_id, task, Reason.NON_FINITE)
             return
         encoding = self._encoded.updates

@@ -74,6 +74,11 @@ class App:
     steps: int | Callable[[ClientInfo], int] = 1  # work of a task, for the time that it takes on a simulated device
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module):
+            raise UserError(
+                f"unstale.App: model is a {type(self.model).__name__} that was made already, expected the class, or a "
+                "function that makes it, such as lambda: ..."
+            )
         for name in ("model", "train", "data", "evaluate", "evaluate_centrally"):
             value = getattr(self, name)
             if not callable(value) and (value is not None or name in ("model", "train")):

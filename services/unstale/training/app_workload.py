@@ -21,7 +21,7 @@ from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
 from unstale.training.measured import NOT_MEASURED, Measured, checked_examples, checked_loss, checked_metrics
 from unstale.training.state_codec import pack, unpack
-from unstale.training.workload import ClientTask, Declined, TrainingFailed, Workload, failing
+from unstale.training.workload import ClientTask, Declined, FailureLog, TrainingFailed, Workload
 
 log = logging.getLogger("unstale.app")
 
@@ -41,6 +41,7 @@ class AppWorkload(Workload):
 
     def __post_init__(self) -> None:
         self.client_state = ClientState()
+        self._failures = FailureLog()
         self.keeps_state = True  # so that one process reads the data of a client, and once
         self._first_state = _FirstState(self.model)
 
@@ -59,7 +60,11 @@ class AppWorkload(Workload):
         )
         before_d = self._load(task.base_d, task.buffers_b)
         self.model.module.train()
-        with failing("the app's train function", client_id), torch.enable_grad(), self._seeded(own_draws):
+        with (
+            self._failures.failing("the app's train function", client_id),
+            torch.enable_grad(),
+            self._seeded(own_draws),
+        ):
             trained = self.app.train(self.model.module, data, given)
         try:
             update = self._update(trained, before_d, given, client_id)
@@ -101,7 +106,7 @@ class AppWorkload(Workload):
             self._load(base_d, buffers_b)
             self.model.module.eval()
             with (
-                failing("the app's evaluate function", client_id),
+                self._failures.failing("the app's evaluate function", client_id),
                 torch.no_grad(),
                 self._seeded(self._seeds(client_id)[0]),
             ):
@@ -127,7 +132,7 @@ class AppWorkload(Workload):
         if self.app.data is None:
             return None
         if client_id not in self._data:
-            with failing("the app's data function", client_id), self._seeded(self._seeds(client_id)[0]):
+            with self._failures.failing("the app's data function", client_id), self._seeded(self._seeds(client_id)[0]):
                 data = self.app.data(self._info(client_id))
             if data is None:
                 raise TrainingFailed(f"the app's data function returned None for client {client_id}, expected its data")

@@ -23,7 +23,7 @@ from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_
 from unstale.training.measured import Measured
 from unstale.training.objectives import Classification, Objective
 from unstale.training.partition import Indices, VariantStream
-from unstale.training.workload import ClientTask, NotTrained, TrainingFailed, Workload, failing
+from unstale.training.workload import ClientTask, FailureLog, NotTrained, TrainingFailed, Workload
 
 
 @dataclass(eq=False, repr=False)
@@ -50,6 +50,7 @@ class Trainer(Workload):
     _replaced: dict[int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        self._failures = FailureLog()
         self._has_draws = draws(self.model.module)  # whether the model draws numbers in training, as dropout does
         self.client_state = ClientState(adds=self.training.state_adds)
         self.keeps_state = self.training.keeps_state
@@ -92,7 +93,7 @@ class Trainer(Workload):
     def _compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
         examples = self.examples(task.client_id, task.version)
         try:
-            with failing("the training", task.client_id, passes=(UserError,)):
+            with self._failures.failing("the training", task.client_id, passes=(UserError,)):
                 update = self.training.compute(self.model, examples, self.objective, local_task)
         except ReadError as error:
             raise TrainingFailed(str(error)) from error
@@ -122,7 +123,7 @@ class Trainer(Workload):
         device = self.model.parameters_d.device
         examples = self.data.examples("test", own_m, device)
         try:
-            with failing("the evaluation", client_id, passes=(UserError,)):
+            with self._failures.failing("the evaluation", client_id, passes=(UserError,)):
                 return evaluate(self.model, base_d, examples, self.objective, buffers_b=buffers_b)
         except (ReadError, TrainingFailed):
             return None  # the log has the cause; the client can still train

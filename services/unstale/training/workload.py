@@ -42,21 +42,35 @@ def described(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-@contextmanager
-def failing(code: str, client_id: int, passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Logs an exception of the user's code with its traceback, and raises TrainingFailed.
+class FailureLog:
+    """Logs exceptions of the user's code, with the traceback where the message is new."""
 
-    code: its name, for messages. passes: exceptions that pass, as NotTrained does.
-    """
-    try:
-        yield
-    except NotTrained:
-        raise
-    except passes:
-        raise
-    except Exception as error:
-        log.warning("client %d: %s raised an exception", client_id, code, exc_info=error)
-        raise TrainingFailed(f"{code}: {described(error)}") from error
+    MESSAGES_MAX = 1000  # that it remembers
+
+    def __init__(self) -> None:
+        self._messages: set[str] = set()
+
+    @contextmanager
+    def failing(self, code: str, client_id: int, passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Logs an exception of the block, and raises TrainingFailed.
+
+        code: its name, for messages. passes: exceptions that pass, as NotTrained does.
+        """
+        try:
+            yield
+        except NotTrained:
+            raise
+        except passes:
+            raise
+        except Exception as error:
+            message = described(error)
+            if message in self._messages:
+                log.debug("client %d: %s raised again: %s", client_id, code, message)
+            else:
+                log.warning("client %d: %s raised an exception", client_id, code, exc_info=error)
+                if len(self._messages) < self.MESSAGES_MAX:
+                    self._messages.add(message)
+            raise TrainingFailed(f"{code}: {message}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
