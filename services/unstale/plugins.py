@@ -122,7 +122,7 @@ def _importable(thing: object) -> str | None:
             f"{module}:{attribute}"
             for module in tuple(sys.modules)
             for attribute, value in tuple(_attributes(module).items())
-            if value is thing
+            if value is thing and module != "builtins" and not attribute.startswith("_")
         ]
     return next((name for name in names if len(name) <= NAME_MAX), None)
 

@@ -118,3 +118,26 @@ def test_pages_are_those_of_the_command(runs: unstale.Runs, tmp_path: Path) -> N
     assert "3 runs" in many.read_text()
     with pytest.raises(unstale.UserError, match="cannot write"):
         runs.report(tmp_path / "nowhere" / "page.html")
+
+
+def test_metrics_named_as_columns_have_columns_of_their_own() -> None:
+    names = ("version", "split", "updates", "overflowed", "evaluate_s", "num_examples", "client_id", "metric_version")
+
+    def measure(module: Any, data: Any = None) -> unstale.Measured:
+        return unstale.Measured(num_examples=1, metrics=dict.fromkeys(names, 0.5))
+
+    for fields in ({"evaluate": measure}, {"evaluate_centrally": measure}):
+        app = unstale.App(model=line.Line, data=line.own, train=line.train, metric="version", **fields)
+        run = unstale.simulate(app, **IN_ROUNDS, evaluate_every=1)
+        assert run.metrics == dict.fromkeys(names, 0.5)
+        assert (run.evaluations[[f"metric_{name}" for name in names]] == 0.5).all(axis=None)
+        assert run.evaluations.version.tolist()[-1] >= 3
+        assert [axes.get_ylabel()[:7] for axes in run.plot().figure.axes][:1] == ["version"]
+
+
+def test_a_run_without_updates_has_a_row() -> None:
+    def train(module: Any, data: Any, task: unstale.Task) -> unstale.Trained:
+        raise unstale.Decline("battery")
+
+    run = unstale.simulate(unstale.App(model=line.Line, data=line.own, train=train), **IN_ROUNDS)
+    assert unstale.compare([run]).frame.runs.tolist() == [1]

@@ -100,3 +100,11 @@ def test_a_slow_client_is_not_asked_twice_for_one_period() -> None:
     own.answered(0, 19, {"accuracy": 0.5})
     assert not own.is_wanted(0, 19)
     assert own.is_wanted(0, 20)
+
+
+def test_an_accuracy_that_is_no_share_and_no_percentage_does_not_count() -> None:
+    answers = OwnEvaluations(1)
+    for client_id, accuracy in enumerate((0.25, 0.75, 1e200, -1e200, 101.0)):
+        answers.answered(client_id, 1, {"accuracy": accuracy})
+    assert answers.fairness is not None
+    assert (answers.fairness.clients, answers.fairness.mean) == (2, 0.5)

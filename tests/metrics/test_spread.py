@@ -79,3 +79,11 @@ def test_a_client_with_so_many_examples_counts_as_so_many_clients_with_one(
     (alone,) = spreads(reports("mae", *[(value, 1) for value, count in pairs for _ in range(count)]), MAE).values()
     assert (weighted.p10, weighted.p50, weighted.p90) == (alone.p10, alone.p50, alone.p90)
     assert weighted.mean == pytest.approx(alone.mean)
+
+
+def test_values_near_the_largest_float_have_a_mean() -> None:
+    largest = 1.7976931348623157e308
+    spread = spreads(reports("mae", (largest, 10), (largest, 84), (largest, 76)), MAE)["mae"]
+    assert spread.mean == pytest.approx(largest)
+    mixed = spreads(reports("mae", (largest, 1), (-largest, 1), (largest, 1), (-largest, 1)), MAE)["mae"]
+    assert mixed.mean == 0

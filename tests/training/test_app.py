@@ -489,3 +489,65 @@ def test_the_main_metric_is_that_of_the_app_or_the_loss() -> None:
     )
     assert app_of().main.name == "loss"
     assert isinstance(workload_of(app_of()).client_state, ClientState)
+
+
+def test_frozen_parameters_that_a_task_trains_are_as_before_for_the_next_one() -> None:
+    def model() -> nn.Module:
+        module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        module[0].requires_grad_(False)
+        return module
+
+    seen = []
+
+    @torch.no_grad()
+    def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        seen.append((module[0].weight.requires_grad, module[0].weight.detach().clone()))
+        module[0].requires_grad_(True)
+        module[0].weight += 1
+        module[1].weight += 1
+        return unstale.Trained(num_examples=1, loss=1.0)
+
+    workload = workload_of(app_of(model=model, train=train))
+    for client_id in range(2):
+        workload.train(client_task(client_id, 0, zeros(workload), 0.1))
+    assert [trains for trains, _ in seen] == [False, False]
+    assert torch.equal(seen[0][1], seen[1][1])
+
+
+def test_a_task_cannot_change_the_settings_of_others() -> None:
+    def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        task.settings["steps"] = 3  # type: ignore[index]
+        return unstale.Trained(num_examples=1, loss=1.0)
+
+    with pytest.raises(TrainingFailed, match="TypeError"):
+        trained(app_of(train=train))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metric": 3}, "metric is 3, expected 1 to 64 characters of a-z0-9_./-"),
+        ({"metric": "Mein Maß"}, "metric is 'Mein Maß', expected 1 to 64"),
+        ({"exchange": 5}, "exchange is 5, expected names, or a function of a name"),
+    ],
+)
+def test_a_field_of_another_kind_is_one_sentence(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^unstale.App: {message}"):
+        app_of(**fields)
+
+
+@pytest.mark.parametrize("model", [lambda: nn.LazyLinear(1), lambda: nn.Linear(2, 1, device="meta")])
+def test_a_model_without_values_is_one_sentence(model: Callable[[], nn.Module]) -> None:
+    with pytest.raises(UserError, match=r"^the app's model function made 'weight' without values, expected a model"):
+        make_module(app_of(model=model), 0)
+
+
+def test_a_state_without_values_is_one_sentence() -> None:
+    def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        task.state["x"] = torch.empty(2, device="meta")
+        with torch.no_grad():
+            next(module.parameters()).add_(1)
+        return unstale.Trained(num_examples=1, loss=1.0)
+
+    with pytest.raises(TrainingFailed, match="state has a tensor whose values cannot be read"):
+        trained(app_of(train=train))

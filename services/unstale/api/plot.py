@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from unstale.metrics.named import CENTRAL, TRAINING
 from unstale.report import drawing, files, make
 from unstale.report.groups import Group
+from unstale.report.recorded import plain_column_of
 from unstale.report.sections import updates
 from unstale.report.statistics import Curve, Floats, over_versions
 
@@ -133,11 +134,12 @@ def _series(run: "Run", name: str) -> _Series:
         times = run.rounds.set_index("version").applied_elapsed_s.loc[sums.index]
         losses = (sums.loss / sums.num_examples).to_numpy(float)
         return _Series(sums.index.to_numpy(float), times.to_numpy(float), losses, TRAINING)
-    measured = run.evaluations.reindex(columns=["version", "elapsed_s", "split", name]).dropna()
+    column = plain_column_of(name)
+    measured = run.evaluations.reindex(columns=["version", "elapsed_s", "split", column]).dropna()
     return _Series(
         measured.version.to_numpy(float),
         measured.elapsed_s.to_numpy(float),
-        measured[name].to_numpy(float),
+        measured[column].to_numpy(float),
         "".join(measured.split[:1].replace(CENTRAL, "test")),
     )
 

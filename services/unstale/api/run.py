@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 import pandas as pd
@@ -65,14 +66,15 @@ def read(path: Path, model: Mapping[str, Tensor], digest: str) -> Run:
     """Read a recorded run. model, digest: its last version. Raises UserError."""
     settings = RunDirectory.look(path).settings
     run = recorded.read(path, f"{settings.policy.name}, seed {settings.seed}")
-    columns = {recorded.column_of(name, run.metrics): name for name in run.metrics}
+    columns = {recorded.column_of(name, run.metrics): recorded.plain_column_of(name) for name in run.metrics}
     evaluations = run.evaluations.rename(columns=columns).drop(columns="evaluate_s")
     evaluations.insert(2, "split", run.split)
     metrics: Mapping[str, float] = {}
     if run.split == CLIENTS:
         metrics = means(run.client_metrics)
     elif len(evaluations):
-        metrics = evaluations[list(run.metrics)].iloc[-1].dropna().to_dict()
+        last = {name: float(evaluations[recorded.plain_column_of(name)].iloc[-1]) for name in run.metrics}
+        metrics = {name: value for name, value in last.items() if not isnan(value)}
     return Run(
         settings=settings,
         main=run.main,
@@ -92,6 +94,6 @@ def _clients(run: recorded.Run) -> pd.DataFrame:
     """The clients' tasks, updates and weights, and the metrics of their last own evaluation."""
     clients = of_clients(run).sort_values("client_id", ignore_index=True)
     clients = clients.drop(columns=["run", *clients.columns[clients.columns.str.startswith("own_")]])
-    names = {recorded.column_of(name, run.own_metrics): name for name in run.own_metrics}
+    names = {recorded.column_of(name, run.own_metrics): recorded.plain_column_of(name) for name in run.own_metrics}
     own = run.own_evaluations.rename(columns=names).groupby("client_id")[list(names.values())].last()
     return clients.join(own, on="client_id") if len(own) else clients

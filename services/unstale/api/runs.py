@@ -89,7 +89,7 @@ def _row(group: RunGroup, keys: Iterable[str], metrics: Iterable[str]) -> dict[s
         **{key: _value(group.runs[0], key) for key in keys},
         "runs": len(group.runs),
         **{name: cell for metric in metrics for name, cell in _cells(group, metric)},
-        "staleness_mean": spread([run.updates.staleness_rounds.mean() for run in group.runs]).mean,
+        "staleness_mean": spread([run.updates.staleness_rounds.astype(float).mean() for run in group.runs]).mean,
         "seconds_mean": spread([run.seconds for run in group.runs]).mean,
     }
 

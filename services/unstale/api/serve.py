@@ -46,6 +46,8 @@ class Serving:
     ) -> None:
         self.stop()
         self._ended.wait()
+        if error is None and self._error is not None:
+            raise self._error
 
     def wait(self) -> Run:
         """Wait for the end of the run, and return it. Raises the error that ended it."""

@@ -11,6 +11,7 @@ from statistics import fmean, pstdev, stdev
 from unstale.metrics.spread import Report
 
 ACCURACY = "accuracy"
+PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,12 @@ class OwnEvaluations:
 
     @property
     def fairness(self) -> Fairness | None:
-        """Over the last answer of each client; None while there is none with an accuracy."""
-        answers = [(version, report) for version, report in self._answers.values() if ACCURACY in report.metrics]
+        """Over the last answer of each client; None while there is none with an accuracy, a fraction or in percent."""
+        answers = [
+            (version, report)
+            for version, report in self._answers.values()
+            if 0 <= report.metrics.get(ACCURACY, nan) <= PERCENT
+        ]
         if not answers:
             return None
         accuracies = sorted(report.metrics[ACCURACY] for _, report in answers)

@@ -79,7 +79,7 @@ def _spread(name: str, reports: Iterable[Report], main: MainMetric) -> Spread | 
         worst = lowest if main.higher_is_better else highest
     return Spread(
         reports=len(values),
-        mean=fsum(value * (examples / total) for value, _, examples in values),
+        mean=_mean([(value, examples / total) for value, _, examples in values]),
         p10=percentile(10),
         p50=percentile(50),
         p90=percentile(90),
@@ -87,3 +87,12 @@ def _spread(name: str, reports: Iterable[Report], main: MainMetric) -> Spread | 
         highest=highest,
         worst=worst,
     )
+
+
+def _mean(shares: Sequence[tuple[float, float]]) -> float:
+    """The sum of values times their shares, which are 1 in all; also of values near the largest float."""
+    try:
+        return fsum(value * share for value, share in shares)
+    except OverflowError:
+        largest = max(abs(value) for value, _ in shares)
+        return largest * min(1.0, max(-1.0, fsum(value / largest * share for value, share in shares)))

@@ -166,6 +166,14 @@ _COLUMN_TYPES = {
 }
 """Types of columns; the others are floats."""
 
+_OTHER_COLUMNS = (
+    *("elapsed_s", "evaluate_s", "split", "run", "group", "client_id", "tasks", "received", "aggregated", "rejected"),
+    *("weight_share_ratio", "staleness_mean_rounds", "last_update_s", "accuracy_ratio", "loss_nats"),
+)
+"""Columns of the tables that have columns for metrics, too, without those of `_COLUMN_TYPES`."""
+
+_PREFIX = "metric_"
+
 
 def _frame(columns: str, rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
     """Return a data frame. columns: names, separated by spaces."""
@@ -255,7 +263,13 @@ def _evaluations(
 def column_of(name: str, metrics: Collection[str]) -> str:
     """The column of a metric, with its unit where it is known: the loss of a classification is in nats."""
     units = {"accuracy": "accuracy_ratio", "loss": "loss_nats"} if "accuracy" in metrics else {}
-    return units.get(name, name)
+    return units.get(name, plain_column_of(name))
+
+
+def plain_column_of(name: str) -> str:
+    """The column of a metric without a unit: its name, with a prefix where it is that of another column."""
+    is_taken = name in _COLUMN_TYPES or name in _OTHER_COLUMNS or name.startswith(_PREFIX)
+    return _PREFIX + name if is_taken else name
 
 
 def _names(shown: Iterable[Shown], main: MainMetric) -> tuple[str, ...]:

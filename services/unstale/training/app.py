@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from unstale.errors import UserError
 from unstale.flat import EXCHANGED, float_buffers
 from unstale.training.initialise import seeded
-from unstale.training.measured import MainMetric, Measured
+from unstale.training.measured import METRIC_NAME, MainMetric, Measured
 from unstale.training.workload import Declined, described
 
 log = logging.getLogger("unstale.app")
@@ -83,6 +84,10 @@ class App:
             value = getattr(self, name)
             if not callable(value) and (value is not None or name in ("model", "train")):
                 raise UserError(f"unstale.App: {name} is {value!r:.80}, expected a function")
+        if self.metric is not None and not (isinstance(self.metric, str) and METRIC_NAME.fullmatch(self.metric)):
+            raise UserError(f"unstale.App: metric is {self.metric!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
+        if not (self.exchange is None or callable(self.exchange) or isinstance(self.exchange, Collection)):
+            raise UserError(f"unstale.App: exchange is {self.exchange!r:.80}, expected names, or a function of a name")
 
     @property
     def main(self) -> MainMetric:
@@ -137,13 +142,22 @@ def make_module(app: App, seed: int) -> nn.Module:
 
     Raises UserError.
     """
+    module, again = _made(app, seed), _made(app, seed)
+    _check_same(module, again)
+    return module
+
+
+def _made(app: App, seed: int) -> nn.Module:
     with seeded(seed), calling("model"):
         module = app.model()
     if not isinstance(module, nn.Module):
         raise UserError(f"the app's model function returns a {type(module).__name__}, expected a torch.nn.Module")
-    with seeded(seed), calling("model"):
-        again = app.model()
-    _check_same(module, again)
+    for name, tensor in tensors_of(module):
+        if tensor.is_meta or is_lazy(tensor):
+            raise UserError(
+                f"the app's model function made {name!r} without values, expected a model that can compute; name all "
+                "sizes of its layers, and make it on a device"
+            )
     return module
 
 

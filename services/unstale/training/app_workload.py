@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from unstale.flat import FlatModel, is_finite
 from unstale.seeds import Stream, stream
-from unstale.training.app import App, ClientInfo, Task, Trained, calling, tensors_of
+from unstale.training.app import App, ClientInfo, Task, Trained, calling, make_module, tensors_of
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
@@ -43,7 +44,7 @@ class AppWorkload(Workload):
         self.client_state = ClientState()
         self._failures = FailureLog()
         self.keeps_state = True  # so that one process reads the data of a client, and once
-        self._first_state = _FirstState(self.model)
+        self._first_state = _FirstState(self.model, lambda: make_module(self.app, self.seed))
 
     @override
     def train(self, task: ClientTask) -> LocalUpdate:
@@ -55,7 +56,7 @@ class AppWorkload(Workload):
             version=task.version,
             number=number,
             generator=torch.Generator().manual_seed(seed),
-            settings=task.settings,
+            settings=MappingProxyType(dict(task.settings)),
             state=self._state_of(client_id),
         )
         before_d = self._load(task.base_d, task.buffers_b)
@@ -169,8 +170,15 @@ class AppWorkload(Workload):
 class _FirstState:
     """The parts of a module, and the buffers and trained parameters that are not exchanged, as they were at first."""
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, make: Callable[[], nn.Module] | None = None) -> None:
+        """make: makes the module again, whose frozen parameters are not copied here; None for a module that is not
+        trained.
+        """
         exchanged = {name for name, _ in (*model.parameters, *model.buffers)}
+        self._make = make
+        own = {name: tensor for name, tensor in model.module.named_parameters() if name not in exchanged}
+        self._frozen = {name: tensor for name, tensor in own.items() if not tensor.requires_grad}
+        self._changes = {name: tensor._version for name, tensor in self._frozen.items()}  # noqa: SLF001  (as below)
         self._parts = [(part, [dict(table) for table in _tables(part)]) for part in model.module.modules()]
         self._tensors = [
             (tensor, tensor.detach().clone())
@@ -188,6 +196,20 @@ class _FirstState:
         for tensor, value in self._tensors:
             tensor.copy_(value)
             tensor.grad = None
+        self._restore_frozen()
+
+    def _restore_frozen(self) -> None:
+        for tensor in self._frozen.values():
+            tensor.requires_grad_(False)
+            tensor.grad = None
+        changed = [name for name, tensor in self._frozen.items() if tensor._version != self._changes[name]]  # noqa: SLF001
+        if not changed or self._make is None:
+            return
+        first = dict(self._make().named_parameters())
+        for name in changed:
+            tensor = self._frozen[name]
+            tensor.copy_(first[name])
+            self._changes[name] = tensor._version  # noqa: SLF001  (PyTorch's count of changes in place)
 
 
 def _tables(part: nn.Module) -> tuple[dict[str, Any], ...]:

@@ -19,6 +19,7 @@ class ClientState:
     adds: bool = False  # the state of an accepted update is added to the kept one instead of replacing it
     _kept: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
     _pending: dict[int, dict[int, Mapping[str, Tensor]]] = field(default_factory=dict, init=False)
+    _newest: dict[int, int] = field(default_factory=dict, init=False)  # task of the kept state, by client
 
     def put(self, client_id: int, number: int, state: Mapping[str, Tensor]) -> None:
         """Store the state that an update leaves, until the verdict on it. number: of the client's task."""
@@ -30,9 +31,15 @@ class ClientState:
             del pending[next(iter(pending))]
 
     def keep(self, client_id: int, number: int) -> bool:
-        """Make the state of an accepted update the client's. Returns whether it changed: not on a second call."""
+        """Make the state of an accepted update the client's. Returns whether it changed: not on a second call.
+
+        State that replaces the kept one does so in the order of the tasks, also if verdicts overtake each other.
+        """
         state = self._pending.get(client_id, {}).get(number, {})
         self.drop(client_id, number)
+        if not self.adds and number < self._newest.get(client_id, 0):
+            return False
+        self._newest[client_id] = number
         for key, tensor in state.items():
             kept = self._kept.setdefault(client_id, {})
             adds = self.adds and key in kept

@@ -23,6 +23,8 @@ def pack(nest: Any) -> Tensor:
         text = json.dumps(_plain(nest, "state", blobs)).encode()
     except RecursionError:
         raise ValueError("state contains itself, or is too deep") from None
+    except (RuntimeError, NotImplementedError) as error:
+        raise ValueError(f"state has a tensor whose values cannot be read ({' '.join(str(error).split())})") from None
     head = len(text).to_bytes(8, "little") + text
     whole = b"".join(part + bytes(-len(part) % _ALIGNMENT) for part in (head, *blobs))
     return torch.frombuffer(bytearray(whole), dtype=torch.float32)
