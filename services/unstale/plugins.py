@@ -118,13 +118,18 @@ def _importable(thing: object) -> str | None:
     elif isinstance(thing, int | float):
         names = []  # small numbers are attributes of many modules
     else:
-        names = [
-            f"{module}:{attribute}"
-            for module in tuple(sys.modules)
-            for attribute, value in tuple(_attributes(module).items())
-            if value is thing and module != "builtins" and not attribute.startswith("_")
-        ]
+        names = _names_in_modules(thing)
     return next((name for name in names if len(name) <= NAME_MAX), None)
+
+
+def _names_in_modules(thing: object) -> list[str]:
+    """The names under which modules have an object that has none of its own."""
+    return [
+        f"{module}:{attribute}"
+        for module in tuple(sys.modules)
+        for attribute, value in tuple(_attributes(module).items())
+        if value is thing and module != "builtins" and not attribute.startswith("_")
+    ]
 
 
 def _attributes(module: str) -> Mapping[str, Any]:
@@ -165,17 +170,22 @@ def object_of(kind: str, name: str) -> Any:
     try:
         module = import_module(module_name)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            expected = f"expected {CODE}, in the current folder or one on PYTHONPATH"
-        else:
-            expected = f"{_source_line(error)}; mend the module"
-        raise UserError(f"{word} {name!r} cannot be imported ({_reason(error)}); {expected}") from error
+        raise UserError(
+            f"{word} {name!r} cannot be imported ({_reason(error)}); {_remedy(module_name, error)}"
+        ) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         close = get_close_matches(attribute, vars(module), n=1, cutoff=0.75)
         hint = f"; did you mean {close[0]!r}?" if close else f", expected {CODE}"
         raise UserError(f"{word} {name!r}: {module_name} has no {attribute!r}{hint}") from None
+
+
+def _remedy(module_name: str, error: Exception) -> str:
+    """Advice on a module that cannot be imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+        return f"expected {CODE}, in the current folder or one on PYTHONPATH"
+    return f"{_source_line(error)}; mend the module"
 
 
 def _source_line(error: Exception) -> str:

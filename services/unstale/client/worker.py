@@ -150,11 +150,7 @@ class Worker:
             evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
             local = workload.outcome(given)
         if isinstance(local, NotTrained):
-            declined = isinstance(local, Declined)
-            reason = Reason.UNAVAILABLE if declined else Reason.NON_FINITE
-            pause_s = 0.0 if declined else self._pause_s(client_id)
-            message = str(local)[: limits.TEXT_MAX]
-            return Failed(job=job, message=message, reason=reason, duration_s=max(duration_s, pause_s))
+            return self._not_trained(job, local, duration_s)
         self._errors_in_a_row.pop(client_id, None)
         if not isfinite(local.loss):
             workload.drop(client_id, task.number)
@@ -164,6 +160,12 @@ class Worker:
                 duration_s=duration_s,
             )
         return Trained(job=job, local=local, evaluation=evaluation, duration_s=duration_s)
+
+    def _not_trained(self, job: Job, error: NotTrained, duration_s: float) -> Failed:
+        message = str(error)[: limits.TEXT_MAX]
+        if isinstance(error, Declined):
+            return Failed(job=job, message=message, reason=Reason.UNAVAILABLE, duration_s=duration_s)
+        return Failed(job=job, message=message, duration_s=max(duration_s, self._pause_s(job.client_id)))
 
     def _pause_s(self, client_id: int) -> float:
         """Time until an error goes to the server, which gives another task at once: longer after each one in a row."""

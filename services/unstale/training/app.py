@@ -84,6 +84,9 @@ class App:
             value = getattr(self, name)
             if not callable(value) and (value is not None or name in ("model", "train")):
                 raise UserError(f"unstale.App: {name} is {value!r:.80}, expected a function")
+        self._check_values()
+
+    def _check_values(self) -> None:
         if self.metric is not None and not (isinstance(self.metric, str) and METRIC_NAME.fullmatch(self.metric)):
             raise UserError(f"unstale.App: metric is {self.metric!r:.80}, expected 1 to 64 characters of a-z0-9_./-")
         if not (self.exchange is None or callable(self.exchange) or isinstance(self.exchange, Collection)):

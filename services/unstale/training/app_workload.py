@@ -4,7 +4,7 @@ Legend: d parameters, b numbers of the model's float buffers.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -176,8 +176,7 @@ class _FirstState:
         """
         exchanged = {name for name, _ in (*model.parameters, *model.buffers)}
         self._make = make
-        own = {name: tensor for name, tensor in model.module.named_parameters() if name not in exchanged}
-        self._frozen = {name: tensor for name, tensor in own.items() if not tensor.requires_grad}
+        self._frozen = _frozen(model.module, exchanged)
         self._changes = {name: tensor._version for name, tensor in self._frozen.items()}  # noqa: SLF001  (as below)
         self._parts = [(part, [dict(table) for table in _tables(part)]) for part in model.module.modules()]
         self._tensors = [
@@ -210,6 +209,12 @@ class _FirstState:
             tensor = self._frozen[name]
             tensor.copy_(first[name])
             self._changes[name] = tensor._version  # noqa: SLF001  (PyTorch's count of changes in place)
+
+
+def _frozen(module: nn.Module, exchanged: Collection[str]) -> dict[str, Tensor]:
+    """The frozen parameters by name. exchanged: names of those that are not frozen, whatever code has changed."""
+    own = [(name, tensor) for name, tensor in module.named_parameters() if name not in exchanged]
+    return {name: tensor for name, tensor in own if not tensor.requires_grad}
 
 
 def _tables(part: nn.Module) -> tuple[dict[str, Any], ...]:
