@@ -139,7 +139,7 @@ def test_a_metric_of_the_clients_ends_a_resumed_run_which_stays_over(tmp_path: P
     with RunningServer(settings) as first, client(first, 0) as a, client(first, 1):
         for mae in (0.75, 0.5):
             assert a.answer(a.task()[0], ONES, metrics={"mae": mae}).outcome == "accepted"
-        assert a.task()[0].version == 2  # the run goes on
+        assert a.task()[0].version == 2  # the run continues
     with RunningServer(settings) as second, client(second, 0) as a, client(second, 1):
         assert a.answer(a.task()[0], ONES, metrics={"mae": 0.25}).outcome == "accepted"
         outcome = second.end()
