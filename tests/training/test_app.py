@@ -14,6 +14,7 @@ from support import apps
 from support.parts_of_runs import client_task
 from unstale.errors import UserError
 from unstale.flat import FlatModel
+from unstale.seeds import Stream, stream
 from unstale.training.app import exchanged, make_module
 from unstale.training.app_workload import AppWorkload, central_evaluation
 from unstale.training.client_state import ClientState
@@ -227,6 +228,17 @@ def test_draws_depend_on_seed_client_and_number_of_the_task() -> None:
     assert drawn(0, 0) == drawn(0, 0)
     assert len({number for key in ((0, 0), (1, 0), (0, 1), (0, 0, 4)) for number in drawn(*key)}) == 8
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_draws_of_a_task_are_seeded_from_the_stream_of_its_client() -> None:
+    def train(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+        drawn = {"task": task.generator.initial_seed() % 2**20, "torch": torch.initial_seed() % 2**20}
+        return unstale.Trained(num_examples=1, loss=0, metrics=drawn)
+
+    workload = workload_of(app_of(train=train), seed=3)
+    metrics = workload.train(client_task(2, 5, zeros(workload), 0.1)).metrics
+    expected = stream(3, Stream.BATCHES, 2, 5).integers(2**63, size=2) % 2**20
+    assert [metrics["task"], metrics["torch"]] == expected.tolist()
 
 
 def test_a_half_precision_update_is_the_change_of_the_rounded_model() -> None:
