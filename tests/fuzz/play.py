@@ -39,7 +39,7 @@ from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, Stop
 from unstale.server.executor import ActionExecutor
 from unstale.server.sessions import Sessions
 from unstale.server.state import TransferBounds
-from unstale.server.transport import Delivery
+from unstale.gateway.transport import Delivery
 from unstale.server.update_decoder import UpdateDecoder
 from unstale_client.net import sockets
 from unstale_proto import encodings

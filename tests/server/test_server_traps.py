@@ -89,7 +89,7 @@ def test_messages_sent_before_a_connection_closed_are_processed() -> None:
             hasty.say(update_of(task), [ONES.tobytes()])
             hasty.say(Bye())
             hasty.socket.close(linger=int(PATIENCE_S * 1000))
-        connected = running.server._limiter.table
+        connected = running.server._port._limiter.table
         until(lambda: len(connected) == 1, "only the other one is connected")
         turning.set()
         other.join()

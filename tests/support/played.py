@@ -26,7 +26,7 @@ from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.transport import Delivery
+from unstale.gateway.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.training.measured import Measured
 from unstale_client.partial_files import PartialFiles

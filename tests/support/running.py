@@ -1,5 +1,6 @@
 """Real servers on loopback, in a thread of the test, on ports that the system chooses."""
 
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -29,6 +30,7 @@ SMALL: dict[str, Any] = {
     "run": {"durability": "off"},
 }
 SMALL_SERVER: dict[str, Any] = {
+    "gateways": int(os.environ.get("GATEWAYS", "0")),  # `make test-gateways`
     "address": "tcp://127.0.0.1:0",
     "http_address": "127.0.0.1:0",
     "linger_s": 0.1,
@@ -102,7 +104,7 @@ class RunningServer:
         A connection that holds more than one message is cut, but only if the server sees it during the transfer, which
         depends on time.
         """
-        self.server._limiter.table.message_bytes_max = HEADER_BYTES_MAX + payload_bytes
+        self.server._port._limiter.table.message_bytes_max = HEADER_BYTES_MAX + payload_bytes
 
     @property
     def http(self) -> str:

@@ -29,7 +29,7 @@ from unstale.server.compute import Save, frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.transport import Delivery
+from unstale.gateway.transport import Delivery
 from unstale_client.partial_files import PartialFiles
 from unstale_proto import signature
 from unstale_proto.errors import Reason, RemoteContractError

@@ -93,6 +93,11 @@ class ZapAuthenticator:
         """Whether a key owns a client now; always in plain text. Any thread."""
         return self._authorized is None or self._authorized.may_speak(key, client_id)
 
+    def refresh(self) -> None:
+        """Read the keys again if they have changed, for a process without the socket. One thread."""
+        if self._authorized is not None:
+            self._authorized.refresh()
+
     def on_handshake_failed(self, kind: int, value: int) -> None:
         """A handshake failed. kind, value: of the monitor's event."""
         if self._authorized is None:
