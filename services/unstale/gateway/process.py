@@ -114,8 +114,7 @@ class Gateway:
 
     def run(self) -> None:
         """Raises LinkEndedError, and the error that ended a thread."""
-        handler = _ToServer(self._queue)
-        logging.getLogger().addHandler(handler)
+        logging.getLogger().addHandler(_ToServer(self._queue))
         logging.getLogger().setLevel(logging.INFO)
         settings, memory_bytes = self._started()
         self._ring, self._memory = RingWriter(memory_bytes), mapped(self._memory_file, memory_bytes)
@@ -139,13 +138,10 @@ class Gateway:
         self._poller = zmq.Poller()
         self._poller.register(self._queue.fileno(), zmq.POLLIN)
         self._link.post((Kind.READY, self._port.address))
-        try:
-            while not self._closes:
-                self._turn()
-            self._transport.flush()
-        finally:
-            logging.getLogger().removeHandler(handler)
-            self._port.close()
+        while not self._closes:
+            self._turn()
+        self._transport.flush()
+        self._port.close()
 
     def _started(self) -> tuple[PortSettings, int]:
         poller = zmq.Poller()
@@ -290,9 +286,8 @@ def main(link: int, memory: int, listening: int) -> None:
     try:
         Gateway(ours, memory, listening).run()
     except LinkEndedError:
-        return
-    finally:
-        ours.close()
+        os._exit(0)  # at once, so that the next server can listen there
+    ours.close()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The server's side of its gateway processes: starts them, passes messages, and starts one again that has ended."""
 
+import errno
 import logging
 import os
 import select
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,7 @@ PAUSE_S, PAUSE_S_MAX = 0.1, 10.0  # before a gateway that ended at once is start
 STEADY_S = 30.0  # of running, after which the pause is short again
 CLIENTS_S = 1.0  # between two looks at which connections still speak for a client
 PREFIX_BYTES = 4
+ORPHANS_S = 2.0  # in which the gateways of a server that was killed end
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +47,6 @@ class _Published:
 
     number: int
     size_bytes: int
-    file: int
     __weakref__: Any = field(init=False)
 
 
@@ -92,6 +94,7 @@ class GatewayPort:
         self._closed = False
         self._starts, self._numbers = count(1), count(1)
         self._published: weakref.WeakValueDictionary[int, _Published] = weakref.WeakValueDictionary()
+        self._files: dict[int, int] = {}  # of the published frames, by number
         self._dropped: list[int] = []  # by the garbage collector, in any thread
         self._clients_s = 0.0
         self._keys = ZapAuthenticator(
@@ -206,9 +209,8 @@ class GatewayPort:
         for gateway in self._gateways:
             self._end(gateway, end_s)
             gateway.listening.close()
-        for published in list(self._published.values()):
-            os.close(published.file)
-        self._published.clear()
+        for number in list(self._files):
+            self._drop(number)
 
     # --- processes ---
 
@@ -236,8 +238,8 @@ class GatewayPort:
         gateway.prefix = next(self._starts).to_bytes(PREFIX_BYTES, "big")
         self._by_prefix[gateway.prefix] = gateway
         gateway.link.post((Kind.START, packed(self._settings), self._memory_bytes))
-        for published in list(self._published.values()):
-            gateway.link.post((Kind.PUBLISH, published.number, published.size_bytes), published.file)
+        for number, published in list(self._published.items()):
+            gateway.link.post((Kind.PUBLISH, number, published.size_bytes), self._files[number])
         self._flush(gateway)
 
     def _wait_until_ready(self) -> str:
@@ -254,10 +256,10 @@ class GatewayPort:
                     for kind, *content in gateway.link.receive():
                         if kind == Kind.READY:
                             gateway.is_ready, address = True, content[0]
-                        elif kind == Kind.REFUSED:
+                            break  # messages behind it wait for the run
+                        if kind == Kind.REFUSED:
                             raise UserError(content[0])
-                        else:
-                            self._handle(gateway, Kind(kind), content)
+                        self._handle(gateway, Kind(kind), content)
                 except LinkEndedError:
                     raise UserError(f"a gateway (server.gateways) has ended as it started{_how(gateway)}") from None
         return address
@@ -397,17 +399,21 @@ class GatewayPort:
         size_bytes = len(frame)
         file = shared_file(size_bytes)
         mapped(file, size_bytes)[:] = frame.cast("B")
-        published = _Published(next(self._numbers), size_bytes, file)
+        published = _Published(next(self._numbers), size_bytes)
+        self._files[published.number] = file
         self._published[published.number] = published
-        weakref.finalize(published, self._drop, published.number, file)
+        weakref.finalize(published, self._drop, published.number)
         for gateway in self._gateways:
             if gateway.link is not None:
                 gateway.link.post((Kind.PUBLISH, published.number, size_bytes), file)
         return published
 
-    def _drop(self, number: int, file: int) -> None:
-        os.close(file)
-        self._dropped.append(number)
+    def _drop(self, number: int) -> None:
+        """Nothing sends a published frame any more. Any thread."""
+        file = self._files.pop(number, None)
+        if file is not None:
+            os.close(file)
+            self._dropped.append(number)
 
     def _register(self, queue: int) -> None:
         wanted = {queue: select.POLLIN}
@@ -458,12 +464,12 @@ def _listen(address: str, sockets: int) -> list[socket.socket]:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if sockets > 1:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            one.bind((where[0], listening[0].getsockname()[1] if len(listening) > 1 else where[1]))
+            _bind(one, (where[0], listening[0].getsockname()[1] if len(listening) > 1 else where[1]))
             one.listen(BACKLOG)
     except (OSError, ValueError) as error:
         for one in listening:
             one.close()
-        if isinstance(error, OSError) and error.errno == 98:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise UserError(
                 f"server.address {address} is in use; stop the program that uses it, or choose another port"
             ) from None
@@ -472,3 +478,17 @@ def _listen(address: str, sockets: int) -> list[socket.socket]:
             f"server.address {address!r} cannot be bound ({why}); expected tcp://HOST:PORT of this machine"
         ) from None
     return listening
+
+
+def _bind(one: socket.socket, where: tuple[str, int]) -> None:
+    """Bind, when the gateways of a server that was killed have ended. Raises OSError."""
+    end_s = now_s() + ORPHANS_S
+    while True:
+        try:
+            one.bind(where)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or now_s() >= end_s:
+                raise
+            time.sleep(0.05)
+        else:
+            return
