@@ -17,7 +17,7 @@ from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
 from unstale.gateway.port import Port, PortSettings
-from unstale.gateway.remote import GatewayPort
+from unstale.gateway.remote import Callbacks, GatewayPort
 from unstale.gateway.router import RouterPort
 from unstale.journal.disk import free_bytes
 from unstale.learner.device import compute_here
@@ -186,12 +186,14 @@ class Server:
             port = GatewayPort(
                 port_settings,
                 settings.gateways,
-                speaks=lambda route: self._protocol.speaks(route),
-                on_lost=lambda route, delivery: self._queue.post(ConnectionLost(route, delivery)),
-                on_cut=self._connection_was_cut,
-                on_refused=self._handshake_was_refused,
-                on_ended=lambda: self._instruments.record(Observation(catalogue.GATEWAYS_ENDED, 1)),
-                on_crash=self._crashed,
+                Callbacks(
+                    speaks=lambda route: self._protocol.speaks(route),
+                    on_lost=lambda route, delivery: self._queue.post(ConnectionLost(route, delivery)),
+                    on_cut=self._connection_was_cut,
+                    on_refused=self._handshake_was_refused,
+                    on_ended=lambda: self._instruments.record(Observation(catalogue.GATEWAYS_ENDED, 1)),
+                    on_crash=self._crashed,
+                ),
             )
         self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: port.counts().clients)
         self._instruments.follow(catalogue.CONNECTIONS, ("stranger",), lambda: port.counts().strangers)
