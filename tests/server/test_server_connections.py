@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.keyed import KeyedClient
-from support.running import RunningServer, small, until
+from support.running import IN_PROCESS, RunningServer, small, until
 from support.scrape import sample
 from support.wire import RawClient
 from support.zmtp import CURVE, EMPTY_MORE, ZmtpPeer, frame, frame_start, greeting
@@ -184,7 +184,7 @@ def test_an_address_that_reconnects_repeatedly_is_limited_and_no_other() -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory is used")
 def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_others() -> None:
-    with RunningServer(settings(clients=4, **PATIENT)) as server, ExitStack() as stack:
+    with RunningServer(settings(clients=4, **PATIENT, **IN_PROCESS)) as server, ExitStack() as stack:
         peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(3)]
         for client_id, peer in enumerate(peers):
             joined(peer, client_id)
@@ -209,7 +209,8 @@ def test_over_the_bound_of_memory_those_that_hold_unread_bytes_are_cut_and_no_ot
 
 
 def test_over_the_bound_of_all_together_the_one_that_holds_most_is_cut() -> None:
-    with RunningServer(settings(clients=30, unread_bytes_max=2**20, **PATIENT)) as server, ExitStack() as stack:
+    bounded = settings(clients=30, unread_bytes_max=2**20, **PATIENT, **IN_PROCESS)
+    with RunningServer(bounded) as server, ExitStack() as stack:
         peers = [stack.enter_context(ZmtpPeer(server.address)) for _ in range(29)]
         for client_id, peer in enumerate(peers):
             joined(peer, client_id)

@@ -53,6 +53,10 @@ def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
     return Settings(**{**SMALL, **changes, "server": {**SMALL_SERVER, **(server or {})}})
 
 
+IN_PROCESS: dict[str, Any] = {"gateways": 0}
+"""Of a server whose sockets a test looks at."""
+
+
 class RunningServer:
     """A server that runs within a context. At its end the server is stopped, and its exception is raised."""
 
@@ -99,7 +103,7 @@ class RunningServer:
         return self._thread.is_alive()
 
     def allow_messages_of(self, payload_bytes: int) -> None:
-        """Let clients send longer messages than the run needs.
+        """Let clients send longer messages than the run needs, with sockets `IN_PROCESS`.
 
         A connection that holds more than one message is cut, but only if the server sees it during the transfer, which
         depends on time.

@@ -78,7 +78,7 @@ class Link:
             raise LinkEndedError from error
 
     def receive(self) -> Iterator[tuple[Any, ...]]:
-        """The values that have arrived. Raises LinkEndedError after the last one."""
+        """The values that have arrived. Raises LinkEndedError when there are no more, and no others can come."""
         ended = False
         while True:
             try:
@@ -92,7 +92,7 @@ class Link:
                 ended = True
                 break
             self._unpacker.feed(data)
-            if len(data) < RECEIVE_BYTES:
+            if len(data) < RECEIVE_BYTES and not descriptors:  # a descriptor ends what one call receives
                 break
         yield from self._unpacker
         if ended:

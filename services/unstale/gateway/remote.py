@@ -83,14 +83,14 @@ class GatewayPort:
         self._files: dict[int, int] = {}  # of the published frames, by number
         self._dropped: list[int] = []  # by the garbage collector, in any thread
         self._looked_s = 0.0
-        keys = ZapAuthenticator(
+        self._keys = ZapAuthenticator(
             settings.keys,
             authorized_keys.SERVER,
             "server.keys",
             refused=callbacks.on_refused,
             on_crash=callbacks.on_crash,
         )
-        self.may_speak, self.owner_of = keys.may_speak, keys.owner_of
+        self.owner_of = self._keys.owner_of
         self._settings = _share(settings, gateways)
         self._memory_bytes = max(MEMORY_BYTES, min(MESSAGES_OF_MEMORY * settings.update_bytes_max, MEMORY_BYTES_MAX))
         self._poll = select.poll()
@@ -105,7 +105,7 @@ class GatewayPort:
             self.close()
             raise
         if settings.keys is not None:
-            threading.Thread(target=self._read_keys, args=(keys,), name="keys", daemon=True).start()
+            threading.Thread(target=self._read_keys, name="keys", daemon=True).start()
 
     # --- Port ---
 
@@ -152,6 +152,13 @@ class GatewayPort:
                 child.link.post((Kind.DROP, number))
         for place in self._places:
             self._flush(place)
+
+    def may_speak(self, key: str | None, client_id: int) -> bool:
+        """Whether a key owns a client now, which a gateway may know before this process. Any thread."""
+        if self._keys.may_speak(key, client_id):
+            return True
+        self._keys.refresh(only_new=True)
+        return self._keys.may_speak(key, client_id)
 
     def counts(self) -> Counts:
         """Of all gateways, as of a second ago. Any thread."""
@@ -302,9 +309,9 @@ class GatewayPort:
             self._poll.register(descriptor, its_events)
         self._polled = events
 
-    def _read_keys(self, keys: ZapAuthenticator) -> None:
+    def _read_keys(self) -> None:
         while not self._closed.wait(REREAD_S):
-            keys.refresh()
+            self._keys.refresh()
 
 
 def _share(settings: PortSettings, gateways: int) -> PortSettings:
