@@ -183,11 +183,14 @@ COUNTED: list[tuple[int, int, int]] = []
 
 
 def _count(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
-    """Counts its accepted updates. Every fourth task changes nothing, so that its update is rejected."""
+    """Counts its accepted updates, and takes smaller steps after each.
+
+    Every fourth task changes nothing, so that its update is rejected.
+    """
     client_id, before = data, task.state.get("accepted", 0)
     COUNTED.append((client_id, task.number, before))
     task.state["accepted"] = before + 1
-    loss = descend(module, table(client_id), task.learning_rate * (task.number % 4 != 3))
+    loss = descend(module, table(client_id), task.learning_rate * (task.number % 4 != 3) / (1 + before))
     return unstale.Trained(num_examples=12, loss=loss, metrics={"counter": before + 1})
 
 
