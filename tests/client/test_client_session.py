@@ -2,11 +2,14 @@
 
 import pytest
 
+from support.parts import PlayedPart
 from support.wire import RUN, update, welcome
 from unstale_client.actions import Retire, Send, Settle, Train
+from unstale_client.models import Models
 from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task
+from unstale_proto.transfer import checksum
 
 TOKEN = "ab" * 16
 MODEL = [memoryview(b"model...")]
@@ -104,6 +107,19 @@ def test_a_task_that_names_the_accepted_one_settles_the_updates_before_it_and_th
     assert session.unacknowledged == 0
     session.tick(100.0)
     assert session.received(Heartbeat(number=0, version=0), [], 100.1) == []
+
+
+def test_a_task_whose_model_comes_in_chunks_settles_the_updates_before_it_at_once() -> None:
+    models = Models(lambda name: PlayedPart(), PlayedPart)
+    session = ClientSession(7, TOKEN, models=models)
+    session.reachable(0.0)
+    session.received(welcome(), [], 0.0)
+    session.received(task(1), MODEL, 1.0)
+    session.trained(RUN, update(1), DELTA)
+    announced = task(2).model_copy(update={"accepted_task": 1, "checksum": checksum(MODEL)})
+    actions = session.received(announced, [], 2.0)
+    assert actions[0] == Settle(run_id=RUN, number=0, accepted=True)
+    assert [type(action) for action in actions[1:]] == [Send]  # a credit for the model
 
 
 def test_a_copy_of_a_task_settles_nothing() -> None:
