@@ -12,7 +12,7 @@ from torch import Tensor
 from unstale.api import plot
 from unstale.config import Settings
 from unstale.journal.rundir import RunDirectory
-from unstale.metrics.named import CLIENTS
+from unstale.metrics.named import CLIENTS, formatted
 from unstale.metrics.spread import means
 from unstale.report import recorded
 from unstale.report.sections.clients import of_clients
@@ -50,7 +50,7 @@ class Run:
 
     def __repr__(self) -> str:
         clock = "s of virtual time" if self.recorded.is_simulated else "s"
-        metrics = "".join(f"{name} {value:.4f}, " for name, value in self.metrics.items())
+        metrics = "".join(f"{name} {formatted(value, '.4f')}, " for name, value in self.metrics.items())
         return f"<Run {self.recorded.name}: {len(self.rounds)} rounds, {metrics}{self.seconds:,.1f} {clock}>"
 
     def plot(self) -> Figure:

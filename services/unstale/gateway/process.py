@@ -107,7 +107,7 @@ class Gateway:
         self._queue: WakeableQueue[Sequence[Any]] = WakeableQueue()  # values that other threads post
         self._clients: set[bytes] = set()
         self._published: dict[int, Any] = {}
-        self._held: Incoming | None = None  # for which the shared memory has no room now
+        self._unsent: Incoming | None = None  # for which the shared memory has no room now
         self._crash: BaseException | None = None
         self._closes = False
         self._counts_s = 0.0
@@ -169,8 +169,8 @@ class Gateway:
             raise self._crash
         for value in self._link.receive():
             self._handle(Kind(value[0]), *value[1:])
-        if self._held is not None and self._pass_on(self._held):
-            self._held = None
+        if self._unsent is not None and self._pass_on(self._unsent):
+            self._unsent = None
         if self._takes_messages:
             self._receive()
         self._transport.flush()
@@ -184,7 +184,7 @@ class Gateway:
     @property
     def _takes_messages(self) -> bool:
         """Whether the server can take more messages from here now."""
-        return self._held is None and not self._link.waits
+        return self._unsent is None and not self._link.waits
 
     def _wait(self) -> None:
         """Wait for the link, the queue, a timer, and messages if they can be taken."""
@@ -205,7 +205,7 @@ class Gateway:
     def _receive(self) -> None:
         for message in self._port.receive():
             if not self._pass_on(message):
-                self._held = message
+                self._unsent = message
                 return
 
     def _pass_on(self, message: Incoming) -> bool:

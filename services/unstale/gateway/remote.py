@@ -45,7 +45,7 @@ class _Published:
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _Slot:
     """Where one gateway runs, and the next one when it has ended. due_s: time of the next start, without a child."""
 
     listening: socket.socket
@@ -95,11 +95,11 @@ class GatewayPort:
         self._memory_bytes = max(MEMORY_BYTES, min(MESSAGES_OF_MEMORY * settings.update_bytes_max, MEMORY_BYTES_MAX))
         self._poll = select.poll()
         self._polled: dict[int, int] = {}
-        self._places = [_Place(each) for each in listen(settings.address, gateways)]
+        self._slots = [_Slot(each) for each in listen(settings.address, gateways)]
         self._by_prefix: dict[bytes, Child] = {}
         try:
-            for place in self._places:
-                self._start(place)
+            for slot in self._slots:
+                self._start(slot)
             self.address = self._wait_until_ready()
         except BaseException:
             self.close()
@@ -111,7 +111,7 @@ class GatewayPort:
 
     def wait(self, queue: int, timeout_ms: int | None) -> bool:
         """Wait for messages, for the descriptor of a queue, or for so long. Whether the queue is readable."""
-        dues_s = [place.due_s for place in self._places if place.child is None]
+        dues_s = [slot.due_s for slot in self._slots if slot.child is None]
         if dues_s:
             due_ms = max(0, int((min(dues_s) - now_s()) * 1000) + 1)
             timeout_ms = due_ms if timeout_ms is None else min(timeout_ms, due_ms)
@@ -132,11 +132,11 @@ class GatewayPort:
 
     def receive(self) -> Iterator[Incoming]:
         """The messages that have come. Starts gateways that have ended."""
-        for place in self._places:
-            if place.child is not None:
-                yield from self._receive(place, place.child)
-            elif now_s() >= place.due_s:
-                self._start(place)
+        for slot in self._slots:
+            if slot.child is not None:
+                yield from self._receive(slot, slot.child)
+            elif now_s() >= slot.due_s:
+                self._start(slot)
 
     def turned(self) -> None:
         """Send what the turn has brought."""
@@ -150,8 +150,8 @@ class GatewayPort:
             number = self._dropped.pop()
             for child in self._children():
                 child.link.post((Kind.DROP, number))
-        for place in self._places:
-            self._flush(place)
+        for slot in self._slots:
+            self._flush(slot)
 
     def may_speak(self, key: str | None, client_id: int) -> bool:
         """Whether a key owns a client now, which a gateway may know before this process. Any thread."""
@@ -178,27 +178,27 @@ class GatewayPort:
         for child in self._children():
             child.post(self._callbacks.speaks)
         end_s = now_s() + self._settings.linger_s + START_S
-        for place in self._places:
-            place.listening.close()
-            if place.child is not None:
-                place.child.end(end_s)
-                place.child = None
+        for slot in self._slots:
+            slot.listening.close()
+            if slot.child is not None:
+                slot.child.end(end_s)
+                slot.child = None
         for number in list(self._files):
             self._drop(number)
 
     # --- processes ---
 
     def _children(self) -> list[Child]:
-        return [place.child for place in self._places if place.child is not None]
+        return [slot.child for slot in self._slots if slot.child is not None]
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, slot: _Slot) -> None:
         """Start a gateway. Its READY follows."""
         prefix = next(self._starts).to_bytes(PREFIX_BYTES, "big")
-        place.child = child = Child(prefix, self._settings, self._memory_bytes, place.listening)
+        slot.child = child = Child(prefix, self._settings, self._memory_bytes, slot.listening)
         self._by_prefix[prefix] = child
         for number, published in list(self._published.items()):
             child.link.post((Kind.PUBLISH, number, published.size_bytes), self._files[number])
-        self._flush(place)
+        self._flush(slot)
 
     def _wait_until_ready(self) -> str:
         """The address, when all gateways are bound. Raises UserError."""
@@ -226,13 +226,13 @@ class GatewayPort:
             self._handle(child, Kind(kind), content)
         return None
 
-    def _ended(self, place: _Place, child: Child) -> None:
+    def _ended(self, slot: _Slot, child: Child) -> None:
         """A gateway has ended, or is of no use: its connections are lost, and another one is started soon."""
         log.error("a gateway has ended%s; its clients connect again", child.kill())
         ran_s = now_s() - child.started_s
-        place.pause_s = PAUSE_S if ran_s >= STEADY_S else min(2 * place.pause_s, PAUSE_S_MAX)
-        place.due_s = now_s() + (0.0 if ran_s >= STEADY_S else place.pause_s)
-        place.child = None
+        slot.pause_s = PAUSE_S if ran_s >= STEADY_S else min(2 * slot.pause_s, PAUSE_S_MAX)
+        slot.due_s = now_s() + (0.0 if ran_s >= STEADY_S else slot.pause_s)
+        slot.child = None
         del self._by_prefix[child.prefix]
         for route in child.clients:
             self._callbacks.on_lost(child.prefix + route, Delivery.GONE)
@@ -240,7 +240,7 @@ class GatewayPort:
 
     # --- values ---
 
-    def _receive(self, place: _Place, child: Child) -> Iterator[Incoming]:
+    def _receive(self, slot: _Slot, child: Child) -> Iterator[Incoming]:
         try:
             for value in child.values():
                 if isinstance(value, Incoming):
@@ -248,7 +248,7 @@ class GatewayPort:
                 else:
                     self._handle(child, Kind(value[0]), value[1:])
         except LinkEndedError:
-            self._ended(place, child)
+            self._ended(slot, child)
 
     def _handle(self, child: Child, kind: Kind, content: Sequence[Any]) -> None:
         if kind is Kind.LOST:
@@ -271,12 +271,12 @@ class GatewayPort:
             assert kind is Kind.REFUSED, kind
             log.error("a gateway cannot be started: %s", content[0])
 
-    def _flush(self, place: _Place) -> None:
-        if place.child is not None:
+    def _flush(self, slot: _Slot) -> None:
+        if slot.child is not None:
             try:
-                place.child.link.flush()
+                slot.child.link.flush()
             except LinkEndedError:
-                self._ended(place, place.child)
+                self._ended(slot, slot.child)
 
     def _publish(self, frame: memoryview) -> _Published:
         size_bytes = len(frame)
