@@ -14,11 +14,13 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from unstale import part_settings
 from unstale.errors import UserError, unknown_name
 from unstale.settings import part
 from unstale.settings.values import NAME_MAX, Section
@@ -282,10 +284,11 @@ class Registry(Generic[T]):
         """The part that a section chooses. Arguments as of `part.made`. Raises UserError."""
         name = part.name_of(section)
         factory = self.factory(name)
-        make = partial(part.made, factory, section, self.kind, shared=shared, **context)
+        own = self._own_settings(name, factory, section, context)
+        make = partial(part.made, factory, section, self.kind, shared=shared, own=own, **context)
         if name in self.built_in:
             return make()
-        self._check_parameters(name, factory, section, context)
+        self._check_parameters(name, factory, section, {*own, *context})
         return self.called(name, make)
 
     def called(self, name: str, make: Callable[[], object]) -> T:
@@ -331,18 +334,37 @@ class Registry(Generic[T]):
         complete: type[T] = thing
         return complete
 
-    def _check_parameters(
+    def _own_settings(
         self, name: str, factory: Callable[..., T], section: Section, context: Mapping[str, Any]
-    ) -> None:
-        """Raise UserError for a parameter that no key of the section sets, and for a key that is only annotated."""
-        keys = type(section).model_fields.keys() - {"name"} | context.keys()
+    ) -> dict[str, Any]:
+        """The validated settings that the section has no keys for; null is the default. Raises UserError."""
+        given: Mapping[str, Any] = vars(section).get("settings", part.NO_SETTINGS)
+        if not given:
+            return {}
+        keys = type(section).model_fields.keys()
+        parameters = {key: one for key, one in _parameters(factory).items() if key not in context}
+        for key in given:
+            if key not in parameters or key in keys:
+                raise part_settings.unknown(self.kind, name, key, parameters)
+        return {
+            key: part_settings.as_annotated(self.kind, name, parameters[key], value)
+            for key, value in given.items()
+            if value is not None
+        }
+
+    def _check_parameters(self, name: str, factory: Callable[..., T], section: Section, given: Collection[str]) -> None:
+        """Raise UserError for a parameter without a value, and for a key that is only annotated.
+
+        given: names of values from elsewhere than keys of the section.
+        """
+        keys = {*type(section).model_fields, *given} - {"name", "settings"}
         parameters = inspect.signature(factory).parameters
         for key, parameter in parameters.items():
             is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if key not in keys and parameter.default is parameter.empty and not is_variadic:
                 raise UserError(
-                    f"{self.kind} {name!r} needs {key!r}, which is no key of the section {self.kind} "
-                    f"({', '.join(sorted(keys))}); give it a default, or name an object that was made with it"
+                    f"{self.kind} {name!r} needs {key!r}, and none was given; add {self.kind}.settings.{key}, or give "
+                    "it a default"
                 )
         declared = _annotations(factory) if inspect.isclass(factory) else {}
         for key in keys & declared.keys() - parameters.keys():
@@ -351,6 +373,16 @@ class Registry(Generic[T]):
                     f"{self.kind} {name!r} declares {key!r}, but does not take it; decorate the class with "
                     "@dataclass(frozen=True, kw_only=True)"
                 )
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters of a class or function that have a name, with annotations as types where they resolve."""
+    try:
+        signature = inspect.signature(factory, eval_str=True)
+    except NameError:
+        signature = inspect.signature(factory)
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {key: parameter for key, parameter in signature.parameters.items() if parameter.kind not in variadic}
 
 
 def _annotations(owner: type) -> Mapping[str, Any]:

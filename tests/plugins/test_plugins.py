@@ -240,7 +240,7 @@ BAD: dict[tuple[str, str], str] = {
     ("trigger", "MyPolicy"): "is the class MyPolicy, expected a class derived from unstale.coordinator.triggers.",
     ("trigger", "NoTake"): "is the class NoTake, which does not define take; define it in the class",
     ("trigger", "NoDataclass"): "declares 'k', but does not take it; decorate the class with @dataclass(",
-    ("trigger", "NeedsShare"): "needs 'share', which is no key of the section trigger (k, wait_s); give it a default, ",
+    ("trigger", "NeedsShare"): "needs 'share', and none was given; add trigger.settings.share, or give it a default",
     ("trigger", "Fails"): "cannot be made (ValueError: no luck)",
     ("partition", "invalid"): "cannot be made (count is 0: Input should be greater than or equal to 1)",
     ("trigger", "nothing"): "is made as a NoneType, expected unstale.coordinator.triggers.Trigger",

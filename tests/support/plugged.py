@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -95,6 +95,35 @@ EVERYTHING: Mapping[str, type] = {
     "training": MyTraining,
     "trigger": MyTrigger,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithSettings(MyTrigger):
+    """`MyTrigger` with settings of its own."""
+
+    level: Annotated[float, Field(gt=0, le=1)]
+    words: tuple[str, ...] = ()
+    other: torch.Tensor | None = None  # a type that no setting has
+
+    def __post_init__(self) -> None:
+        if len(self.words) == 3:
+            raise ValueError("three words")
+
+
+class ScaledPartition(MyPartition):
+    share: int = Field(1, ge=1)
+    min_examples: int  # a key of the section
+
+
+class ClippedTraining(MyTraining):
+    clip: float
+    style: Literal["norm", "value"] = "norm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvenSelector(MySelector):
+    even: bool = False
+
 
 pairs = MyTrigger(k=2)
 even = MyPartition()

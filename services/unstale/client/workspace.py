@@ -209,8 +209,9 @@ def _part(section: type[S], parts: Registry[Any], plan: PartPlan, own_name: str)
     """
     parts.check_allowed(plan.name, (own_name,))
     factory = parts.factory(plan.name)
-    taken = {key: value for key, value in plan.settings.items() if takes(factory, key)}
-    return _section(parts.kind, section, {"name": plan.name, **taken})
+    taken = {key: value for key, value in plan.settings.items() if takes(factory, key) and key != "settings"}
+    own = {key: taken.pop(key) for key in taken.keys() - section.model_fields.keys()}
+    return _section(parts.kind, section, {"name": plan.name, **taken, "settings": own})
 
 
 def _objective(plan: ObjectivePlan | None) -> ObjectiveSettings:
