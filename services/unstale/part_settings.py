@@ -1,8 +1,8 @@
 """Settings of parts with a name, such as policies: validation, and descriptions for people."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from inspect import Parameter
+from inspect import Parameter, signature
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -76,7 +76,35 @@ def unknown(part: str, name: str, key: str, known: Collection[str]) -> UserError
 _NO_SETTINGS = ", which has no settings"
 
 
-def as_annotated(part: str, name: str, parameter: Parameter, value: Any) -> Any:
+def own(
+    part: str, name: str, factory: Callable[..., Any], section: Section, context: Collection[str]
+) -> dict[str, Any]:
+    """The validated values of `section.settings`, for parameters that are no keys of the section; null is the default.
+
+    factory: class of the part, or a function that makes it. context: parameters that are not set by the user. Raises
+    UserError for a setting that the factory does not take.
+    """
+    given: Mapping[str, Any] = vars(section).get("settings", NO_OTHERS)
+    if not given:
+        return {}
+    parameters = {key: one for key, one in _parameters(factory).items() if key not in context}
+    for key in given:
+        if key not in parameters or key in type(section).model_fields:
+            raise unknown(part, name, key, parameters)
+    return {key: _typed(part, name, parameters[key], value) for key, value in given.items() if value is not None}
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters of a class or function that have a name, with annotations as types where they resolve."""
+    try:
+        found = signature(factory, eval_str=True)
+    except NameError:
+        found = signature(factory)
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {key: parameter for key, parameter in found.parameters.items() if parameter.kind not in variadic}
+
+
+def _typed(part: str, name: str, parameter: Parameter, value: Any) -> Any:
     """The value of a setting, in the type of the parameter that takes it. Raises UserError."""
     annotation = parameter.annotation
     if annotation is Parameter.empty or isinstance(annotation, str):  # none, or one that does not resolve

@@ -17,6 +17,7 @@ from unstale.seeds import Generator
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
+from unstale.training.datasets import Dataset, load
 from unstale.training.local import LocalTraining
 from unstale.training.objectives import Classification
 from unstale.training.partition import Examples, Indices, Partition
@@ -138,6 +139,11 @@ def as_many(k: int) -> MyTrigger:
 
 
 linear: Callable[..., nn.Module] = lambda input_shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(64, classes))  # noqa: E731
+
+
+def plugged_digits() -> Dataset:
+    return load("digits")
+
 
 SLOW = {"description": "One client is slow.", "groups": [{"name": "slow", "clients": [1], "device": {"step_s": 9.0}}]}
 
