@@ -5,6 +5,7 @@ Legend: d parameters, b values of float buffers.
 
 import hashlib
 import math
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -35,6 +36,7 @@ class FlatModel:
         """exchanged: names of parameters and float buffers, in the order of the vectors; None for all parameters with
         `requires_grad` and all float buffers, in the order of the module.
         """
+        self.frozen_digest = frozen_digest(module)  # before a move, which may convert values
         self.module = module.to(device)
         buffers = float_buffers(self.module)
         if exchanged is None:
@@ -207,6 +209,29 @@ def _views(vector: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:
 def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     """The float buffers with their names, in the order of `buffers_b`."""
     return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+
+
+def frozen_digest(module: nn.Module) -> str | None:
+    """SHA-256, in hex, of all parameters without `requires_grad`; None without any. Source: PROTOCOL.md 8."""
+    frozen = sorted((name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad)
+    if not frozen:
+        return None
+    sha256 = hashlib.sha256()
+    for name, parameter in frozen:
+        shape, dtype = parameter.shape, str(parameter.dtype).removeprefix("torch.").encode()
+        sha256.update(struct.pack("<I", len(name.encode())) + name.encode())
+        sha256.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+        sha256.update(struct.pack("<I", len(dtype)) + dtype)
+        sha256.update(_values(parameter.detach()))
+    return sha256.hexdigest()
+
+
+def _values(tensor: Tensor) -> memoryview | bytes:
+    """The bytes of a tensor; none of a type that PyTorch cannot view as bytes, such as a sparse one."""
+    try:
+        return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    except (NotImplementedError, RuntimeError, TypeError):
+        return b""
 
 
 def to_bytes(model_d: Tensor) -> memoryview:

@@ -67,6 +67,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         settings=settings.client_settings or None,
+        frozen=model.frozen_digest,
     )
     try:
         codec.encode(made)
