@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unstale_client import vectors
+
 T = TypeVar("T", bound=Tensor)
 
 EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
@@ -244,14 +246,7 @@ def to_bytes(model_d: Tensor) -> memoryview:
 def from_bytes(frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu") -> Tensor:
     """A new vector [d] float32 from the frames of a payload, in order, whose sizes must add up to 4 d bytes."""
     model_d = torch.empty(dimension, dtype=torch.float32)
-    target = model_d.numpy().data.cast("B")
-    offset = 0
-    for frame in frames:
-        end = offset + len(frame)
-        assert end <= len(target), f"payload is longer than {len(target)} bytes"
-        target[offset:end] = frame
-        offset = end
-    assert offset == len(target), f"payload is {offset} bytes, expected {len(target)}"
+    vectors.fill(model_d.numpy().data.cast("B"), frames)
     return model_d.to(device)
 
 
