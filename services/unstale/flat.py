@@ -214,7 +214,7 @@ def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def frozen_digest(module: nn.Module) -> str | None:
-    """SHA-256, in hex, of all parameters without `requires_grad`; None without any. Source: PROTOCOL.md 8."""
+    """SHA-256, in hex, of all parameters without `requires_grad`; None without any. See section 8 of PROTOCOL.md."""
     frozen = sorted((name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad)
     if not frozen:
         return None

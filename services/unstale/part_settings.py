@@ -97,11 +97,11 @@ def own(
 def _parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
     """The parameters of a class or function that have a name, with annotations as types where they resolve."""
     try:
-        found = signature(factory, eval_str=True)
+        taken = signature(factory, eval_str=True)
     except NameError:
-        found = signature(factory)
+        taken = signature(factory)
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return {key: parameter for key, parameter in found.parameters.items() if parameter.kind not in variadic}
+    return {key: parameter for key, parameter in taken.parameters.items() if parameter.kind not in variadic}
 
 
 def _typed(part: str, name: str, parameter: Parameter, value: Any) -> Any:
