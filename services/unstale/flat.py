@@ -38,7 +38,8 @@ class FlatModel:
         """exchanged: names of parameters and float buffers, in the order of the vectors; None for all parameters with
         `requires_grad` and all float buffers, in the order of the module.
         """
-        self.frozen_digest = frozen_digest(module)  # before a move, which may convert values
+        is_moved = torch.device(device).type != "cpu"
+        self._frozen_digest = frozen_digest(module) if is_moved else None  # before the move, which may convert values
         self.module = module.to(device)
         buffers = float_buffers(self.module)
         if exchanged is None:
@@ -57,6 +58,11 @@ class FlatModel:
         self._parts = [*self._with_views()]  # computed once: a short task would notice it
         self._owners = [self.module.get_submodule(name.rpartition(".")[0]) for name, _, _ in self._parts]
         self.converts = not {*self._dtypes.values()} <= {torch.float32}
+
+    @property
+    def frozen_digest(self) -> str | None:
+        """`frozen_digest` of the module, as it is before its first task."""
+        return self._frozen_digest or frozen_digest(self.module)
 
     @property
     def gradient_d(self) -> Tensor:
