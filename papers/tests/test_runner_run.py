@@ -1,11 +1,12 @@
 """A run's record against the run itself."""
 
-from math import exp
+from math import exp, isnan
 
 import pytest
 
 from unstale.config import Settings
 from unstale.metrics.progress import Progress
+from unstale.settings.learning import ObjectiveSettings
 from unstale.simulator.assemble import simulation
 from unstale_papers.record import Record
 from unstale_papers.runners import measure
@@ -71,6 +72,18 @@ def test_the_last_model_has_its_loss_over_all_examples() -> None:
 
 def test_a_record_is_read_as_written(record: Record) -> None:
     assert Record.from_json(record.to_json()).to_json() == record.to_json()
+
+
+def test_a_run_of_another_objective_has_the_curve_of_its_main_metric() -> None:
+    other = SETTINGS.model_copy(update={"objective": ObjectiveSettings(name="helpers.objectives:Errors")})
+    record = measure("run", other, {}, on_progress=lambda _: None)
+    progress: list[Progress] = []
+    outcome = simulation(other, on_progress=progress.append).run()
+    assert record.model_digest == outcome.model_digest
+    name, values = record.main
+    assert (name, values) == ("errors", [float(f"{now.metrics['errors']:.7g}") for now in progress])
+    assert all(map(isnan, [*record.accuracy_E, *record.loss_E]))
+    assert record.client_accuracy_N == [None] * 12
 
 
 def test_a_diverging_run_ends_with_its_reason() -> None:

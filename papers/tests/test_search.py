@@ -317,6 +317,39 @@ def order(ranking: Ranking) -> list[float]:
     return [one.candidate[RATE] for one in ranking.standings]
 
 
+def with_objective(*names: str) -> Search:
+    """A search of runs with these objectives."""
+    cells = [Cell(labels={"method": "fedavg"}, settings=Settings(objective={"name": names[0]}))]
+    preset = Preset(
+        name="small", paper="FedHist", item="Table 0", title="digits", measures=("final accuracy",),
+        rows=("method",), columns=(), sources=(), cells=tuple(cells),
+    )  # fmt: skip
+    tried = [{"objective.name": name} for name in names]
+    return search(preset, cells, tried, validation=0.1)
+
+
+def test_candidates_are_judged_by_the_main_metric_of_their_runs() -> None:
+    found = with_objective("regression", "helpers.objectives:Huber")
+    aim = goal(None, None, found)
+    assert (aim.measure.heading, aim.measure.better, aim.measure.text(0.123456)) == ("final mae", "lower", "0.1235")
+    assert goal("final mae", "0.2", found).toward == 0.2
+    assert goal(None, None, with_objective("classification", "binary")).measure.heading == "final accuracy, %"
+    several = with_objective("classification", "regression")
+    assert goal("final accuracy", None, several).measure.name == "final accuracy"
+    with pytest.raises(UserError) as caught:
+        goal(None, None, several)
+    assert str(caught.value) == (
+        "the runs have several main metrics, expected --measure, one of final accuracy, final mae"
+    )
+
+
+def test_the_measure_of_a_main_metric_is_the_mean_of_the_last_evaluations() -> None:
+    of = goal(None, None, with_objective("regression", "helpers.objectives:Huber")).measure.of
+    curve = {"name": "mae", "values_E": [9.0, *(float(value) for value in range(12))]}
+    assert of(Record(version_E=list(range(13)), found={"main_metric": curve}), None) == 6.5  # mean of 2 to 11
+    assert of(Record(version_E=[0], accuracy_E=[0.5]), None) is None
+
+
 def test_the_best_candidate_of_each_cell_comes_first(tmp_path: Path) -> None:
     accuracies = {
         ("one", 0.001): 0.5, ("one", 0.01): 0.7, ("one", 0.1): 0.6,

@@ -54,6 +54,11 @@ def final(record: Record, _: Record | None = None) -> float | None:
     return _mean(accuracy for _, accuracy in _of_rounds(record, record.accuracy_E)[-LAST:])
 
 
+def final_of_main(record: Record, _: Record | None) -> float | None:
+    """As `final`, for the main metric."""
+    return _mean(value for _, value in _of_rounds(record, record.main[1])[-LAST:])
+
+
 def final_of_class(label: int, record: Record, _: Record | None) -> float | None:
     """As `final`, for one class."""
     return _mean(accuracy for _, accuracy in _of_class(record, label)[-LAST:])

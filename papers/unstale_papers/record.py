@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+MAIN_METRIC = "main_metric"  # in `Record.found`: name and values_E, if that is not the accuracy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -35,6 +37,12 @@ class Record:
     seconds: float = 0.0
     steps: int = 0
     model_digest: str = ""
+
+    @property
+    def main(self) -> tuple[str, list[float]]:
+        """Name of the main metric, and its value in each evaluation."""
+        other = self.found.get(MAIN_METRIC)
+        return ("accuracy", self.accuracy_E) if other is None else (other["name"], other["values_E"])
 
     @property
     def diverged(self) -> bool:

@@ -12,13 +12,17 @@ from math import exp, inf, log
 from statistics import fmean
 from typing import Literal
 
+from unstale.config import Settings
+from unstale.config.metrics import ACCURACY, main_metric
 from unstale.errors import UserError
+from unstale.settings.learning import ObjectiveSettings
+from unstale.training.measured import MainMetric
 from unstale_papers.comparison import Comparison
 from unstale_papers.jobs import Job
 from unstale_papers.preset import Cell
 from unstale_papers.search import Candidate, Search, Trial
 from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, Spread, TTest, over_seeds, t_test
-from unstale_papers.table_metrics import Measure, measure
+from unstale_papers.table_metrics import Measure, measure, of_main
 
 PUBLISHED: Literal["published"] = "published"
 
@@ -61,12 +65,14 @@ def _log(rounds: float) -> float:
     return log(max(rounds, 1))  # a target may be reached before the first one
 
 
-def goal(name: str, toward: str | None, found: Search) -> Goal:
-    """The goal of the options. toward: a number in the measure's displayed unit, or `published`.
+def goal(name: str | None, toward: str | None, found: Search) -> Goal:
+    """The goal of the options. name: of a measure, None for the main metric of the runs. toward: a number in the
+    measure's displayed unit, or `published`.
 
     Raises UserError for a goal that the cells do not support.
     """
-    of = measure(name)
+    of = _measure(name, found)
+    name = of.name
     _check(of, found)
     if toward is None:
         return Goal(measure=of)
@@ -89,6 +95,26 @@ def goal(name: str, toward: str | None, found: Search) -> Goal:
     if of.counts_rounds and number < 1:
         raise UserError(f"--toward is {toward}, expected one round at least")
     return Goal(measure=of, toward=number / 100 if of.unit == "%" else number)
+
+
+def _measure(name: str | None, found: Search) -> Measure:
+    """The measure of a name; None is the main metric of the runs, which all runs must have."""
+    runs = [trial.cell.settings for trial in found.trials if trial.cell.measurement == "run"]
+    mains = list(dict.fromkeys(map(_main, runs))) or [ACCURACY]
+    of_mains = {measure.name: measure for measure in map(of_main, mains)}
+    if name is None and len(mains) > 1:
+        raise UserError(f"the runs have several main metrics, expected --measure, one of {', '.join(of_mains)}")
+    if name is None:
+        return next(iter(of_mains.values()))
+    return of_mains[name] if name in of_mains else measure(name)
+
+
+def _main(settings: Settings) -> MainMetric:
+    if settings.objective == ObjectiveSettings():
+        return main_metric(settings)
+    from unstale.training.objectives import create as create_objective  # imports torch
+
+    return main_metric(settings, create_objective(settings.objective).main)
 
 
 def _check(of: Measure, found: Search) -> None:

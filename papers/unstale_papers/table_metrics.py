@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from unstale.errors import UserError, unknown_name
+from unstale.training.measured import MainMetric
 from unstale_papers import metric_functions
 from unstale_papers.metric_functions import FEW_HEAVY, LAST, Pair
 from unstale_papers.preset import nothing
@@ -75,6 +76,21 @@ def measure(name: str) -> Measure:
         if match:
             return make(match[1])
     raise unknown_name("measure", name, [*MEASURES, *FAMILIES])
+
+
+def of_main(main: MainMetric) -> Measure:
+    """The measure of a main metric at the end of a run."""
+    if main.name == "accuracy":
+        return MEASURES["final accuracy"]
+    return Measure(
+        name=f"final {main.name}",
+        unit="",
+        digits=4,
+        significant=True,
+        better="higher" if main.higher_is_better else "lower",
+        of=metric_functions.final_of_main,
+        what=f"Mean of {main.name} over the last {LAST} evaluations, or over as many as there are.",
+    )
 
 
 # Families: measures with a number or a name in theirs

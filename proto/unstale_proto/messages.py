@@ -267,6 +267,7 @@ class Welcome(Message):
     extra: bool | None = None  # whether a vector as long as the parameters follows them
     encoding: EncodingPlan | None = None  # of payloads to and from this client; none for float32
     settings: ClientSettings | None = None  # for the training of the clients, which the server does not use
+    frozen: Digest | None = None  # of the frozen parameters, which no payload holds; none where there are none
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

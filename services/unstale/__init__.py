@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from unstale.api.serve import Serving, serve
     from unstale.api.simulate import simulate, sweep
     from unstale.errors import UserError
-    from unstale.plugins import compensator, local_training, objective, partition, policy, selector, trigger
+    from unstale.plugins import (
+        compensator,
+        data,
+        local_training,
+        model,
+        objective,
+        partition,
+        policy,
+        scenario,
+        selector,
+        toxic,
+        trigger,
+    )
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
     from unstale_client.client import join
@@ -32,15 +44,19 @@ __all__ = [
     "UserError",
     "compare",
     "compensator",
+    "data",
     "join",
     "local_training",
+    "model",
     "objective",
     "partition",
     "policy",
+    "scenario",
     "selector",
     "serve",
     "simulate",
     "sweep",
+    "toxic",
     "trigger",
 ]
 
@@ -50,7 +66,10 @@ _NAMES = {
     "unstale.api.serve": ("Serving", "serve"),
     "unstale.api.simulate": ("simulate", "sweep"),
     "unstale.errors": ("UserError",),
-    "unstale.plugins": ("compensator", "local_training", "objective", "partition", "policy", "selector", "trigger"),
+    "unstale.plugins": (
+        *("compensator", "data", "local_training", "model", "objective", "partition", "policy", "scenario"),
+        *("selector", "toxic", "trigger"),
+    ),
     "unstale.training.app": ("App", "ClientInfo", "Decline", "Task", "Trained"),
     "unstale.training.measured": ("Measured",),
     "unstale_client.client": ("join",),

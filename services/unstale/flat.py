@@ -5,6 +5,7 @@ Legend: d parameters, b values of float buffers.
 
 import hashlib
 import math
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -12,6 +13,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from unstale_client import vectors
 
 T = TypeVar("T", bound=Tensor)
 
@@ -35,6 +38,8 @@ class FlatModel:
         """exchanged: names of parameters and float buffers, in the order of the vectors; None for all parameters with
         `requires_grad` and all float buffers, in the order of the module.
         """
+        is_moved = torch.device(device).type != "cpu"
+        self._frozen_digest = frozen_digest(module) if is_moved else None  # before the move, which may convert values
         self.module = module.to(device)
         buffers = float_buffers(self.module)
         if exchanged is None:
@@ -53,6 +58,11 @@ class FlatModel:
         self._parts = [*self._with_views()]  # computed once: a short task would notice it
         self._owners = [self.module.get_submodule(name.rpartition(".")[0]) for name, _, _ in self._parts]
         self.converts = not {*self._dtypes.values()} <= {torch.float32}
+
+    @property
+    def frozen_digest(self) -> str | None:
+        """`frozen_digest` of the module, as it is before its first task."""
+        return self._frozen_digest or frozen_digest(self.module)
 
     @property
     def gradient_d(self) -> Tensor:
@@ -209,6 +219,29 @@ def float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
 
 
+def frozen_digest(module: nn.Module) -> str | None:
+    """SHA-256, in hex, of all parameters without `requires_grad`; None without any. See section 8 of PROTOCOL.md."""
+    frozen = sorted((name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad)
+    if not frozen:
+        return None
+    sha256 = hashlib.sha256()
+    for name, parameter in frozen:
+        shape, dtype = parameter.shape, str(parameter.dtype).removeprefix("torch.").encode()
+        sha256.update(struct.pack("<I", len(name.encode())) + name.encode())
+        sha256.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+        sha256.update(struct.pack("<I", len(dtype)) + dtype)
+        sha256.update(_values(parameter.detach()))
+    return sha256.hexdigest()
+
+
+def _values(tensor: Tensor) -> memoryview | bytes:
+    """The bytes of a tensor; none of a type that PyTorch cannot view as bytes, such as a sparse one."""
+    try:
+        return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    except (NotImplementedError, RuntimeError, TypeError):
+        return b""
+
+
 def to_bytes(model_d: Tensor) -> memoryview:
     """The little-endian bytes of a vector, as a view if the vector is on the host. model_d: [d] float32, contiguous."""
     # One call, because `detach().cpu().numpy()` would release the interpreter lock twice.
@@ -219,14 +252,7 @@ def to_bytes(model_d: Tensor) -> memoryview:
 def from_bytes(frames: Iterable[memoryview | bytes], dimension: int, device: torch.device | str = "cpu") -> Tensor:
     """A new vector [d] float32 from the frames of a payload, in order, whose sizes must add up to 4 d bytes."""
     model_d = torch.empty(dimension, dtype=torch.float32)
-    target = model_d.numpy().data.cast("B")
-    offset = 0
-    for frame in frames:
-        end = offset + len(frame)
-        assert end <= len(target), f"payload is longer than {len(target)} bytes"
-        target[offset:end] = frame
-        offset = end
-    assert offset == len(target), f"payload is {offset} bytes, expected {len(target)}"
+    vectors.fill(model_d.numpy().data.cast("B"), frames)
     return model_d.to(device)
 
 

@@ -1,11 +1,13 @@
 """Settings of parts with a name, such as policies: validation, and descriptions for people."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from unstale.errors import UserError, nearest
@@ -59,12 +61,61 @@ def checked(part: str, name: str, settings_class: type[S], values: Mapping[str, 
     key = str(first["loc"][0])
     fields = settings_class.model_fields
     if first["type"] == "extra_forbidden":
-        advice = nearest(key, fields) if fields else ", which has no settings"
-        raise UserError(f"unknown setting {key!r} of {part} {name!r}{advice}")
+        raise unknown(part, name, key, fields)
     expected = _described(key, fields[key], NO_OTHERS, NO_OTHERS).expected
     if first["type"] == "missing":
         raise UserError(f"setting {key!r} of {part} {name!r} is missing, expected {expected}")
     raise UserError(f"setting {key!r} of {part} {name!r} is {first['input']!r}, expected {expected}")
+
+
+def unknown(part: str, name: str, key: str, known: Collection[str]) -> UserError:
+    """The error for a setting that a part does not have."""
+    return UserError(f"unknown setting {key!r} of {part} {name!r}{nearest(key, known) if known else _NO_SETTINGS}")
+
+
+_NO_SETTINGS = ", which has no settings"
+
+
+def own(
+    part: str, name: str, factory: Callable[..., Any], section: Section, context: Collection[str]
+) -> dict[str, Any]:
+    """The validated values of `section.settings`, for parameters that are no keys of the section; null is the default.
+
+    factory: class of the part, or a function that makes it. context: parameters that are not set by the user. Raises
+    UserError for a setting that the factory does not take.
+    """
+    given: Mapping[str, Any] = vars(section).get("settings", NO_OTHERS)
+    if not given:
+        return {}
+    parameters = {key: one for key, one in _parameters(factory).items() if key not in context}
+    for key in given:
+        if key not in parameters or key in type(section).model_fields:
+            raise unknown(part, name, key, parameters)
+    return {key: _typed(part, name, parameters[key], value) for key, value in given.items() if value is not None}
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters of a class or function that have a name, with annotations as types where they resolve."""
+    try:
+        taken = signature(factory, eval_str=True)
+    except NameError:
+        taken = signature(factory)
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {key: parameter for key, parameter in taken.parameters.items() if parameter.kind not in variadic}
+
+
+def _typed(part: str, name: str, parameter: Parameter, value: Any) -> Any:
+    """The value of a setting, in the type of the parameter that takes it. Raises UserError."""
+    annotation = parameter.annotation
+    if annotation is Parameter.empty or isinstance(annotation, str):  # none, or one that does not resolve
+        return value
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except PydanticUserError:  # a type that pydantic does not know
+        return value
+    except ValidationError:
+        expected = _described(parameter.name, FieldInfo.from_annotation(annotation), NO_OTHERS, NO_OTHERS).expected
+    raise UserError(f"setting {parameter.name!r} of {part} {name!r} is {value!r}, expected {expected}")
 
 
 def described(

@@ -1,7 +1,7 @@
 """Parts by name: built-in classes, entry points of other packages, `package.module:name`, and objects of this process.
 
-A part is a policy, compensator, toxic, trigger, selector, partition, local training or objective. Models, data sets and
-scenarios have no entry points, but may be code or objects, too.
+A part is a policy, compensator, toxic, trigger, selector, partition, local training or objective, and has a base class
+and a `Registry`. Models, data sets and scenarios are any objects.
 """
 
 import inspect
@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from unstale import part_settings
 from unstale.errors import UserError, unknown_name
 from unstale.settings import part
 from unstale.settings.values import NAME_MAX, Section
@@ -47,8 +48,7 @@ def name_of(kind: str, thing: object) -> str:
     a notebook, has a name of this process: that of its decorator, or one like `<Mine>`.
 
     Args:
-        kind: Section of the settings: policy, compensator, trigger, selector, partition, training, objective, scenario,
-            model, data or app.
+        kind: One of `GROUPS`, or app.
         thing: A name, or an object in its place.
     """
     if isinstance(thing, str):
@@ -75,7 +75,7 @@ def registering(kind: str) -> Callable[[str], Callable[[T], T]]:
     def named(name: str) -> Callable[[T], T]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
-                f"the name of a {kind} is {name!r:.80}, expected 1 to {NAME_MAX} characters of A-Za-z0-9_.- in "
+                f"the name of a {_word(kind)} is {name!r:.80}, expected 1 to {NAME_MAX} characters of A-Za-z0-9_.- in "
                 f'parentheses behind the decorator, such as @unstale.{_DECORATORS.get(kind, kind)}("mine")'
             )
         return partial(_register, kind, name)
@@ -91,11 +91,15 @@ def _register(kind: str, name: str, thing: T) -> T:
 _DECORATORS = {"training": "local_training"}  # `unstale.training` is a package
 
 compensator = registering("compensator")
+data = registering("data")
 local_training = registering("training")
+model = registering("model")
 objective = registering("objective")
 partition = registering("partition")
 policy = registering("policy")
+scenario = registering("scenario")
 selector = registering("selector")
+toxic = registering("toxic")
 trigger = registering("trigger")
 
 
@@ -142,8 +146,20 @@ def _attributes(module: str) -> Mapping[str, Any]:
 
 
 def is_code(kind: str, name: str) -> bool:
-    """Whether a name is that of code or of an object of this process, and not of a built-in part or a plug-in."""
-    return ":" in name or name.startswith("<") or (kind, name) in _objects
+    """Whether a name is that of code or of an object of this process, and not of a built-in part.
+
+    Of a kind with a `Registry`, an entry point does not count: the registry imports it.
+    """
+    if ":" in name or name.startswith("<") or (kind, name) in _objects:
+        return True
+    return kind in _WITHOUT_BASE and bool(entry_points(group=GROUPS[kind], name=name))
+
+
+def is_built_in(kind: str, name: str, built_in: Collection[str]) -> bool:
+    """Whether a name is that of a built-in part. Raises UserError if an object of this process has it, too."""
+    if name in built_in and (kind, name) in _objects:
+        raise UserError(f"{_word(kind)} {name!r} is built in; register your own by another name")
+    return name in built_in
 
 
 def object_of(kind: str, name: str) -> Any:
@@ -159,6 +175,8 @@ def object_of(kind: str, name: str) -> Any:
             f"{word} {name!r} is an object of the process that started the run, which this process does not have; "
             f"define it in a module, and name it {CODE}"
         )
+    if ":" not in name:
+        return _imported(kind, entry_point(kind, name, GROUPS[kind], ()))
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         module_name = module_name.removesuffix(".py").strip("./").replace("/", ".")
@@ -234,9 +252,7 @@ class Registry(Generic[T]):
 
     def is_built_in(self, name: str) -> bool:
         """Whether a name is that of a built-in part. Raises UserError if an object of this process has it, too."""
-        if name in self.built_in and (self.kind, name) in _objects:
-            raise UserError(f"{self.kind} {name!r} is built in; register your own by another name")
-        return name in self.built_in
+        return is_built_in(self.kind, name, self.built_in)
 
     def find(self, name: str) -> type[T]:
         """The class of a part.
@@ -282,10 +298,11 @@ class Registry(Generic[T]):
         """The part that a section chooses. Arguments as of `part.made`. Raises UserError."""
         name = part.name_of(section)
         factory = self.factory(name)
-        make = partial(part.made, factory, section, self.kind, shared=shared, **context)
+        own = part_settings.own(self.kind, name, factory, section, context)
+        make = partial(part.made, factory, section, self.kind, shared=shared, own=own, **context)
         if name in self.built_in:
             return make()
-        self._check_parameters(name, factory, section, context)
+        self._check_parameters(name, factory, section, {*own, *context})
         return self.called(name, make)
 
     def called(self, name: str, make: Callable[[], object]) -> T:
@@ -312,10 +329,7 @@ class Registry(Generic[T]):
             words = f"the class {thing.__qualname__}" if inspect.isclass(thing) else f"of type {type(thing).__name__}"
             return f"{self.kind} {name!r} is {words}", thing
         point = entry_point(self.kind, name, self.group, (*self.built_in, *self.other_names))
-        try:
-            return f"{self.kind} {name!r} is {point.value}", point.load()
-        except Exception as error:
-            raise UserError(f"{self.kind} {name!r} cannot be imported from {point.value}: {_reason(error)}") from error
+        return f"{self.kind} {name!r} is {point.value}", _imported(self.kind, point)
 
     def _complete(self, described: str, thing: Any) -> type[T]:
         """The class. Raises UserError where it lacks a method or an attribute that its base requires."""
@@ -331,18 +345,19 @@ class Registry(Generic[T]):
         complete: type[T] = thing
         return complete
 
-    def _check_parameters(
-        self, name: str, factory: Callable[..., T], section: Section, context: Mapping[str, Any]
-    ) -> None:
-        """Raise UserError for a parameter that no key of the section sets, and for a key that is only annotated."""
-        keys = type(section).model_fields.keys() - {"name"} | context.keys()
+    def _check_parameters(self, name: str, factory: Callable[..., T], section: Section, given: Collection[str]) -> None:
+        """Raise UserError for a parameter without a value, and for a key that is only annotated.
+
+        given: names of values from elsewhere than keys of the section.
+        """
+        keys = {*type(section).model_fields, *given} - {"name", "settings"}
         parameters = inspect.signature(factory).parameters
         for key, parameter in parameters.items():
             is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if key not in keys and parameter.default is parameter.empty and not is_variadic:
                 raise UserError(
-                    f"{self.kind} {name!r} needs {key!r}, which is no key of the section {self.kind} "
-                    f"({', '.join(sorted(keys))}); give it a default, or name an object that was made with it"
+                    f"{self.kind} {name!r} needs {key!r}, and none was given; add {self.kind}.settings.{key}, or give "
+                    "it a default"
                 )
         declared = _annotations(factory) if inspect.isclass(factory) else {}
         for key in keys & declared.keys() - parameters.keys():
@@ -369,15 +384,21 @@ _OPTIONAL = ("source",)  # a docstring may say it instead
 
 GROUPS = {
     "compensator": "unstale.compensators",
+    "data": "unstale.data",
+    "model": "unstale.models",
     "objective": "unstale.objectives",
     "partition": "unstale.partitions",
     "policy": "unstale.policies",
+    "scenario": "unstale.scenarios",
     "selector": "unstale.selectors",
     "toxic": "unstale.toxics",
     "training": "unstale.trainings",
     "trigger": "unstale.triggers",
 }
-"""Groups of entry points, by kind of part."""
+"""Groups of entry points, by kind."""
+
+_WITHOUT_BASE = ("data", "model", "scenario")
+"""Kinds without a `Registry`."""
 
 
 def names(group: str, built_in: Iterable[str], *, kind: str = "") -> tuple[str, ...]:
@@ -393,11 +414,20 @@ def entry_point(kind: str, name: str, group: str, built_in: Iterable[str]) -> En
     """
     points = entry_points(group=group, name=name)
     if not points:
-        raise unknown_name(kind, name, names(group, built_in, kind=kind))
+        raise unknown_name(_word(kind), name, names(group, built_in, kind=kind))
     (point, *others) = points
     if others:
-        raise UserError(f"{kind} {name!r} is registered by several packages; uninstall all but one of them")
+        raise UserError(f"{_word(kind)} {name!r} is registered by several packages; uninstall all but one of them")
     return point
+
+
+def _imported(kind: str, point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise UserError(
+            f"{_word(kind)} {point.name!r} cannot be imported from {point.value}: {_reason(error)}"
+        ) from error
 
 
 # --- for people ---

@@ -134,7 +134,7 @@ MISTAKES = [
     ({"policy": {"name": "fedbuff", "settings": {"alfa": 1}}}, "unknown setting 'alfa' of policy 'fedbuff'"),
     ({"policy": 3}, "argument policy: policy.name is 3, expected a text of 1 to 128 characters"),
     ({"training": {"learning_rat": 1}}, "argument training: unknown key 'learning_rat' in training; did you mean"),
-    ({"training": {"settings": {"lr": 1}}}, "argument training: unknown key 'lr' in training"),
+    ({"training": {"settings": {"lr": 1}}}, "^unknown setting 'lr' of training 'sgd'; expected one of batch_size"),
     ({"training.learning_rate": -1}, "argument training.learning_rate: training.learning_rate is -1, expected"),
     ({"polici": "fedbuff"}, "argument polici: unknown key 'polici'; did you mean 'policy'?"),
     ({"encoding": 3}, "argument encoding: encoding is 3, expected a mapping of keys"),

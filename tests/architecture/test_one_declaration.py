@@ -38,7 +38,7 @@ def test_no_setting_is_declared_twice() -> None:
 
 @pytest.mark.parametrize(("section", "parts", "context"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_part_keys_and_section_keys_are_the_same(section: type[Any], parts: dict[str, Any], context: set[str]) -> None:
-    of_all_parts = {"name", "learning_rate", "schedule"} - context
+    of_all_parts = {"name", "learning_rate", "schedule", "settings"} - context
     keys = {key for part in parts.values() for key in signature(part).parameters} - context
     assert keys == section.model_fields.keys() - of_all_parts
 

@@ -279,6 +279,13 @@ def test_a_server_and_a_client_that_disagree_name_the_first_tensors_at_the_clien
     assert refused(app_run("regression"), app_run("last_layer")).count("not exchanged here") == 2
 
 
+def test_a_client_with_another_frozen_backbone_is_refused_at_the_client() -> None:
+    assert refused(app_run("adapted"), app_run("adapted_elsewhere")) == (
+        "app 'support.apps:adapted_elsewhere' has other values, names or types of frozen parameters on this machine "
+        "than on the server; load the same file on both sides, with the same version of PyTorch if a seed draws them"
+    )
+
+
 def test_an_app_on_one_side_only_is_refused_at_the_client() -> None:
     plain = app_run(None, model={"name": "logreg"})
     assert refused(app_run("regression"), plain).endswith("does not name; add --app, such as my_app:app")

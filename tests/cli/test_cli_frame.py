@@ -66,7 +66,7 @@ def other_value(name: str) -> tuple[str, Any]:
         other = next(choice for choice in key.expected.split(" or ") if choice != key.default)
         return other, other
     if key.kind is dict:
-        return "{alpha: 0.5}", {"alpha": 0.5}
+        return "{other: 0.5}", {"other": 0.5}
     if name in ("server.norm_max", "server.num_examples_max"):  # a word or a number
         return "13", 13
     if key.kind is str:

@@ -80,7 +80,10 @@ def test_the_watch_sees_imports_and_files(secret: Path) -> None:
         ({"model": CODE, "model_plan": ModelPlan(norm=CODE)}, "the server wants model.norm"),
         ({"data": CODE}, "own configuration"),
         ({"objective": ObjectivePlan(name=CODE)}, "is code, which only this machine's own configuration may name"),
-        ({"objective": ObjectivePlan(name="regression", loss=CODE)}, "objective.settings.loss"),
+        (
+            {"objective": ObjectivePlan(name="regression", loss=CODE)},
+            "unknown setting 'loss' of objective 'regression'",
+        ),
         ({"training": TrainingPlan(name=CODE, steps=1)}, f"training {CODE!r} is code"),
         ({"partition": PartitionPlan(name=CODE)}, f"partition {CODE!r} is code"),
         ({"data_plan": DataPlan(variant=VariantPlan(name=CODE, rate=1.0))}, "own configuration"),

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from support import factories
 from support.parts_of_runs import client_task
 from support.running import small
 from unstale.client import workspace
@@ -52,6 +54,29 @@ def server_welcome(settings: Settings) -> Welcome:
     received = codec.decode(codec.encode(welcome(settings, model, extra=False)))
     assert isinstance(received, Welcome)
     return received
+
+
+def test_frozen_parameters_are_compared_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server_welcome(small()).frozen is None
+    frozen = small(model={"name": "support.factories:with_frozen"})
+    sent = server_welcome(frozen)
+    own = Settings(device="cpu", model={"name": "support.factories:with_frozen"})
+    assert training_context_of(sent, own).model.frozen_digest == sent.frozen
+    older = sent.model_copy(update={"frozen": None})
+    monkeypatch.setattr(factories, "with_frozen", lambda input_shape, classes: other_frozen(input_shape, classes))
+    assert training_context_of(older, own).model.frozen_digest != sent.frozen
+    with pytest.raises(UserError) as caught:
+        training_context_of(sent, own)
+    assert str(caught.value) == (
+        "model 'support.factories:with_frozen' has other values, names or types of frozen parameters on this machine "
+        "than on the server; load the same file on both sides, with the same version of PyTorch if a seed draws them"
+    )
+
+
+def other_frozen(input_shape: tuple[int, ...], classes: int, make: Any = factories.with_frozen) -> nn.Module:
+    module: nn.Module = make(input_shape, classes)
+    module[1].weight.data[0, 0] += 1e-6
+    return module
 
 
 def understood(monkeypatch: pytest.MonkeyPatch, server: Settings, own: Settings) -> Settings:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from unstale.config import Given, Settings, load
 from unstale.config.keys import KEYS, variable
 from unstale.config.load import _by_key
+from unstale.config.write import resolved as written
 from unstale.errors import UserError
 from unstale.settings import values
 from unstale_proto import limits
@@ -74,6 +75,10 @@ OTHER = {
     "objective.settings": {"ignore_index": 255},
     "policy.name": "fedasync",
     "policy.settings": {"alpha": 0.5},
+    "partition.settings": {"share": 0.5},
+    "training.settings": {"clip": [1, 2.5]},
+    "trigger.settings": {"level": "high"},
+    "selector.settings": {"even": True},
     "policy.server_multiplier": 0.5,
     "policy.profile": "reference",
     "policy.clip_norm": 10.0,
@@ -289,6 +294,21 @@ def test_the_keys_of_a_part_may_stand_in_a_mapping_of_their_own(tmp_path: Path) 
     )
 
 
+def test_a_plug_in_has_settings_beside_the_keys_of_its_section(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("training: {name: 'a:b', settings: {clip: 1, momentum: 0.5, table: {low: 1}}}\n")
+    variables = {"UNSTALE_TRAINING__SETTINGS": "{clip: 2, steps: 9}", "UNSTALE_TRIGGER__SETTINGS__LEVEL": "high"}
+    options = {"training.settings.clip": Given(value="[3, 4]", origin="--set")}
+    arguments = {"selector": {"name": "a:c", "settings": {"even": True, "size": 4}}}
+    resolved = load(file, variables, options, arguments)
+    assert resolved.training.settings == {"clip": [3, 4], "table": {"low": 1}}
+    assert (resolved.training.momentum, resolved.training.steps) == (0.5, 9)
+    assert resolved.trigger.settings == {"level": "high"}
+    assert (resolved.selector.settings, resolved.selector.size) == ({"even": True}, 4)
+    file.write_text(written(resolved))
+    assert load(file) == resolved
+
+
 def test_settings_made_by_hand_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSTALE_ROUNDS", "3")
     assert Settings().rounds == KEYS["rounds"].default
@@ -308,7 +328,7 @@ WRONG_FILES = {
     "training:\n  learning_rat: 1": (
         "FILE, line 2: unknown key 'learning_rat' in training; did you mean 'learning_rate'?"
     ),
-    "trigger: {size: 1}": "FILE, line 1: unknown key 'size' in trigger; expected one of k, name, wait_s",
+    "trigger: {size: 1}": "FILE, line 1: unknown key 'size' in trigger; expected one of k, name, settings, wait_s",
     "training:\n  schedule:\n    warm: 1": (
         "FILE, line 3: unknown key 'warm' in training.schedule; did you mean 'warmup'?"
     ),
@@ -423,8 +443,13 @@ WRONG_FILES = {
         "FILE, line 1: key 'training.momentum' is given twice, expected once"
     ),
     "training: {settings: 5}": "FILE, line 1: training.settings is 5, expected a mapping of keys",
-    "training: {settings: {momentun: 0.2}}": (
-        "FILE, line 1: unknown key 'momentun' in training; did you mean 'momentum'?"
+    "training: {settings: {since: 2026-01-01}}": (
+        "training.settings.since is datetime.date(2026, 1, 1), expected a number of 64 bits, a text, true, false, "
+        "null, or a list or mapping of these"
+    ),
+    "objective: {settings: {depth: [1, .inf]}}": (
+        "objective.settings.depth is [1, inf], expected a number of 64 bits, a text, true, false, null, or a list or "
+        "mapping of these"
     ),
     "training: 5": "FILE, line 1: training is 5, expected a mapping of keys",
     "rounds: 1\nseed: 2\nrounds: 3": "FILE, line 3: key 'rounds' is given twice, expected once",
@@ -470,7 +495,7 @@ WRONG_VARIABLES = {
     ("UNSTALE_ROUND", "5"): "UNSTALE_ROUND: unknown key 'round'; did you mean 'rounds'?",
     ("UNSTALE_TRAINING__LR", "5"): (
         "UNSTALE_TRAINING__LR: unknown key 'lr' in training; expected one of batch_size, epochs, "
-        "learning_rate, momentum, mu, name, schedule, steps, temperature, weight_decay"
+        "learning_rate, momentum, mu, name, schedule, settings, steps, temperature, weight_decay"
     ),
     ("UNSTALE_TRAINING", "{steps: 5}"): (
         "UNSTALE_TRAINING: training is a group of keys, expected one of them, such as training.name"

@@ -27,6 +27,12 @@ def test_a_simulated_run_of_an_app_records_the_main_metric_of_the_app(tmp_path: 
         assert run.main_metric == MAE
 
 
+def test_a_run_with_an_objective_of_the_user_records_the_main_metric_of_the_objective(tmp_path: Path) -> None:
+    simulated(tmp_path / "run", objective={"name": "support.plugged:MyObjective"}, rounds=1, clients=2)
+    with RecordedRun(tmp_path / "run") as run:
+        assert run.main_metric == MainMetric("accuracy", higher_is_better=True)
+
+
 @pytest.mark.network
 def test_a_run_of_an_app_over_sockets_records_the_main_metric_of_the_app(tmp_path: Path) -> None:
     over_sockets(tmp_path / "run", **APP)

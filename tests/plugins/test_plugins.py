@@ -27,6 +27,7 @@ from unstale.settings.learning import (
     TriggerSettings,
 )
 from unstale.toxics import registry as toxics
+from unstale.toxics.latency import Latency
 from unstale.training import datasets, models, objectives, partition
 from unstale.training import registry as trainings
 
@@ -111,14 +112,14 @@ def test_a_class_of_no_module_has_a_name_of_this_process(kind: str) -> None:
     assert type(made(kind, "<Mine 2>")) is second
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EVERYTHING if kind != "toxic"])
+@pytest.mark.parametrize("kind", EVERYTHING)
 def test_every_kind_has_a_decorator(kind: str) -> None:
     decorator = getattr(unstale, "local_training" if kind == "training" else kind)
     part_class = local_copy(kind)
     assert decorator("mine")(part_class) is part_class
     assert type(made(kind, "mine")) is part_class
     assert plugins.name_of(kind, part_class) == "mine"
-    assert refused(kind, "mime") == f"unknown {kind} 'mime'; did you mean 'mine'?"
+    assert refused(kind, "mime").endswith(f"unknown {kind} 'mime'; did you mean 'mine'?")
 
 
 def test_names_list_decorated_parts_and_entry_points_but_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_a_decorator_replaces_the_part_of_an_earlier_one() -> None:
 
 
 def test_the_decorators_need_no_torch() -> None:
-    names = "compensator, local_training, objective, partition, policy, selector, trigger"
+    names = "compensator, data, local_training, model, objective, partition, policy, scenario, selector, toxic, trigger"
     program = f"import sys; from unstale import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -240,7 +241,7 @@ BAD: dict[tuple[str, str], str] = {
     ("trigger", "MyPolicy"): "is the class MyPolicy, expected a class derived from unstale.coordinator.triggers.",
     ("trigger", "NoTake"): "is the class NoTake, which does not define take; define it in the class",
     ("trigger", "NoDataclass"): "declares 'k', but does not take it; decorate the class with @dataclass(",
-    ("trigger", "NeedsShare"): "needs 'share', which is no key of the section trigger (k, wait_s); give it a default, ",
+    ("trigger", "NeedsShare"): "needs 'share', and none was given; add trigger.settings.share, or give it a default",
     ("trigger", "Fails"): "cannot be made (ValueError: no luck)",
     ("partition", "invalid"): "cannot be made (count is 0: Input should be greater than or equal to 1)",
     ("trigger", "nothing"): "is made as a NoneType, expected unstale.coordinator.triggers.Trigger",
@@ -345,6 +346,66 @@ def test_what_is_no_scenario_is_refused(thing: object, message: str) -> None:
     with pytest.raises(UserError) as caught:
         conditions(Settings(scenario={"name": plugins.name_of("scenario", thing)}))
     assert str(caught.value).startswith(message)
+
+
+def test_a_scenario_is_a_function_that_returns_it_and_contains_toxics_as_objects() -> None:
+    class Local(plugged.MyToxic):
+        pass
+
+    delayed = Latency(delay=0.25, direction="up")
+    entries = [{"type": plugged.MyToxic, "toxicity": 0.5}, {"type": Local}, delayed]
+    name = plugins.name_of("scenario", lambda: {"groups": [{"name": "all", "toxics": entries}]})
+    mine, local, latency = (each.toxic for each in conditions(Settings(scenario={"name": name})).toxics)
+    assert (type(mine), mine.toxicity, type(local)) == (plugged.MyToxic, 0.5, Local)
+    assert latency == delayed.model_copy(update={"name": latency.name})
+
+
+def reads(kind: str, name: str) -> None:
+    """Read a model, a data set or a scenario, as a run does."""
+    match kind:
+        case "data":
+            datasets.read(datasets.Source(name=name))
+        case "model":
+            models.build(name, (64,), 10, 0)
+        case _:
+            conditions(Settings(clients=3, scenario={"name": name}))
+
+
+OTHERS = {"data": ("plugged_digits", "digits"), "model": ("linear", "logreg"), "scenario": ("SLOW", "lte")}
+"""An object of `plugged` and a built-in name, of each kind without a base class."""
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_data_sets_and_scenarios_have_decorators_and_entry_points(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    word = "data set" if kind == "data" else kind
+    own, built_in = OTHERS[kind]
+    thing = getattr(plugged, own)
+    assert getattr(unstale, kind)("decorated")(thing) is thing
+    reads(kind, "decorated")
+    installed(
+        monkeypatch,
+        EntryPoint("installed", f"support.plugged:{own}", plugins.GROUPS[kind]),
+        EntryPoint("broken", "nowhere:it", plugins.GROUPS[kind]),
+    )
+    reads(kind, "installed")
+    with pytest.raises(UserError, match=f"^{word} 'broken' cannot be imported from nowhere:it: No module named 'nowh"):
+        reads(kind, "broken")
+    with pytest.raises(UserError, match=f"^unknown {word} 'decoratd'; did you mean 'decorated'?"):
+        reads(kind, "decoratd")
+    getattr(unstale, kind)(built_in)(thing)
+    with pytest.raises(UserError, match=f"^{word} '{built_in}' is built in; register your own by another name$"):
+        reads(kind, built_in)
+
+
+def test_only_the_own_configuration_names_an_installed_model_or_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("mine", "nowhere:it", plugins.GROUPS[kind]) for kind in ("model", "data")]
+    installed(monkeypatch, *points)
+    with pytest.raises(UserError, match=r"^model 'mine' is code, which is not imported because another side names it"):
+        models.find("mine", allow_factory=False)
+    with pytest.raises(UserError, match=r"^data set 'mine' is code, which only this machine's own configuration may"):
+        datasets.check(datasets.Source(name="mine", allow_factory=False))
 
 
 def test_the_configuration_carries_every_name() -> None:

@@ -77,6 +77,22 @@ def test_own_parts_that_compute_the_same_give_the_same_run() -> None:
     assert run(with_own(*BUILT_IN, names=objects)).model_digest == expected.model_digest
 
 
+def test_settings_of_own_parts_come_from_python_and_from_options(capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"clients": 4, "rounds": 3, "model": "logreg", "progress": False}
+    made = unstale.simulate(
+        **few,
+        trigger={"name": plugged.WithSettings, "k": 2, "settings": {"level": 0.5}},
+        **{"selector.name": plugged.EvenSelector, "selector.settings.even": True},
+    )
+    assert (made.settings.trigger.settings, made.settings.selector.settings) == ({"level": 0.5}, {"even": True})
+    assert made.digest == unstale.simulate(**few, trigger={"name": "k-async", "k": 2}).digest
+    options = ["--trigger", "support.plugged:WithSettings", "--set", "trigger.settings.level=0.5"]
+    assert main.run(["config", "show", *options]) == 0
+    assert "  settings:\n    level: 0.5\n" in capsys.readouterr().out
+    assert main.run(["simulate", "--clients", "4", *options[:2], "--set", "trigger.settings.levle=1"]) == 2
+    assert capsys.readouterr().err.startswith("unstale: unknown setting 'levle' of trigger 'support.plugged:WithSett")
+
+
 def test_worker_processes_import_the_parts_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "decorated_parts.py").write_text(
         "import unstale\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import unstale
 from unstale import plugins
@@ -50,15 +51,14 @@ def rows() -> list[list[str]]:
 
 def test_the_table_has_every_kind_with_its_base_class_group_and_decorator() -> None:
     kinds = {re.match(r"\[(\w+)\]", row[0])[1]: row for row in rows()}  # type: ignore[index]
-    assert kinds.keys() == {*plugins.GROUPS, "model", "data", "scenario"}
+    assert kinds.keys() == plugins.GROUPS.keys()
     for kind, (_, base, _, group, decorator) in kinds.items():
-        assert group == plugins.GROUPS.get(kind, "")
-        if decorator:
-            assert getattr(unstale, decorator.removeprefix("@unstale."))("x") is not None
+        assert group == plugins.GROUPS[kind]
+        assert getattr(unstale, decorator.removeprefix("@unstale."))("x") is not None
         if base:
             module, _, name = base.rpartition(".")
             assert isinstance(getattr(importlib.import_module(module), name), type)
-    decorators = {decorator.removeprefix("@unstale.") for *_, decorator in kinds.values() if decorator}
+    decorators = {decorator.removeprefix("@unstale.") for *_, decorator in kinds.values()}
     assert decorators == {
         name for name in unstale.__all__ if name.islower() and getattr(unstale, name).__module__ == plugins.__name__
     }
@@ -78,6 +78,9 @@ def test_every_group_is_shown_and_its_example_is_a_part(my_parts: ModuleType, mo
     for registry in registries:
         (point,) = (point for point in points if point.group == registry.group)
         assert registry.find(point.name) is getattr(my_parts, point.value.partition(":")[2])
+    for kind in ("data", "model", "scenario"):
+        (point,) = (point for point in points if point.group == plugins.GROUPS[kind])
+        assert plugins.object_of(kind, point.name) is getattr(my_parts, point.value.partition(":")[2])
 
 
 def run(parts: dict[str, Any]) -> Outcome:
@@ -109,6 +112,10 @@ def test_the_examples_do_what_they_say(my_parts: ModuleType) -> None:
     taken = [half.take(pending=pending, outstanding=outstanding, due=False) for pending, outstanding in
              [(0, 0), (1, 2), (2, 2), (5, 1)]]  # fmt: skip
     assert taken == [None, None, 2, 3]
+    (settings,) = (yaml.safe_load(block) for block in blocks("yaml"))
+    early = triggers.create(Settings(**settings).trigger)
+    assert early == my_parts.Half(k=10, share=0.5)
+    assert early.take(pending=1, outstanding=2, due=False) == 1
     assert my_parts.EvenFirst(size=3).choose([1, 2, 3, 4], busy=1, seed=0, key=(0,)) == [2, 4]
     shares = my_parts.EveryNth().partitions(Examples(torch.zeros(5).long().numpy()), 2, None)
     assert [share.tolist() for share in shares] == [[0, 2, 4], [1, 3]]

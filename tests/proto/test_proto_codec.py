@@ -119,6 +119,7 @@ def welcomes(draw: st.DrawFn) -> Welcome:
         buffers=draw(st.none() | st.lists(tensors, max_size=3).map(tuple)),
         extra=draw(st.none() | st.booleans()),
         settings=draw(st.none() | client_settings),
+        frozen=draw(st.none() | digests),
         objective=draw(st.none() | st.builds(ObjectivePlan, name=names, ignore_index=st.integers(-100, 255))),
     )
 

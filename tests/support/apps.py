@@ -138,6 +138,15 @@ class _Adapted(nn.Module):
 adapted = unstale.App(model=_Adapted, train=train, data=file_of)
 
 
+def _of_another_file() -> nn.Module:
+    module = _Adapted()
+    module.backbone[0].bias.data[0] += 1e-6
+    return module
+
+
+adapted_elsewhere = unstale.App(model=_of_another_file, train=train, data=file_of)
+
+
 def adapted_factory() -> nn.Module:
     return _Adapted()
 

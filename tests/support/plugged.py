@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from unstale.seeds import Generator
 from unstale.toxics.in_flight import InFlightMessage
 from unstale.toxics.rng import ToxicRng
 from unstale.toxics.toxic import Toxic
+from unstale.training.datasets import Dataset, load
 from unstale.training.local import LocalTraining
 from unstale.training.objectives import Classification
 from unstale.training.partition import Examples, Indices, Partition
@@ -96,6 +97,35 @@ EVERYTHING: Mapping[str, type] = {
     "trigger": MyTrigger,
 }
 
+
+@dataclass(frozen=True, kw_only=True)
+class WithSettings(MyTrigger):
+    """`MyTrigger` with settings of its own."""
+
+    level: Annotated[float, Field(gt=0, le=1)]
+    words: tuple[str, ...] = ()
+    other: torch.Tensor | None = None  # a type that no setting has
+
+    def __post_init__(self) -> None:
+        if len(self.words) == 3:
+            raise ValueError("three words")
+
+
+class ScaledPartition(MyPartition):
+    share: int = Field(1, ge=1)
+    min_examples: int  # a key of the section
+
+
+class ClippedTraining(MyTraining):
+    clip: float
+    style: Literal["norm", "value"] = "norm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvenSelector(MySelector):
+    even: bool = False
+
+
 pairs = MyTrigger(k=2)
 even = MyPartition()
 
@@ -109,6 +139,11 @@ def as_many(k: int) -> MyTrigger:
 
 
 linear: Callable[..., nn.Module] = lambda input_shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(64, classes))  # noqa: E731
+
+
+def plugged_digits() -> Dataset:
+    return load("digits")
+
 
 SLOW = {"description": "One client is slow.", "groups": [{"name": "slow", "clients": [1], "device": {"step_s": 9.0}}]}
 

@@ -28,6 +28,44 @@ def test_making_a_model_flat_keeps_its_parameters():
     assert torch.equal(FlatModel(module).parameters_d, before_d)
 
 
+def frozen_linear(dtype=torch.float32) -> nn.Module:
+    module = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
+    module[0].to(dtype).requires_grad_(False)
+    with torch.no_grad():
+        module[0].weight.copy_(torch.tensor([[1.0], [-2.5]]))
+        module[0].bias.copy_(torch.tensor([0.5, 0.0]))
+    return module
+
+
+def test_the_digest_of_frozen_parameters_is_over_names_shapes_types_and_values():
+    expected = hashlib.sha256()
+    for name, shape, values in (("0.bias", (2,), (0.5, 0.0)), ("0.weight", (2, 1), (1.0, -2.5))):
+        expected.update(struct.pack("<I", 6 if name == "0.bias" else 8) + name.encode())
+        expected.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+        expected.update(struct.pack("<I", 7) + b"float32" + struct.pack("<2f", *values))
+    first, other = frozen_linear(), frozen_linear()
+    assert FlatModel(first).frozen_digest == expected.hexdigest()
+    other[1].weight.data += 1  # trained, and therefore sent
+    assert FlatModel(other).frozen_digest == expected.hexdigest()
+    changed = frozen_linear()
+    changed[0].bias.data[1] = -0.0
+    half = frozen_linear(torch.bfloat16)  # which represents the same values
+    assert len({FlatModel(one).frozen_digest for one in (first, changed, half)}) == 3
+
+
+def test_a_model_without_frozen_parameters_has_no_digest_of_them():
+    assert FlatModel(nn.Linear(2, 1)).frozen_digest is None
+    assert FlatModel(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))).frozen_digest is None
+
+
+def test_frozen_values_that_are_no_bytes_are_compared_by_name_shape_and_type():
+    module = nn.Linear(1, 1)
+    module.table = nn.Parameter(torch.eye(2).to_sparse(), requires_grad=False)
+    other = nn.Linear(1, 1)
+    other.table = nn.Parameter(2 * torch.eye(2).to_sparse(), requires_grad=False)
+    assert FlatModel(module).frozen_digest == FlatModel(other).frozen_digest is not None
+
+
 def test_bytes_are_little_endian_float32_and_come_back_from_any_frames():
     model_d = torch.tensor([1.0, -2.5, 0.1])
     content = struct.pack("<3f", 1.0, -2.5, 0.1)

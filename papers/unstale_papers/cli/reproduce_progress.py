@@ -19,12 +19,13 @@ class Printer:
         self._printed: set[str] = set()
 
     def finished(self, job: Job, record: Record, seconds: float) -> None:
-        accuracy = record.accuracy_E[-1] if record.accuracy_E else None
+        name, values_E = record.main
+        value = values_E[-1] if values_E else None
         if self._as_json:
-            facts = {"seconds": seconds, "accuracy": accuracy, "model_digest": record.model_digest}
+            facts = {"seconds": seconds, name: value, "model_digest": record.model_digest}
             printing.json_line("finished", {**_which(job), **facts})
             return
-        reached = "" if accuracy is None else f", accuracy {printing.figure(accuracy, '.4f')}"
+        reached = "" if value is None else f", {name} {printing.figure(value, '.4f')}"
         self._news.append(f"{job.name}: {duration_text(seconds)}{reached}")
 
     def failed(self, job: Job, traceback: str) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from unstale_papers.jobs import Job
     from unstale_papers.search_report import SearchReport
 
-MEASURE = "final accuracy"
 VALIDATION = 0.1
 DRAWS_MAX = 1000
 FAILED = 1  # exit code after a failed run beside completed ones
@@ -66,7 +65,15 @@ Random = Annotated[
     ),
 ]
 RandomSeed = Annotated[int, typer.Option("--random-seed", min=0, metavar="NUMBER", help="What --random draws with.")]
-MeasureName = Annotated[str, typer.Option("--measure", metavar="NAME", help="What candidates are judged by.")]
+MeasureName = Annotated[
+    str | None,
+    typer.Option(
+        "--measure",
+        metavar="NAME",
+        help="What candidates are judged by. Default: the main metric at the end, such as final accuracy.",
+        show_default=False,
+    ),
+]
 Toward = Annotated[
     str | None,
     typer.Option(
@@ -94,7 +101,7 @@ def sweep(
     cells: Cells = None,
     random: Random = None,
     random_seed: RandomSeed = 0,
-    measure: MeasureName = MEASURE,
+    measure: MeasureName = None,
     toward: Toward = None,
     validation: Validation = VALIDATION,
     together: Together = False,

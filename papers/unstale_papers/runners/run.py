@@ -15,6 +15,7 @@ import torch
 from typing_extensions import override
 
 from unstale.config.data import read_dataset
+from unstale.config.metrics import ACCURACY, main_metric
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
 from unstale.coordinator import actions, events
@@ -29,7 +30,7 @@ from unstale.training.datasets import Dataset, labelled
 from unstale.training.evaluate import evaluate
 from unstale.training.measured import Measured
 from unstale_client.net.clock import now_s
-from unstale_papers.record import Record
+from unstale_papers.record import MAIN_METRIC, Record
 
 COUNTED = 0.1
 """An update counts with at least this share of its round's largest weight: 1 / mu of 7.6."""
@@ -49,7 +50,8 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
 
     options: `training_loss_every`, evaluations between two losses over all training examples, also of the last model;
     `found["training_loss"]` has version and nats; without the option there are none. `found["refused"]`: number of
-    refused updates, if any, by reason of the wire contract.
+    refused updates, if any, by reason of the wire contract. `found["main_metric"]`: name and values of the main metric,
+    if that is not the accuracy.
     """
     started_s = now_s()
     context = training_context(settings, data=dataset_of(settings.data))
@@ -94,6 +96,7 @@ class _Curves(Watcher):
         self.refused: Counter[str] = Counter()
         self.steps = 0
         self._rounds = settings.rounds
+        self._main = main_metric(settings, context.main)
         self._context = context
         self._every = training_loss_every
         self._on_progress = on_progress
@@ -136,12 +139,15 @@ class _Curves(Watcher):
         values = {
             "version_E": version,
             "time_E": at_s,
-            "accuracy_E": evaluation.metrics["accuracy"],
-            "loss_E": _rounded(evaluation.metrics["loss"]),
+            "accuracy_E": evaluation.metrics.get("accuracy", nan),
+            "loss_E": _rounded(evaluation.metrics.get("loss", nan)),
             "class_accuracy_EC": list(evaluation.class_accuracy),
         }
         for name, value in values.items():
             self.curves[name].append(value)
+        if self._main != ACCURACY:
+            more = self.found.setdefault(MAIN_METRIC, {"name": self._main.name, "values_E": []})
+            more["values_E"].append(_rounded(evaluation.metrics.get(self._main.name, nan)))
         count = len(self.curves["version_E"])
         is_due = self._every is not None and (count % self._every == 0 or version == self._rounds)
         if is_due and self._sent is not None:
@@ -175,4 +181,4 @@ def _client_accuracies(context: TrainingContext, clients: int, sent: Version) ->
     if context.trainer.test_partitions is None:
         return []
     measured = (context.trainer.evaluate(client_id, sent.model_d, sent.buffers_b) for client_id in range(clients))
-    return [None if one is None else one.metrics["accuracy"] for one in measured]
+    return [None if one is None else one.metrics.get("accuracy") for one in measured]

@@ -6,13 +6,10 @@ from typing import Any
 
 from unstale.config import Settings, load
 from unstale.errors import UserError
-from unstale.plugins import name_of
+from unstale.plugins import GROUPS, name_of
 from unstale.training.app import App
 
-PARTS = (
-    *("compensator", "data", "model", "objective", "partition", "policy", "scenario", "selector", "training"),
-    "trigger",
-)
+PARTS = (*GROUPS, "data.variant")
 """Sections whose part may be an object in place of its name."""
 
 
@@ -39,4 +36,4 @@ def _named(name: str, value: Any) -> Any:
     is_section = name == section and isinstance(value, Mapping) and not (section == "scenario" and "groups" in value)
     if is_section:
         return {below: _named(f"{section}.{below}", one) for below, one in value.items()}
-    return name_of(section, value)
+    return name_of(section.partition(".")[0], value)

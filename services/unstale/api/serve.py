@@ -27,7 +27,7 @@ class Serving:
     def __init__(self, settings: Settings, progress: bool | None) -> None:
         self._settings = settings
         self._workspace = workspace = make_workspace(settings)
-        main = main_metric(settings, None if workspace.app is None else workspace.app.main)
+        main = main_metric(settings, workspace.main)
         self._bar = Bar("", settings.rounds, main, visible=progress)
         self._server = Server(settings, on_progress=self._bar.evaluated, observe=self._bar.observe, workspace=workspace)
         self.address, self.http_address = self._server.address, self._server.http_address

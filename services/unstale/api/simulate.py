@@ -164,7 +164,7 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
         else:
             path = Path(directory)
         context = training_context(settings)
-        main = main_metric(settings, None if context.app is None else context.app.main)
+        main = main_metric(settings, context.main)
         bar = Bar(label, settings.rounds, main, visible=progress, clock="s of virtual time")
         simulated = simulation(
             settings,

@@ -52,7 +52,7 @@ def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     parameters, shares = dict(client_data.partition), client_data.train()
     labels_n = data.train.labels_N.numpy()
     name = settings.partition.name
-    words = "".join(f", {key} {value:g}" for key, value in parameters.items() if value is not None)
+    words = "".join(f", {key} {_spelled(value)}" for key, value in parameters.items() if value is not None)
     title = f"{name}{words}: {data.name} for {count(settings.clients, 'client')}, seed {settings.seed}"
     counts_NC = label_counts(shares, labels_n, data.classes)
     summarised = summary(shares, labels_n, data.classes)
@@ -71,6 +71,10 @@ def show(settings: Settings, png: Png = None, as_json: AsJson = False) -> None:
     _print_table(title, counts_NC, summarised)
     if png is not None:
         print(f"{png}: written")
+
+
+def _spelled(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _print_table(title: str, counts_NC: "Indices", summary: "Summary") -> None:

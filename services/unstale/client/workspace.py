@@ -57,6 +57,7 @@ def training_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
             f"model {welcome.model!r} has {made.model.dimension} parameters on this machine and another signature than "
             "the server's; use the same data set and the same version of unstale on both sides"
         )
+    _check_frozen(welcome, made, f"model {welcome.model!r}")
     _check_labels(welcome, settings, made)
     attack = attack_of(settings.attack, settings.clients, settings.seed)
     if attack is not None:  # the seed of the run selects the clients that attack
@@ -99,7 +100,17 @@ def _app_context_of(welcome: Welcome, own: Settings) -> TrainingContext:
         raise UserError(
             f"the server's signature is not that of app {own.app!r}; use the same version of unstale on both sides"
         )
+    _check_frozen(welcome, made, f"app {own.app!r}")
     return made
+
+
+def _check_frozen(welcome: Welcome, made: TrainingContext, what: str) -> None:
+    """Raise UserError for a model with other frozen parameters than the server's, which no payload holds."""
+    if welcome.frozen is not None and welcome.frozen != made.model.frozen_digest:
+        raise UserError(
+            f"{what} has other values, names or types of frozen parameters on this machine than on the server; load "
+            "the same file on both sides, with the same version of PyTorch if a seed draws them"
+        )
 
 
 def _is_signed(welcome: Welcome, made: TrainingContext) -> bool:
@@ -209,8 +220,9 @@ def _part(section: type[S], parts: Registry[Any], plan: PartPlan, own_name: str)
     """
     parts.check_allowed(plan.name, (own_name,))
     factory = parts.factory(plan.name)
-    taken = {key: value for key, value in plan.settings.items() if takes(factory, key)}
-    return _section(parts.kind, section, {"name": plan.name, **taken})
+    taken = {key: value for key, value in plan.settings.items() if takes(factory, key) and key != "settings"}
+    own = {key: taken.pop(key) for key in taken.keys() - section.model_fields.keys()}
+    return _section(parts.kind, section, {"name": plan.name, **taken, "settings": own})
 
 
 def _objective(plan: ObjectivePlan | None) -> ObjectiveSettings:

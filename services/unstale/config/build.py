@@ -39,6 +39,7 @@ from unstale.training.evaluate import evaluate
 from unstale.training.measured import NOT_MEASURED, Measured
 from unstale.training.model_file import BUFFERS, check_writable, save
 from unstale.training.models import find as find_model
+from unstale.training.objectives import create as create_objective
 from unstale.training.partition import create as create_partition
 from unstale.training.registry import create as create_training
 from unstale.training.schedule import create as create_schedule
@@ -312,6 +313,7 @@ def check(settings: Settings) -> None:
         for source in sources(settings.data):
             check_source(source)
         create_partition(settings.partition)
+        create_objective(settings.objective)
     learning_rate(settings.training, settings.rounds)
     attack_of(settings.attack, settings.clients, settings.seed)
     policy_in_small(settings, coordinator_settings(settings, check_scenario(settings)))

@@ -13,7 +13,11 @@ from unstale.settings.part import description
 from unstale.settings.values import NOUNS, range_of
 
 PREFIX = "UNSTALE_"
-OPEN_SECTIONS = ("policy.settings", "compensator.settings", "objective.settings", "client_settings")
+_ALL_SETTINGS = ("policy.settings", "compensator.settings", "objective.settings")
+OPEN_SECTIONS = (
+    *_ALL_SETTINGS,
+    *("partition.settings", "training.settings", "trigger.settings", "selector.settings", "client_settings"),
+)
 """Keys whose value is a mapping with any keys, which are checked later."""
 
 
@@ -46,14 +50,16 @@ def open_section(name: str) -> str | None:
 
 
 def flat(name: str) -> str:
-    """The key of a name: `training.settings.momentum` is `training.momentum`."""
+    """The key of a name: `training.settings.momentum` is `training.momentum`, as the section has this key."""
     section, _, key = name.partition(".settings.")
-    return f"{section}.{key}" if key and holds_settings(section) else name
+    known = f"{section}.{key}"
+    is_own = f"{section}.settings" in OPEN_SECTIONS and known not in KEYS and known not in SECTIONS
+    return known if key and holds_settings(section) and not is_own else name
 
 
 def holds_settings(section: str) -> bool:
     """Whether a section chooses a part by `name`: its other keys may also be in a mapping `settings`."""
-    return f"{section}.name" in KEYS and f"{section}.settings" not in OPEN_SECTIONS
+    return f"{section}.name" in KEYS and f"{section}.settings" not in _ALL_SETTINGS
 
 
 def variable(name: str) -> str:

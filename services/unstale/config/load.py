@@ -117,6 +117,8 @@ def _first_mistake(error: ValidationError, given: Mapping[str, Given]) -> UserEr
     origins = [item.origin for key, item in given.items() if key == name]
     if first["type"] == "sentence":  # several keys do not fit together
         return UserError(first["msg"])
+    if first["type"] == "setting":
+        return UserError(f"{name}.{first['msg']}")
     where = "".join(f"{origin}: " for origin in origins)
     return UserError(f"{where}{name} is {shown(first['input'])}, expected {KEYS[name].expected}")
 
@@ -154,13 +156,14 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
         if not _is_key(key):
             raise _unknown_key(item.origin, key)
     given: dict[str, Given] = {}
-    for key, item in sorted(texts.items()):  # so that policy.settings.alpha wins over policy.settings
+    # First the mappings, so that policy.settings.alpha wins over policy.settings.
+    for key, item in sorted(texts.items(), key=lambda entry: (entry[0] not in OPEN_SECTIONS, entry[0])):
         is_open = key in OPEN_SECTIONS
         value = _from_yaml(item.value) if is_open or key not in KEYS else _plain(item.value)
         if not is_open:
             given[key] = Given(value=value, origin=item.origin)
         elif isinstance(value, dict):  # its keys are merged one by one, too
-            given |= {f"{key}.{below}": Given(value=one, origin=item.origin) for below, one in value.items()}
+            given |= {flat(f"{key}.{below}"): Given(value=one, origin=item.origin) for below, one in value.items()}
         else:
             raise UserError(f"{item.origin}: {key} is {shown(value)}, expected a mapping of keys")
     return given
@@ -193,7 +196,7 @@ def _of_argument(name: str, value: Any, origin: str) -> Iterator[tuple[str, Give
         yield name, Given(value=_builtin(value), origin=origin)
     elif isinstance(value, Mapping):
         for below, one in value.items():
-            yield from _of_argument(f"{prefix}{below}", one, origin)
+            yield from _of_argument(flat(f"{prefix}{below}"), one, origin)
     elif f"{name}.name" in KEYS:
         yield f"{name}.name", Given(value=_builtin(value), origin=origin)
     else:
@@ -260,7 +263,7 @@ def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
     """The full name of a key; adds it to `seen`."""
     if not isinstance(node, yaml.ScalarNode):
         raise UserError(f"{origin}: expected a key, which is one word")
-    name = f"{above}{node.value}"
+    name = flat(f"{above}{node.value}")
     if name in seen:
         raise UserError(f"{origin}: key {name!r} is given twice, expected once")
     seen.add(name)
@@ -268,11 +271,9 @@ def _new_name(node: yaml.Node, above: str, origin: str, seen: set[str]) -> str:
 
 
 def _prefix(name: str) -> str | None:
-    """The prefix of the keys of a group: `training.` for `training` and `training.settings`."""
-    section = name.removesuffix(".settings")
-    if section != name and holds_settings(section):
-        return f"{section}."
-    return f"{name}." if name in SECTIONS or name in OPEN_SECTIONS else None
+    """The prefix of the keys of a group: `training.` for `training`."""
+    is_group = name in SECTIONS or name in OPEN_SECTIONS or holds_settings(name.removesuffix(".settings"))
+    return f"{name}." if is_group else None
 
 
 def _value(loader: Loader, node: yaml.Node, where: str) -> Any:

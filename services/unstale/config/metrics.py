@@ -36,16 +36,16 @@ def target(settings: Settings) -> Target | None:
     return Target(match[1], match[2], float(match[3]))
 
 
-def main_metric(settings: Settings, of_app: MainMetric | None = None) -> MainMetric:
+def main_metric(settings: Settings, imported: MainMetric | None = None) -> MainMetric:
     """The metric that a run shows first, and which of its values is better: of `run.until`, else of app or objective.
 
-    It is the loss for code that is not imported: a recorded run may name any. of_app: `App.main`, where it is imported.
+    It is the loss for code that is not imported: a recorded run may name any. imported: `Workspace.main`.
     """
     until = target(settings)
     if until is not None:
         return MainMetric(until.name, higher_is_better=until.sign.startswith(">"))
-    if settings.is_app:
-        return of_app or LOSS
+    if settings.is_app or imported is not None:
+        return imported or LOSS
     if settings.objective.name == ObjectiveSettings().name:
         return ACCURACY
     from unstale.training.objectives import OBJECTIVES  # imports torch

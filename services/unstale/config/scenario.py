@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ import yaml
 from unstale.config.loader import Loader
 from unstale.config.settings import PRIVATE, Settings
 from unstale.errors import UserError, nearest
-from unstale.plugins import is_code, object_of
+from unstale.plugins import GROUPS, is_built_in, is_code, name_of, names, object_of
 from unstale.settings.learning import DataSettings, PartitionSettings
 from unstale.toxics.client_filter import ClientInfo
 from unstale.toxics.device import Devices
 from unstale.toxics.scenario import Conditions, Scenario
+from unstale.toxics.toxic import Toxic
 
 if TYPE_CHECKING:
     from unstale.training.partition import Indices
@@ -182,12 +184,14 @@ def _ready() -> Traversable:
 
 def _source(name: str) -> _Source:
     is_path = name.endswith(SUFFIXES) or "/" in name
-    if not is_path and is_code("scenario", name):
+    is_ready = not is_path and is_built_in("scenario", name, ready_names())
+    if not is_path and not is_ready and is_code("scenario", name):
         return _Source(f"scenario {name}", _written(name), str(Path.cwd()))
     file: Traversable = _expanded(name) if is_path else _ready() / f"{name}.yaml"
-    if not is_path and name not in ready_names():
+    if not is_path and not is_ready:
+        known = names(GROUPS["scenario"], ready_names(), kind="scenario")
         raise UserError(
-            f"unknown scenario {name!r}{nearest(name, ready_names())}; a file of your own ends in .yaml, and "
+            f"unknown scenario {name!r}{nearest(name, known)}; a file of your own ends in .yaml, and "
             "`unstale scenario list` tells what the ready ones do"
         )
     words = f"scenario {name}"
@@ -196,17 +200,35 @@ def _source(name: str) -> _Source:
 
 
 def _written(name: str) -> str:
-    """The mapping that a name of code names, as the text of a file. Raises UserError."""
+    """The mapping that a name of code names, or that its function returns, as the text of a file. Raises UserError."""
     data = object_of("scenario", name)
+    if isfunction(data):
+        try:
+            data = data()
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"scenario {name!r} cannot be made ({type(error).__name__}: {error})") from error
     if not isinstance(data, Mapping):
         raise UserError(
             f"scenario {name!r} is of type {type(data).__name__}, expected a mapping with description and groups, as "
             "in a YAML file"
         )
     try:
-        return yaml.dump(dict(data), Dumper=_Dumper)
+        return yaml.dump(_named(data), Dumper=_Dumper)
     except yaml.YAMLError as error:
         raise UserError(f"scenario {name!r} holds what YAML does not: {' '.join(str(error).split())}") from None
+
+
+def _named(data: Any) -> Any:
+    """The data with names in place of toxics and their classes."""
+    if isinstance(data, Toxic):
+        return {"type": name_of("toxic", type(data)), **data.model_dump(mode="json", exclude_unset=True)}
+    if isinstance(data, type):
+        return name_of("toxic", data)
+    if isinstance(data, Mapping):
+        return {key: _named(value) for key, value in data.items()}
+    return [_named(one) for one in data] if isinstance(data, list | tuple) else data
 
 
 class _Dumper(yaml.SafeDumper):

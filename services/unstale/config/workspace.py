@@ -20,6 +20,7 @@ from unstale.training.app import App
 from unstale.training.app_workload import AppWorkload
 from unstale.training.attack import Attack, attackers
 from unstale.training.datasets import Data, Dataset, labelled
+from unstale.training.measured import MainMetric
 from unstale.training.models import build, build_without_data, features
 from unstale.training.nests import Nest
 from unstale.training.objectives import Classification, Objective
@@ -39,6 +40,13 @@ class Workspace:
     model: FlatModel  # at first in its initial state, which the seed determines
     device: torch.device
     app: App | None = None  # of the user, which trains and evaluates
+
+    @property
+    def main(self) -> MainMetric | None:
+        """The main metric of the app or the objective; None for a server without either."""
+        if self.app is not None:
+            return self.app.main
+        return None if self.objective is None else self.objective.main
 
     @property
     def division(self) -> ClientData:

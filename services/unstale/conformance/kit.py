@@ -11,7 +11,6 @@ import torch
 from unstale.conformance import appendix_b, arithmetic, contract, golden, identities, state
 from unstale.conformance.finding import Finding
 from unstale.conformance.policy_under_test import PolicyUnderTest
-from unstale.errors import unknown_name
 from unstale.policies import describe, names
 from unstale.policies.registry import find
 
@@ -42,7 +41,7 @@ def examine(policies: tuple[str, ...] = (), device: torch.device | str = "cpu") 
     """
     for name in policies:
         if name not in names():
-            raise unknown_name("policy", name, names())
+            find(name)  # code, or unknown
     for name in policies or names():
         cases: list[tuple[str, Callable[[], Finding]]] = []
         yield _row(name, "it can be made", partial(_make, name, torch.device(device), cases))  # fills `cases`

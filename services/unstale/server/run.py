@@ -117,7 +117,7 @@ def prepare(settings: Settings, workspace: Workspace | None = None) -> Run:
     evaluate = build.evaluation(workspace)
     labels = None if workspace.client_data is None else workspace.data.labels_digest
     welcome_message = welcome(settings, model, extra=learner.sent.extra_d is not None, labels=labels)
-    main = main_metric(settings, None if workspace.app is None else workspace.app.main)
+    main = main_metric(settings, workspace.main)
     with ExitStack() as stack:
         journal = open_journal(settings)
         recovered = None

@@ -67,6 +67,7 @@ def welcome(settings: Settings, model: flat.FlatModel, *, extra: bool, labels: s
         extra=extra or None,
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=model.dimension),
         settings=settings.client_settings or None,
+        frozen=model.frozen_digest,
     )
     try:
         codec.encode(made)
@@ -110,5 +111,8 @@ def _objective(chosen: ObjectiveSettings) -> ObjectivePlan | None:
 
 def _plan(plan: type[P], section: Section, part: BaseModel) -> P:
     """The settings of a part as it was made, in the order of their section."""
-    values = {"name": getattr(section, "name"), **plan.always, **dict(part)}  # noqa: B009  (of any kind)
-    return plan(**{key: values[key] for key in type(section).model_fields if values.get(key) is not None})
+    chosen = vars(section)
+    values = {"name": chosen["name"], **plan.always, **dict(part)}
+    keys = [key for key in type(section).model_fields if key != "settings"]
+    settings = {key: values.get(key) for key in keys} | chosen["settings"]
+    return plan(**{key: value for key, value in settings.items() if value is not None})

@@ -8,7 +8,13 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from unstale.settings.values import CLIENTS_MAX, Name, Seconds, Section, Text, setting
+from unstale.settings.values import CLIENTS_MAX, Name, PlainSettings, Seconds, Section, Text, setting
+
+
+def own_settings(kind: str) -> Any:
+    return setting(
+        {}, f"Settings of a plug-in: the parameters of a {kind} of your own that are no keys of this section."
+    )
 
 
 class ModelSettings(Section):
@@ -133,6 +139,10 @@ class PartitionSettings(Section):
     slow_class: int | None = setting(
         None, "The class that only slow clients hold, for slow-class; null for the last.", ge=0, le=10**6
     )
+    settings: PlainSettings = own_settings("partition")
+
+    def __hash__(self) -> int:  # that of pydantic needs hashable values
+        return hash(self.name)
 
 
 class ObjectiveSettings(Section):
@@ -141,7 +151,7 @@ class ObjectiveSettings(Section):
         "Loss of the training and metrics of evaluations: classification, binary, regression, segmentation, "
         "language-model or package.module:name.",
     )
-    settings: dict[str, Any] = setting(
+    settings: PlainSettings = setting(
         {}, "Settings of the objective, such as ignore_index for segmentation and language-model."
     )
 
@@ -183,6 +193,7 @@ class TrainingSettings(Section):
         None, "Weight of the term that fedprox or moon adds.", null_is={"fedprox": 0.01, "moon": 1.0}, ge=0, le=1e6
     )
     temperature: float | None = setting(None, "Temperature of the term that moon adds.", null_is=0.5, gt=0, le=1e6)
+    settings: PlainSettings = own_settings("training")
     schedule: ScheduleSettings = ScheduleSettings()
 
 
@@ -234,6 +245,7 @@ class TriggerSettings(Section):
         5, "Updates that close a round, for k-sync, k-async and buffered.", unit="updates", ge=1, le=CLIENTS_MAX
     )
     wait_s: Seconds | None = setting(None, "Duration of a round, for deadline.", unit="s")
+    settings: PlainSettings = own_settings("trigger")
 
 
 class SelectorSettings(Section):
@@ -248,6 +260,7 @@ class SelectorSettings(Section):
         ge=1,
         le=CLIENTS_MAX,
     )
+    settings: PlainSettings = own_settings("selector")
 
 
 class AttackSettings(Section):

@@ -6,6 +6,7 @@ default or bounds. A key whose default is null may have another default for each
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
@@ -14,6 +15,8 @@ from unstale.errors import UserError, unknown_name
 from unstale.settings.values import Section
 
 Part = TypeVar("Part")
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def part(
@@ -31,7 +34,13 @@ def part(
 
 
 def made(
-    factory: Callable[..., Part], section: Section, path: str, *, shared: Collection[str] = (), **context: Any
+    factory: Callable[..., Part],
+    section: Section,
+    path: str,
+    *,
+    shared: Collection[str] = (),
+    own: Mapping[str, Any] = NO_SETTINGS,
+    **context: Any,
 ) -> Part:
     """The part that a section chooses, from its class or another factory.
 
@@ -40,6 +49,7 @@ def made(
         section: with the key `name`.
         path: of the section, such as `training.schedule`; its last word names the kind of part.
         shared: keys of the section that no part takes.
+        own: settings that the section has no keys for.
         context: values from elsewhere, for the parts that take them.
 
     Raises:
@@ -47,7 +57,7 @@ def made(
     """
     kind, name = _kind(path), name_of(section)
     parameters = signature(factory).parameters
-    values = {key: value for key, value in context.items() if key in parameters}
+    values = {key: value for key, value in context.items() if key in parameters} | dict(own)
     for key in _keys(section):
         if key in parameters:
             value, parameter = value_of(section, key), parameters[key]
@@ -73,8 +83,8 @@ def _takes_null(parameter: Parameter) -> bool:
 
 
 def _keys(section: Section) -> list[str]:
-    """The keys of a section but for its name and the sections below it."""
-    return [key for key, value in section if key != "name" and not isinstance(value, Section)]
+    """The keys of a section but for its name, the settings of plug-ins, and the sections below it."""
+    return [key for key, value in section if key not in ("name", "settings") and not isinstance(value, Section)]
 
 
 def _is_chosen(section: Section, key: str) -> bool:

@@ -93,6 +93,33 @@ def _is_client_setting(value: Any) -> bool:
     return type(value) is int and abs(value) <= CLIENT_SETTING_INTEGER_MAX
 
 
+def _checked_plain(settings: dict[str, Any]) -> dict[str, Any]:
+    for name, value in settings.items():
+        if not _is_plain(value):
+            shown = {"name": name, "value": f"{value!r:.80}"}
+            raise PydanticCustomError("setting", f"{{name}} is {{value}}, expected {_PLAIN}", shown)
+    return settings
+
+
+_PLAIN = "a number of 64 bits, a text, true, false, null, or a list or mapping of these"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value has a form in YAML and on the wire."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, int):
+        return abs(value) <= CLIENT_SETTING_INTEGER_MAX
+    return value is None or isinstance(value, str)
+
+
+PlainSettings = Annotated[dict[str, Any], AfterValidator(_checked_plain)]
+"""Settings by name, which the part that takes them validates."""
+
 TARGET = re.compile(r"\s*([a-z0-9_./-]{1,64})\s*(<=?|>=?)\s*(\S+)\s*")
 """The name of a metric, a sign and a number, as in `mae < 0.2`."""
 

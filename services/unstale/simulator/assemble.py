@@ -76,7 +76,7 @@ def simulation(
         keep_versions=True,
     ).learner
     coordinator = Coordinator(coordination)
-    main = main_metric(settings, None if context.app is None else context.app.main)
+    main = main_metric(settings, context.main)
     recorder = None
     if record_in is not None:
         recorder = SimulationRecorder.begin(record_in, settings, coordinator, main, keep_updates=keep_updates)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unstale.errors import UserError, unknown_name
+from unstale.plugins import GROUPS, is_built_in, is_code, names
 from unstale.training.datasets import celeba, factory, images, npz, published
 from unstale.training.datasets.data import Data
 from unstale.training.datasets.dataset import (
@@ -114,9 +115,9 @@ def read(source: Source) -> Data:
     `check` refuses, a data set that is not there, and invalid files.
     """
     check(source)
-    if factory.is_factory(source.name):
+    kind = _KINDS.get(source.name)
+    if kind is None:
         return factory.read(source)
-    kind = _KINDS[source.name]
     return normalised(kind.read(source), source.normalise, kind.published)
 
 
@@ -124,15 +125,16 @@ def check(source: Source) -> None:
     """Raise UserError for invalid arguments. Imports and reads nothing."""
     if source.normalise not in NORMALISE:
         raise unknown_name("normalisation", source.normalise, NORMALISE)
-    if factory.is_factory(source.name):
+    is_known = is_built_in("data", source.name, _KINDS)
+    if not is_known and is_code("data", source.name):
         if not source.allow_factory:
             raise UserError(
                 f"data set {source.name!r} is code, which only this machine's own configuration may name; "
                 f"expected one of {', '.join(DATASETS)}"
             )
         return
-    if source.name not in _KINDS:
-        raise unknown_name("data set", source.name, DATASETS)
+    if not is_known:
+        raise unknown_name("data set", source.name, names(GROUPS["data"], _KINDS, kind="data"))
     _check_path(source, _KINDS[source.name])
     if source.column is not None and source.name != "npz":
         raise UserError(f"data set {source.name!r} has no columns, got column {source.column!r}; only 'npz' has")

@@ -8,18 +8,13 @@ from typing import Any
 from torch.utils.data import Dataset as TorchDataset
 
 from unstale.errors import UserError
-from unstale.plugins import is_code, object_of
+from unstale.plugins import object_of
 from unstale.training.datasets.data import Data
 from unstale.training.datasets.dataset import Dataset
 from unstale.training.datasets.own import OwnData
 from unstale.training.datasets.source import Source
 
 _DEFAULTS = {"path": None, "normalise": "standard", "column": None}  # a factory must take another value
-
-
-def is_factory(name: str) -> bool:
-    """Whether a name is that of code."""
-    return is_code("data", name)
 
 
 def read(source: Source) -> Data:

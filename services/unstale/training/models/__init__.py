@@ -12,7 +12,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from unstale.errors import UserError, unknown_name
-from unstale.plugins import is_code
+from unstale.plugins import GROUPS, is_built_in, is_code
+from unstale.plugins import names as names_with_plug_ins
 from unstale.training.initialise import seeded
 from unstale.training.models import external, networks
 from unstale.training.models.networks import Maker, Shape
@@ -50,12 +51,12 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
     """
     if norm not in networks.NORMS:
         raise unknown_name("model.norm", norm, networks.NORMS)
-    if name in _NORMED:
+    if is_built_in("model", name, _NORMED):
         build_with: Callable[..., nn.Module] = MODELS[name][0]
         return partial(build_with, norm=norm), MODELS[name][1]
     if norm != "group":
         raise UserError(f"model.norm is {norm!r}, but model {name!r} leaves no choice; expected {' or '.join(_NORMED)}")
-    if name in MODELS:
+    if is_built_in("model", name, MODELS):
         return MODELS[name]
     if is_code("model", name):
         if not allow_factory:
@@ -71,7 +72,8 @@ def find(name: str, *, norm: str = "group", allow_factory: bool = True) -> tuple
 
 def _similar(name: str) -> Sequence[str]:
     prefixed = [built_in for built_in in MODELS if built_in.startswith(name)]
-    return prefixed or get_close_matches(name, (*MODELS, *external.torchvision_names()), n=1)
+    own = names_with_plug_ins(GROUPS["model"], MODELS, kind="model")
+    return prefixed or get_close_matches(name, (*own, *external.torchvision_names()), n=1)
 
 
 def build(

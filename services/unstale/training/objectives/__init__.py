@@ -2,9 +2,6 @@
 
 from collections.abc import Collection, Mapping
 
-from pydantic import ValidationError
-
-from unstale.errors import UserError
 from unstale.plugins import Registry
 from unstale.settings.learning import ObjectiveSettings
 from unstale.training.objectives.binary import Binary
@@ -32,16 +29,5 @@ def create(settings: ObjectiveSettings, *, code: Collection[str] | None = None) 
     code: names of other objectives that may be imported, since this machine's user gave them; None for any. Raises
     UserError.
     """
-    name, given = settings.name, settings.settings
-    REGISTRY.check_allowed(name, code)
-    factory = REGISTRY.factory(name)
-
-    def make() -> Objective:
-        try:
-            return factory(**given)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, ("objective.settings", *first["loc"])))
-        raise UserError(f"{key} is {first['input']!r}, which objective {name!r} does not take ({first['msg']})")
-
-    return REGISTRY.called(name, make)
+    REGISTRY.check_allowed(settings.name, code)
+    return REGISTRY.make(settings)
