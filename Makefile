@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow presets swarm crash power hostile fuzz replay check bench clean
+.PHONY: help demo test test-slow test-gateways presets swarm crash power hostile fuzz replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -19,6 +19,9 @@ test: $(VENV)/.installed-test  ## Run the tests, but for those that test-slow ru
 
 test-slow: $(VENV)/.installed-test  ## Run the tests of whole runs: killed processes, pods, alerts, pages in a browser
 	$(BIN)/python -m pytest $(AT_ONCE) -m slow
+
+test-gateways: $(VENV)/.installed-test  ## Run the tests of real servers with their connections in gateway processes
+	GATEWAYS=1 $(BIN)/python -m pytest $(AT_ONCE) tests/server tests/keys tests/hostile tests/backbone tests/client tests/join
 
 swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
 	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))

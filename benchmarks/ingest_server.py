@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, required=True)
     parser.add_argument("--durability", required=True)
     parser.add_argument("--folder", required=True)
+    parser.add_argument("--gateways", type=int, default=0)
     arguments = parser.parse_args()
 
     def vector(_: Shape, classes: int) -> nn.Module:
@@ -56,7 +57,12 @@ def main() -> None:
             trigger=TriggerSettings(name=arguments.trigger, k=arguments.k),
             # Clients are idle while the other server is measured, and send no heartbeats.
             server=ServerSettings(
-                address="tcp://127.0.0.1:0", http_address=None, lease_s=3600, linger_s=0, client_messages_per_s_max=None
+                address="tcp://127.0.0.1:0",
+                http_address=None,
+                gateways=arguments.gateways,
+                lease_s=3600,
+                linger_s=0,
+                client_messages_per_s_max=None,
             ),
             run=RunSettings(directory=arguments.folder, durability=arguments.durability),
         ),

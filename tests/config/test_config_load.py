@@ -118,6 +118,7 @@ OTHER = {
     "attack.clients": 2,
     "server.address": "tcp://127.0.0.1:6000",
     "server.http_address": "127.0.0.1:6001",
+    "server.gateways": 3,
     "server.heartbeat_s": 1.5,
     "server.lease_s": 20.0,
     "server.retry_s": 3.0,

@@ -41,6 +41,7 @@ LOOPS: list[dict[str, Any]] = [
 ]
 """Methods with state in the server, in the clients, in both or in neither."""
 
+GATEWAY_DEATHS = 5  # in a run
 _AIMED = 0.6  # share of deaths at a place
 _RARE = 0.4  # share of those at a place of a start or resumption, if any
 _LAST = 0.1  # share of those at the end of the run
@@ -78,6 +79,7 @@ class Plan:
     settings: dict[str, Any]
     client_processes: int
     kills: int
+    gateway_deaths: tuple[int, ...] = ()  # versions after which a gateway is aborted
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class Plan:
         return (
             f"run {self.number}: {chosen['trigger']['name']}, {chosen['policy']['name']}, durability "
             f"{chosen['run']['durability']}, checkpoint every {chosen['run']['checkpoint_every']}, {kept}, "
-            f"{self.client_processes} client processes"
+            f"{self.client_processes} client processes, {chosen['server']['gateways']} gateways"
         )
 
     @property
@@ -117,7 +119,17 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
         },
         "client": {"durability": durability},
     }
-    return Plan(seed=seed, number=number, settings=settings, client_processes=int(rng.integers(1, 3)), kills=kills)
+    own = _draws(seed, f"gateways of run {number}")
+    settings["server"] = {"gateways": int(own.integers(0, 3))}
+    deaths = sorted({int(version) for version in own.integers(1, ROUNDS, size=GATEWAY_DEATHS)})
+    return Plan(
+        seed=seed,
+        number=number,
+        settings=settings,
+        client_processes=int(rng.integers(1, 3)),
+        kills=kills,
+        gateway_deaths=tuple(deaths) if settings["server"]["gateways"] else (),
+    )
 
 
 def fate(plan: Plan, kind: str, name: str, life: int) -> Fate:

@@ -4,13 +4,14 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from crash import child
@@ -78,7 +79,7 @@ class _Table:
 
     @property
     def kills(self) -> int:
-        return sum(not death.polite for death in self.deaths)
+        return sum(not death.polite for death in self.deaths if death.process != "gateway")
 
     def made(self, version: int, at_s: float) -> None:
         for death in self.deaths:
@@ -104,6 +105,7 @@ class Play:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(child.PRELOADED)
         self._commands: list[_Command] = []
+        self._gateway_deaths = list(plan.gateway_deaths)
 
     def run(self) -> Played:
         """Execute it to its end. Raises FailureError without one."""
@@ -151,7 +153,7 @@ class Play:
             key: dict(value) if isinstance(value, dict) else value for key, value in self._plan.settings.items()
         }
         address = "tcp://127.0.0.1:{}".format
-        settings["server"] = {
+        settings["server"] |= {
             "address": address(server_port),
             "http_address": None,
             "heartbeat_s": 0.05,
@@ -225,11 +227,27 @@ class Play:
             return
         self._version, self._moved_s = version, now_s()
         self._table.made(version, self._moved_s - self._started_s)
+        if self._gateway_deaths and version >= self._gateway_deaths[0]:
+            self._abort_gateway()
         for command in self._commands:
             if command.fate is None or command.fate.rounds is None or command.due_s is not None or command.killed:
                 continue
             if version >= command.from_version + command.fate.rounds:
                 command.due_s = self._moved_s + command.fate.wait_s
+
+    def _abort_gateway(self) -> None:
+        """Abort a gateway of the server, as libzmq does, if the server has one now."""
+        server = self._commands[0].process
+        with suppress(psutil.Error):  # the server has died meanwhile
+            children = [] if server is None or server.pid is None else psutil.Process(server.pid).children()
+            gateways = [child for child in children if "unstale.gateway.process" in child.cmdline()]
+            if gateways:
+                gateways[self._version % len(gateways)].send_signal(signal.SIGABRT)
+                del self._gateway_deaths[0]
+                at_s = now_s() - self._started_s
+                self._table.deaths.append(
+                    Death(process="gateway", life=0, how="aborted", version=self._version, at_s=at_s)
+                )
 
     def _ended(self, command: _Command) -> None:
         assert command.process is not None

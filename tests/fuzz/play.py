@@ -32,6 +32,7 @@ from support.played import PlayedServer
 from unstale.coordinator import actions, divergence, events
 from unstale.coordinator.machine import Coordinator
 from unstale.errors import UserError
+from unstale.gateway.transport import Delivery
 from unstale.journal.recorder import IncomingUpdate
 from unstale.metrics import catalogue
 from unstale.server.client_limits import ClientLimits
@@ -39,7 +40,6 @@ from unstale.server.commands import ApplyCommand, CheckpointCommand, Saved, Stop
 from unstale.server.executor import ActionExecutor
 from unstale.server.sessions import Sessions
 from unstale.server.state import TransferBounds
-from unstale.server.transport import Delivery
 from unstale.server.update_decoder import UpdateDecoder
 from unstale_client.net import sockets
 from unstale_proto import encodings

@@ -138,7 +138,7 @@ def test_a_routing_id_that_was_anothers_gives_no_right_to_its_client(folder: Pat
             with KeyedClient(server.address, 0, identity_of("laptop"), routing_id=b"chosen") as thief:
                 thief.is_let_in()
                 thief.say(Heartbeat(number=1, version=0))
-                if thief.socket.poll(50):
+                if thief.socket.poll(200):
                     assert thief.hear(Error).reason is Reason.NOT_THE_OWNER
                     break
         assert refused_messages(server) == 1

@@ -9,7 +9,7 @@ import pytest
 from support.cuts import Link
 from support.keyed import KeyedClient
 from support.large import MODEL_BYTES, RunningClient, wide
-from support.running import PATIENCE_S, RunningServer, small
+from support.running import IN_PROCESS, PATIENCE_S, RunningServer, small
 from unstale_client.net.keys import Identity
 from unstale_proto.errors import Reason
 from unstale_proto.limits import FRAME_BYTES_MAX
@@ -22,7 +22,7 @@ IdentityOf = Callable[[str], Identity]
 def test_a_frame_of_full_size_comes_through_with_all_that_encryption_adds(
     folder: Path, identity_of: IdentityOf
 ) -> None:
-    settings = small(clients=1, server={"keys": str(folder)})
+    settings = small(clients=1, server={"keys": str(folder), **IN_PROCESS})
     with RunningServer(settings) as server, KeyedClient(server.address, 0, identity_of("phone")) as client:
         server.allow_messages_of(FRAME_BYTES_MAX)
         client.join()

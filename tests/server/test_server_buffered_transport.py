@@ -1,7 +1,7 @@
 """Messages for a connection that takes no more for a moment. Source: PROTOCOL.md 4.3."""
 
 from support.played import PlayedWire
-from unstale.server.transport import KEEP_S, MESSAGES_MAX, ROUTE_MAX, ROUTE_PAYLOADS_MAX, BufferedTransport, Delivery
+from unstale.gateway.transport import KEEP_S, MESSAGES_MAX, ROUTE_MAX, ROUTE_PAYLOADS_MAX, BufferedTransport, Delivery
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
 

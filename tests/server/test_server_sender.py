@@ -7,11 +7,11 @@ import pytest
 
 from support.wire import RUN, welcome
 from unstale.coordinator.actions import Acknowledge, Outcome, SendTask
+from unstale.gateway.transport import Delivery
 from unstale.server.downloads import Downloads
 from unstale.server.sender import Sender
 from unstale.server.sessions import EncodingNegotiation, Sessions
 from unstale.server.slot_scheduler import SlotScheduler
-from unstale.server.transport import Delivery
 from unstale_proto.codec import decode, encode
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Hello, Task

@@ -7,7 +7,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from support.running import PATIENCE_S, RunningServer, small, until
+from support.running import IN_PROCESS, PATIENCE_S, RunningServer, small, until
 from support.scrape import sample
 from support.wire import RawClient, update_of
 from unstale.errors import UserError
@@ -81,7 +81,7 @@ def test_messages_sent_before_a_connection_closed_are_processed() -> None:
         if now.version == 0:
             assert turning.wait(PATIENCE_S)
 
-    running = RunningServer(small(min_clients=1, trigger={"name": "k-async", "k": 2}), hold_up)
+    running = RunningServer(small(min_clients=1, trigger={"name": "k-async", "k": 2}, server=IN_PROCESS), hold_up)
     with running as server, RawClient(server.address, 1) as other:
         with RawClient(server.address, 0) as hasty:
             hasty.join()
@@ -89,7 +89,7 @@ def test_messages_sent_before_a_connection_closed_are_processed() -> None:
             hasty.say(update_of(task), [ONES.tobytes()])
             hasty.say(Bye())
             hasty.socket.close(linger=int(PATIENCE_S * 1000))
-        connected = running.server._limiter.table
+        connected = running.server._port._limiter.table
         until(lambda: len(connected) == 1, "only the other one is connected")
         turning.set()
         other.join()
@@ -200,7 +200,7 @@ def test_a_frame_over_its_bound_cuts_that_connection_and_nothing_else() -> None:
 
 
 def test_a_frame_at_its_bound_is_read() -> None:
-    with RunningServer(small(clients=1)) as server, RawClient(server.address) as client:
+    with RunningServer(small(clients=1, server=IN_PROCESS)) as server, RawClient(server.address) as client:
         server.allow_messages_of(FRAME_BYTES_MAX)
         client.join()
         task, _ = client.task()

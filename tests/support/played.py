@@ -13,6 +13,7 @@ from support.wire import update_of, welcome
 from unstale.config.metrics import ACCURACY
 from unstale.coordinator.machine import Coordinator
 from unstale.coordinator.settings import CoordinatorSettings
+from unstale.gateway.transport import Delivery
 from unstale.journal.journal import Journal
 from unstale.learner.bounds import NormBounds, NormMax
 from unstale.learner.learner import RoundResult
@@ -26,7 +27,6 @@ from unstale.server.compute import frames_of
 from unstale.server.protocol import ServerProtocol
 from unstale.server.state import ProtocolSettings, RunState, TransferBounds
 from unstale.server.stats import ServerStats
-from unstale.server.transport import Delivery
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale.training.measured import Measured
 from unstale_client.partial_files import PartialFiles

@@ -1,5 +1,6 @@
 """Real servers on loopback, in a thread of the test, on ports that the system chooses."""
 
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -29,6 +30,7 @@ SMALL: dict[str, Any] = {
     "run": {"durability": "off"},
 }
 SMALL_SERVER: dict[str, Any] = {
+    "gateways": int(os.environ.get("GATEWAYS", "0")),  # `make test-gateways`
     "address": "tcp://127.0.0.1:0",
     "http_address": "127.0.0.1:0",
     "linger_s": 0.1,
@@ -49,6 +51,10 @@ def until(holds: Callable[[], object], what: str = "") -> None:
 def small(*, server: dict[str, Any] | None = None, **changes: Any) -> Settings:
     """Settings of a cheap run. changes: keys at the top. server: keys of that group."""
     return Settings(**{**SMALL, **changes, "server": {**SMALL_SERVER, **(server or {})}})
+
+
+IN_PROCESS: dict[str, Any] = {"gateways": 0}
+"""Of a server whose sockets a test looks at."""
 
 
 class RunningServer:
@@ -97,12 +103,12 @@ class RunningServer:
         return self._thread.is_alive()
 
     def allow_messages_of(self, payload_bytes: int) -> None:
-        """Let clients send longer messages than the run needs.
+        """Let clients send longer messages than the run needs, with sockets `IN_PROCESS`.
 
         A connection that holds more than one message is cut, but only if the server sees it during the transfer, which
         depends on time.
         """
-        self.server._limiter.table.message_bytes_max = HEADER_BYTES_MAX + payload_bytes
+        self.server._port._limiter.table.message_bytes_max = HEADER_BYTES_MAX + payload_bytes
 
     @property
     def http(self) -> str:

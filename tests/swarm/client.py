@@ -11,8 +11,8 @@ from swarm.hostile import HostileUpdates
 from swarm.learning import NUMBERS
 from swarm.network import NEAR, Dial, Frames, Link, Network
 from swarm.world import World
+from unstale.gateway.transport import Delivery
 from unstale.server.state import TransferBounds
-from unstale.server.transport import Delivery
 from unstale_client.actions import Action, PendingUpdate, Retire, Send, Settle, Train, Warn
 from unstale_client.models import Models
 from unstale_client.session import ClientSession, State

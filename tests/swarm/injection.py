@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from swarm.network import FAR, NEAR, Dial, End, Frames, Link, Network
 from swarm.world import World
+from unstale.gateway.transport import Delivery
 from unstale.injector.core import Close, Core, Cut, Forward, Output
-from unstale.server.transport import Delivery
 from unstale.toxics.in_flight import Direction
 
 RECONNECT_S = 0.2

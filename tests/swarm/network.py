@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarm.world import World
-from unstale.server.transport import Delivery
+from unstale.gateway.transport import Delivery
 
 Frames = Sequence[memoryview]
 

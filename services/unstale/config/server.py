@@ -23,6 +23,13 @@ class ServerSettings(Section):
         "HOST:PORT of the status page, /metrics, /healthz and /readyz; null for none.",
         expected="HOST:PORT",
     )
+    gateways: int = setting(
+        0,
+        "Processes that hold the connections; what ends one does not end the run. 0: the server holds them itself.",
+        unit="processes",
+        ge=0,
+        le=64,
+    )
     heartbeat_s: Seconds = setting(2.0, "Interval of heartbeats of clients.", unit="s")
     lease_s: Seconds = setting(
         10.0,

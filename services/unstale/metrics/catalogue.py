@@ -142,6 +142,9 @@ ADDRESSES_LIMITED = CATALOGUE.gauge(
     "Addresses whose connection attempts are partly dropped, because too many of their connections ended without a "
     "hello.",
 )
+GATEWAYS_ENDED = CATALOGUE.counter(
+    "unstale_gateways_ended_total", "Gateway processes that ended during the run, and were started again."
+)
 MODEL_VERSION = CATALOGUE.gauge("unstale_model_version", "Version of the global model: rounds applied so far.")
 TEST_ACCURACY = CATALOGUE.gauge("unstale_test_accuracy_ratio", "Test accuracy of the last evaluated version.")
 TEST_CLASS_ACCURACY = CATALOGUE.gauge(

@@ -49,6 +49,7 @@ class ZapAuthenticator:
     _authorized: AuthorizedKeys | None = None
     _logged: set[str] = field(default_factory=set)
     _is_open: bool = False
+    _reads: threading.Lock = field(init=False, default_factory=threading.Lock)
     _requests: Socket = field(init=False)
     _queue: WakeableQueue[None] = field(init=False)
     _thread: threading.Thread = field(init=False)
@@ -92,6 +93,12 @@ class ZapAuthenticator:
     def may_speak(self, key: str | None, client_id: int) -> bool:
         """Whether a key owns a client now; always in plain text. Any thread."""
         return self._authorized is None or self._authorized.may_speak(key, client_id)
+
+    def refresh(self, *, only_new: bool = False) -> None:
+        """Read the keys again if they have changed, for a process without the socket. Any thread."""
+        if self._authorized is not None:
+            with self._reads:
+                self._authorized.refresh(only_new=only_new)
 
     def on_handshake_failed(self, kind: int, value: int) -> None:
         """A handshake failed. kind, value: of the monitor's event."""

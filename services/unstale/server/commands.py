@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from unstale.gateway.transport import Delivery
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import Round, RoundUpdate
 from unstale.training.measured import Measured
@@ -112,6 +113,14 @@ class ConnectionCut:
     route: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """A message could not be sent to a connection after all. route: its routing id."""
+
+    route: bytes
+    delivery: Delivery
+
+
 Command = ApplyCommand | PrecomputeCommand | EvaluateCommand | ForgetCommand | CheckpointCommand
 ComputeResult = Applied | Evaluated | Saved | NotSaved | Crashed
-QueueItem = ComputeResult | StopNow | ConnectionCut
+QueueItem = ComputeResult | StopNow | ConnectionCut | ConnectionLost

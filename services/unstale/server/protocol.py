@@ -9,6 +9,7 @@ from unstale import translate
 from unstale.config.settings import APP
 from unstale.coordinator import actions, events, snapshot
 from unstale.coordinator.phase import Phase
+from unstale.gateway.transport import BufferedTransport, Transport
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import Recorder
 from unstale.log_rate_limit import about_peer, logger
@@ -23,7 +24,6 @@ from unstale.server.slot_scheduler import SlotScheduler
 from unstale.server.state import ProtocolSettings, RunState
 from unstale.server.stats import ServerStats
 from unstale.server.transfers import Transfers, defect_of_whole
-from unstale.server.transport import BufferedTransport, Transport
 from unstale_proto import codec
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.limits import FLOAT_BYTES
@@ -191,6 +191,8 @@ class ServerProtocol:
             client_id = self._sessions.client_of(item.route)
             if client_id is not None:
                 self._quarantine(item.route, client_id)
+        elif isinstance(item, commands.ConnectionLost):
+            self._sender.lost(item.route, item.delivery)
         else:
             assert isinstance(item, commands.Crashed)
             if not self._recorder.is_on:  # else clients wait for the run's next server

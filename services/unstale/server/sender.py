@@ -11,9 +11,9 @@ from typing import Any
 
 from unstale import translate
 from unstale.coordinator import actions
+from unstale.gateway.transport import Delivery, Transport
 from unstale.server.downloads import Downloads, Sent
 from unstale.server.sessions import EncodingNegotiation, Sessions
-from unstale.server.transport import Delivery, Transport
 from unstale_proto import codec
 from unstale_proto.codec import Prepared
 from unstale_proto.messages import Ack, Message, Welcome
@@ -181,9 +181,13 @@ class Sender:
         delivery = self.transport.send(route, header, frames)
         if delivery is Delivery.SENT:
             return True
+        self.lost(route, delivery)
+        return False
+
+    def lost(self, route: bytes, delivery: Delivery) -> None:
+        """A message could not be sent to a connection."""
         client_id = self.sessions.client_of(route)
         if client_id is not None and delivery is Delivery.GONE:
             self.sessions.cut_off(client_id)
         elif client_id is not None:
             self.sessions.forget(client_id)
-        return False

@@ -10,14 +10,15 @@ from contextlib import ExitStack
 from functools import partial
 from math import nan
 
-import zmq
-
 from unstale.config.metrics import target
 from unstale.config.settings import APP, Settings
 from unstale.config.workspace import Workspace
 from unstale.coordinator.actions import Observer
 from unstale.coordinator.membership import State
 from unstale.coordinator.phase import Phase
+from unstale.gateway.port import Port, PortSettings
+from unstale.gateway.remote import Callbacks, GatewayPort
+from unstale.gateway.router import RouterPort
 from unstale.journal.disk import free_bytes
 from unstale.learner.device import compute_here
 from unstale.learner.versions import Version
@@ -27,15 +28,13 @@ from unstale.metrics.http import PING_S, HttpService
 from unstale.metrics.instruments import Instruments
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress
-from unstale.net import authorized_keys, connections, zap
+from unstale.net import connections, zap
 from unstale.net.connections import MESSAGE_TOO_LONG, SPARE_STRANGERS, TOO_MANY_FRAMES, ConnectionLimits
-from unstale.net.limiter import ConnectionLimiter
-from unstale.net.memory import MemoryBound, bytes_max_by_default
-from unstale.net.zap import ZapAuthenticator
+from unstale.net.memory import bytes_max_by_default
 from unstale.server import client_limits
-from unstale.server.commands import ConnectionCut, Crashed, QueueItem, StopNow
+from unstale.server.commands import ConnectionCut, ConnectionLost, Crashed, QueueItem, StopNow
 from unstale.server.compute import Compute
-from unstale.server.loop import Loop, RouterTransport
+from unstale.server.loop import Loop
 from unstale.server.pages import Pages
 from unstale.server.protocol import ServerProtocol
 from unstale.server.run import prepare
@@ -44,7 +43,6 @@ from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
 from unstale_client.net import files, sockets
 from unstale_client.net.wakeable_queue import Ping, WakeableQueue
-from unstale_proto.limits import HEADER_BYTES_MAX
 
 log = logging.getLogger("unstale.server")
 
@@ -93,13 +91,6 @@ class Server:
             )
             self._queue: WakeableQueue[QueueItem | Ping] = WakeableQueue()
             stack.callback(self._queue.close)
-            self._authenticator = ZapAuthenticator(
-                settings.server.keys,
-                authorized_keys.SERVER,
-                "server.keys",
-                refused=lambda reason: self._instruments.record(observations.handshake_refused(reason)),
-                on_crash=self._crashed,
-            )
             self._compute = Compute(
                 learner=run.learner,
                 evaluate=run.evaluate,
@@ -108,19 +99,9 @@ class Server:
                 keep=None if run.journal is None else run.journal.keep_made,
                 encoding=run.encoding,
             )
-            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-            stack.callback(context.term)
-            self._socket = sockets.router(
-                context, heartbeat_s=settings.server.heartbeat_s, linger_s=settings.server.linger_s
-            )
-            stack.callback(self._socket.close)
-            # Before the socket that it guards, and the context that waits for both.
-            stack.callback(self._authenticator.close)
-            self._limiter = self._make_limiter()
-            stack.callback(self._limiter.close)
-            self._authenticator.start(context, self._socket)
-            self._limiter.watch(context, self._socket)
-            self.address = sockets.bind(self._socket, settings.server.address)
+            self._port = self._make_port()
+            stack.callback(self._port.close)
+            self.address = self._port.address
             self._protocol = self._make_protocol(on_progress, observe)
             self._thread = threading.Thread(target=self._run_protocol, name="protocol", daemon=True)
             self.http_address = self._serve_pages(stack)
@@ -173,29 +154,54 @@ class Server:
         instruments.follow(catalogue.RUN_DISK, (), lambda: directory.size_bytes)
         instruments.follow(catalogue.RUN_DISK_FREE, (), lambda: free_bytes(directory.path))
 
-    def _make_limiter(self) -> ConnectionLimiter:
+    def _make_port(self) -> Port:
         settings = self._settings.server
         strangers_max = settings.strangers_max
-        limiter = ConnectionLimiter(
-            ConnectionLimits(
+        port_settings = PortSettings(
+            address=settings.address,
+            keys=settings.keys,
+            heartbeat_s=settings.heartbeat_s,
+            linger_s=settings.linger_s,
+            limits=ConnectionLimits(
                 strangers_max=self._settings.clients + SPARE_STRANGERS if strangers_max is None else strangers_max,
                 connections_max=files.connections_max(),
                 hello_s=settings.hello_s,
                 unread_bytes_max=settings.unread_bytes_max,
                 messages_ahead=sockets.RECEIVE_QUEUE,
             ),
-            is_client=lambda route: self._protocol.speaks(route),
-            message_bytes_max=HEADER_BYTES_MAX + 4 * self._run.learner.row_numbers,
-            memory=MemoryBound(settings.memory_bytes_max or bytes_max_by_default()),
-            on_cut=self._connection_was_cut,
-            on_failed=self._authenticator.on_handshake_failed,
-            on_crash=self._crashed,
+            memory_bytes_max=settings.memory_bytes_max or bytes_max_by_default(),
+            update_bytes_max=4 * self._run.learner.row_numbers,
         )
-        table = limiter.table
-        self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: table.clients)
-        self._instruments.follow(catalogue.CONNECTIONS, ("stranger",), lambda: table.strangers)
-        self._instruments.follow(catalogue.ADDRESSES_LIMITED, (), lambda: limiter.addresses_limited)
-        return limiter
+        port: Port
+        if settings.gateways == 0:
+            port = RouterPort(
+                port_settings,
+                speaks=lambda route: self._protocol.speaks(route),
+                payload_bytes_max=lambda route: self._protocol.payload_bytes_max(route),
+                on_cut=self._connection_was_cut,
+                on_refused=self._handshake_was_refused,
+                on_crash=self._crashed,
+            )
+        else:
+            port = GatewayPort(
+                port_settings,
+                settings.gateways,
+                Callbacks(
+                    speaks=lambda route: self._protocol.speaks(route),
+                    on_lost=lambda route, delivery: self._queue.post(ConnectionLost(route, delivery)),
+                    on_cut=self._connection_was_cut,
+                    on_refused=self._handshake_was_refused,
+                    on_ended=lambda: self._instruments.record(Observation(catalogue.GATEWAYS_ENDED, 1)),
+                    on_crash=self._crashed,
+                ),
+            )
+        self._instruments.follow(catalogue.CONNECTIONS, ("client",), lambda: port.counts().clients)
+        self._instruments.follow(catalogue.CONNECTIONS, ("stranger",), lambda: port.counts().strangers)
+        self._instruments.follow(catalogue.ADDRESSES_LIMITED, (), lambda: port.counts().addresses_limited)
+        return port
+
+    def _handshake_was_refused(self, reason: str) -> None:
+        self._instruments.record(observations.handshake_refused(reason))
 
     def _crashed(self, error: BaseException) -> None:
         """A thread ended with this exception. Any thread."""
@@ -229,11 +235,11 @@ class Server:
                 prefetches=run.learner.prefetches,
                 stays=settings.stay,
                 client_limits=client_limits.configured(settings),
-                may_speak=self._authenticator.may_speak,
-                owner_of=self._authenticator.owner_of,
+                may_speak=self._port.may_speak,
+                owner_of=self._port.owner_of,
             ),
             run.state,
-            RouterTransport(self._socket),
+            self._port,
             clock=run.clock,
             compute=self._compute.submit,
             stats=stats,
@@ -287,21 +293,12 @@ class Server:
     def _run_protocol(self) -> None:
         try:
             compute_here()
-            loop = Loop(
-                socket=self._socket,
-                queue=self._queue,
-                protocol=self._protocol,
-                clock=self._run.clock,
-                key_of=self._authenticator.key_of,
-                limiter=self._limiter,
-            )
+            loop = Loop(port=self._port, queue=self._queue, protocol=self._protocol, clock=self._run.clock)
             loop.run(ended=self._done.set)
         except BaseException as error:  # noqa: BLE001  (raised by `run` in the main thread)
             self._error = error
         finally:
-            self._limiter.close()  # before the socket that both guard
-            self._authenticator.close()
-            self._socket.close()
+            self._port.close()
             self._done.set()
 
     def _is_healthy(self) -> bool:

@@ -1,0 +1,1 @@
+"""The server's sockets, in its own process or in gateway processes, behind one interface."""

@@ -1,0 +1,132 @@
+"""One gateway process, as the server sees it: its link, its shared memory, and the connections that it has."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from unstale.gateway.link import Link, LinkEndedError, mapped, shared_file
+from unstale.gateway.port import NO_CONNECTIONS, Incoming, PortSettings
+from unstale.gateway.process import Kind, packed
+from unstale_client.net.clock import now_s
+
+PROGRAM = "unstale.gateway.process"
+END_S = 1.0  # that a process takes to end when its link has
+
+
+class Child:
+    """A started process. It is ready once it has sent READY."""
+
+    def __init__(self, prefix: bytes, settings: PortSettings, memory_bytes: int, listening: socket.socket) -> None:
+        """prefix: of the routing ids of its connections, unique in the run. memory_bytes: shared memory for the
+        payloads that it receives. listening: which it accepts connections from; stays open here. Raises OSError.
+        """
+        self.prefix = prefix
+        self.started_s = now_s()
+        self.is_ready = False
+        self.counts = NO_CONNECTIONS
+        self.clients: set[bytes] = set()
+        """Routing ids, without prefix, of which it knows that they speak for a client."""
+        self._spoken_to: set[bytes] = set()  # others that were sent something in this turn
+        self._outgoing: list[tuple[bytes, bytes, list[Any], Sequence[Any]]] = []
+        self._taken: int | None = None  # value of the ring that was read last and is not reported
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.link = Link(ours)
+            memory, listening_there = shared_file(memory_bytes), os.dup(listening.fileno())
+            descriptors = (theirs.fileno(), memory, listening_there)
+            try:
+                self._process = subprocess.Popen(  # noqa: S603  (Python itself, and a module of ours)
+                    [sys.executable, "-m", PROGRAM, *map(str, descriptors)],
+                    pass_fds=descriptors,
+                    stdin=subprocess.DEVNULL,
+                )
+                self._memory = mapped(memory, memory_bytes)
+            finally:
+                os.close(memory)
+                os.close(listening_there)
+        self.link.post((Kind.START, packed(settings), memory_bytes))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, route: bytes, header: bytes, frames: list[Any], kept: Sequence[Any]) -> None:
+        """Send a message with the next `post`. route: with prefix. frames: bytes, or numbers of published ones. kept:
+        objects that stay alive until then.
+        """
+        route = route[len(self.prefix) :]
+        if route not in self.clients:
+            self._spoken_to.add(route)
+        self._outgoing.append((route, header, frames, kept))
+
+    def post(self, speaks: Callable[[bytes], bool], *, looks: bool = False) -> None:
+        """Pass on what was sent, and what was read. First, which connections speak for a client from now on.
+
+        speaks: whether a routing id does. looks: at all connections, for those that do no more.
+        """
+        added = [route for route in self._spoken_to if speaks(self.prefix + route)]
+        removed = [route for route in self.clients if not speaks(self.prefix + route)] if looks else []
+        self._spoken_to.clear()
+        if added or removed:
+            self.clients.update(added)
+            self.clients.difference_update(removed)
+            self.link.post((Kind.CLIENTS, added, removed))
+        for route, header, frames, _ in self._outgoing:
+            self.link.post((Kind.SEND, route, header, frames))
+        self._outgoing.clear()
+        if self._taken is not None:
+            self.link.post((Kind.TAKEN, self._taken))
+            self._taken = None
+
+    def values(self) -> Iterator[Incoming | tuple[Any, ...]]:
+        """What has come: messages, and values of other kinds. Raises LinkEndedError after the last one."""
+        for value in self.link.receive():
+            yield self._message(*value[1:]) if value[0] == Kind.MESSAGE else value
+
+    def _message(
+        self, route: bytes, header: bytes, frames: Sequence[Any], key: str | None, end: int | None
+    ) -> Incoming:
+        memory = self._memory
+        if end == -1:
+            file = self.link.take_descriptor()
+            try:
+                memory = mapped(file, os.fstat(file).st_size)
+            finally:
+                os.close(file)
+        elif end is not None:
+            self._taken = end
+        payload = [
+            memoryview(frame) if isinstance(frame, bytes) else memory[frame[0] : frame[0] + frame[1]]
+            for frame in frames
+        ]
+        return Incoming(self.prefix + route, header, payload, key)
+
+    def kill(self) -> str:
+        """Make sure that the process has ended. Returns how, for people: ` with exit code 1`, ` by SIGABRT`."""
+        try:
+            code = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self.link.close()
+        return f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
+
+    def end(self, end_s: float) -> None:
+        """Let it send what waits, and end, by a time."""
+        self.link.post((Kind.CLOSE,))
+        poll = select.poll()
+        try:
+            while now_s() < end_s:
+                self.link.flush()
+                poll.register(self.link.fileno(), select.POLLIN | (select.POLLOUT if self.link.waits else 0))
+                poll.poll(100)
+                for _ in self.link.receive():
+                    pass
+        except LinkEndedError:
+            pass
+        self.kill()
