@@ -107,7 +107,7 @@ class ClientLoop:
     server: str
     client_ids: range
     worker: Callable[[Callable[[Result], None]], TaskWorker]  # makes the worker, which posts results there
-    heartbeat_s: float  # of the connections; the welcome holds that of the clients
+    heartbeat_s: float  # of the connections, longer with over 500; the welcome holds that of the clients
     linger_s: float  # time for unsent messages when the loop ends
     patience_s: float | None = None  # silence of the server after which the loop ends; None for never
     outbox: Outbox | None = None  # closed with the loop
@@ -138,7 +138,11 @@ class ClientLoop:
         self._ended: list[Retire] = []
         self._unanswered: set[int] = set()  # clients whose goodbye at the end of the run has no answer
         self._dealer = partial(
-            sockets.dealer, self._context, heartbeat_s=self.heartbeat_s, linger_s=self.linger_s, identity=self.identity
+            sockets.dealer,
+            self._context,
+            heartbeat_s=sockets.ping_s(self.heartbeat_s, len(self.client_ids)),
+            linger_s=self.linger_s,
+            identity=self.identity,
         )
         start = None if self.outbox is None else self.outbox.next_start()
         for client_id in self.client_ids:

@@ -30,7 +30,7 @@ class Poller:
             return
         if source not in self._events:
             self._selector.register(_fd(source), selectors.EVENT_READ, source)
-        self._events[source] = events
+        self._events[source] = int(events)  # not an enum, which is slow
         self._used[source] = None
 
     def unregister(self, source: Source) -> None:
