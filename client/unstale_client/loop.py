@@ -35,6 +35,7 @@ from unstale_proto.messages import Bye, Error, Message, ProcessStart, Stop, Welc
 log = logging.getLogger("unstale.client")
 
 AWAY_S = 10.0  # without a connection, twice the longest reconnect interval, while other clients have one
+CLOSING_SOCKETS_MAX = 1023  # ZeroMQ counts a socket until another thread has closed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,14 @@ class ClientLoop:
         stored = {} if self.outbox is None else self.outbox.load()
         self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, max(1023, len(self.client_ids) + 16))
+        self._context.set(zmq.MAX_SOCKETS, len(self.client_ids) + CLOSING_SOCKETS_MAX)
         self._poller = Poller()
         self._poller.register(self._queue.fileno())
         self._clients: dict[int, HostedClient] = {}
         self._in_the_run = set(self.client_ids)
         self._timers = Timers()  # of the sessions and held results
         self._away = Timers()  # of clients without a connection: the time for another socket
+        self._connected_s = 0.0  # time of the latest connection that was the only one
         self._client_of: dict[zmq.Socket[bytes], HostedClient] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = WeakValueDictionary()
         self._models = _models_of(self.client_ids.start, self.outbox)
@@ -270,7 +272,9 @@ class ClientLoop:
     @property
     def _reconnect_due_s(self) -> float:
         """Time at which a client gets another socket; infinity for never, also while the watched client is away."""
-        return inf if self._client_of[self._handshakes.socket].is_away else self._away.due_s
+        if self._client_of[self._handshakes.socket].is_away:
+            return inf
+        return max(self._away.due_s, self._connected_s + AWAY_S)  # after an outage, each needs time to reconnect
 
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,
@@ -299,10 +303,11 @@ class ClientLoop:
         client_id, is_away = client.session.client_id, client.is_away
         if not client.is_in_the_run:
             self._in_the_run.discard(client_id)
-        if not is_away:
-            self._away.set(client_id, inf)
-        elif client_id not in self._away:
-            self._away.set(client_id, now_s() + AWAY_S)
+        if is_away is not (client_id in self._away):
+            at_s = now_s()
+            if len(self._away) == len(self._in_the_run):
+                self._connected_s = at_s
+            self._away.set(client_id, at_s + AWAY_S if is_away else inf)
         self._timers.set(client_id, client.due_s)
         self._poller.register(client.socket, zmq.POLLIN | zmq.POLLOUT if is_away else zmq.POLLIN)
 

@@ -16,6 +16,9 @@ class Timers:
     def __contains__(self, client_id: int) -> bool:
         return client_id in self._due_s
 
+    def __len__(self) -> int:
+        return len(self._due_s)
+
     def set(self, client_id: int, due_s: float) -> None:
         """Replace the time of a client; infinity for none."""
         if self._due_s.get(client_id, inf) == due_s:
