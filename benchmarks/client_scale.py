@@ -119,7 +119,7 @@ def serve(clients: int, load: str) -> None:
 
 
 class InstantWorker:
-    """Posts an update for each task at once."""
+    """Posts an update of zeros for each task at once."""
 
     def __init__(self, post: Callable[[Result], None]) -> None:
         self._post = post
@@ -128,15 +128,16 @@ class InstantWorker:
         pass
 
     def submit(self, job: Job | Settlement) -> None:
-        if isinstance(job, Job):
-            update = Update(
-                task_id=job.task.task_id, base_version=0, kind="gradient", num_examples=8, steps=1, loss=1.0,
-                learning_rate=0.1, signature=SIGNATURE, payload_bytes=len(PAYLOAD),
-            )  # fmt: skip
-            pending = PendingUpdate(
-                run_id=job.welcome.run_id, number=job.task.number, update=update, parcel=[memoryview(PAYLOAD)]
-            )
-            self._post(Ready(job=job, pending=pending))
+        if not isinstance(job, Job):
+            return
+        task = job.task
+        update = Update(
+            task_id=task.task_id, base_version=task.version, kind="gradient", num_examples=1, steps=1, loss=1.0,
+            learning_rate=task.learning_rate, signature=task.signature, payload_bytes=task.payload_bytes,
+        )  # fmt: skip
+        parcel = [memoryview(bytes(task.payload_bytes))]
+        pending = PendingUpdate(run_id=job.welcome.run_id, number=task.number, update=update, parcel=parcel)
+        self._post(Ready(job=job, pending=pending))
 
     def close(self) -> None:
         pass
