@@ -28,6 +28,7 @@ MARKDOWN = {
     "replay": "Recorded runs, computed again",
     "server_memory": "Memory of the server over the number of clients",
     "client_footprint": "Size and import time of unstale-client",
+    "client_scale": "A client process over the number of clients that it hosts",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

@@ -19,12 +19,14 @@ from unstale_client.net import files, sockets
 from unstale_client.net.clock import now_s
 from unstale_client.net.handshakes import Handshakes
 from unstale_client.net.keys import Identity
+from unstale_client.net.poller import Poller
 from unstale_client.net.wakeable_queue import Ping, WakeableQueue
 from unstale_client.outbox import Outbox
 from unstale_client.partial_files import PartialFiles
 from unstale_client.server_timeout import ServerTimeout
 from unstale_client.session import ClientSession, State
 from unstale_client.setting_names import CONFIGURATION, SettingNames
+from unstale_client.timers import Timers
 from unstale_proto import codec, encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.limits import TEXT_MAX
@@ -33,6 +35,7 @@ from unstale_proto.messages import Bye, Error, Message, ProcessStart, Stop, Welc
 log = logging.getLogger("unstale.client")
 
 AWAY_S = 10.0  # without a connection, twice the longest reconnect interval, while other clients have one
+CLOSING_SOCKETS_MAX = 1023  # ZeroMQ counts a socket until another thread has closed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,6 @@ class HostedClient:
     finished: Ready | Failed | None = None
     finished_s: float = 0.0
     run_is_over: bool = False  # the server has finished the run
-    away_s: float = 0.0  # time at which it lost its connection; infinity while it has one
 
     @property
     def is_away(self) -> bool:
@@ -106,7 +108,7 @@ class ClientLoop:
     server: str
     client_ids: range
     worker: Callable[[Callable[[Result], None]], TaskWorker]  # makes the worker, which posts results there
-    heartbeat_s: float  # of the connections; the welcome holds that of the clients
+    heartbeat_s: float  # of the connections, longer with over 500; the welcome holds that of the clients
     linger_s: float  # time for unsent messages when the loop ends
     patience_s: float | None = None  # silence of the server after which the loop ends; None for never
     outbox: Outbox | None = None  # closed with the loop
@@ -122,10 +124,14 @@ class ClientLoop:
         stored = {} if self.outbox is None else self.outbox.load()
         self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, max(1023, len(self.client_ids) + 16))
-        self._poller = zmq.Poller()
-        self._poller.register(self._queue.fileno(), zmq.POLLIN)
+        self._context.set(zmq.MAX_SOCKETS, len(self.client_ids) + CLOSING_SOCKETS_MAX)
+        self._poller = Poller()
+        self._poller.register(self._queue.fileno())
         self._clients: dict[int, HostedClient] = {}
+        self._in_the_run = set(self.client_ids)
+        self._timers = Timers()  # of the sessions and held results
+        self._away = Timers()  # of clients without a connection: the time for another socket
+        self._connected_s = 0.0  # time of the latest connection that was the only one
         self._client_of: dict[zmq.Socket[bytes], HostedClient] = {}
         self._received: WeakValueDictionary[tuple[str, int, str | None], ReceivedModel] = WeakValueDictionary()
         self._models = _models_of(self.client_ids.start, self.outbox)
@@ -134,7 +140,11 @@ class ClientLoop:
         self._ended: list[Retire] = []
         self._unanswered: set[int] = set()  # clients whose goodbye at the end of the run has no answer
         self._dealer = partial(
-            sockets.dealer, self._context, heartbeat_s=self.heartbeat_s, linger_s=self.linger_s, identity=self.identity
+            sockets.dealer,
+            self._context,
+            heartbeat_s=sockets.ping_s(self.heartbeat_s, len(self.client_ids)),
+            linger_s=self.linger_s,
+            identity=self.identity,
         )
         start = None if self.outbox is None else self.outbox.next_start()
         for client_id in self.client_ids:
@@ -149,9 +159,9 @@ class ClientLoop:
         session = ClientSession(
             client_id, token, stored, models=self._models, offers=encodings.NAMES, start=start, names=self.names
         )
-        client = HostedClient(session, socket, away_s=now_s())
+        client = HostedClient(session, socket)
         self._clients[client_id] = self._client_of[socket] = client
-        self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT)
+        self._schedule(client)
 
     @property
     def sessions(self) -> list[ClientSession]:
@@ -174,7 +184,7 @@ class ClientLoop:
         self._worker.start()
         reason = "the client ends"
         try:
-            while not self._stopped and any(client.is_in_the_run for client in self._clients.values()):
+            while not self._stopped and self._in_the_run:
                 self._turn()
         except UserError as error:
             reason = str(error)[:TEXT_MAX]
@@ -190,6 +200,7 @@ class ClientLoop:
             self._execute(client, client.session.leave(reason))
         self._await_answers()
         self._handshakes.close()
+        self._poller.close()
         for client in self._clients.values():
             client.socket.close()
         self._context.term()
@@ -211,14 +222,15 @@ class ClientLoop:
             self._poller.unregister(source)
         until_s = now_s() + self.linger_s
         while self._unanswered and (left_s := until_s - now_s()) > 0:
-            for socket, _ in self._poller.poll(int(left_s * 1000) + 1):
-                self._receive(self._client_of[socket])
+            for source, _ in self._poller.poll(left_s):
+                assert not isinstance(source, int)
+                self._receive(self._client_of[source])
 
     # --- one turn ---
 
     def _turn(self) -> None:
-        for source, readiness in self._poller.poll(self._timeout_ms()):
-            if source == self._queue.fileno():
+        for source, readiness in self._poller.poll(self._timeout_s()):
+            if isinstance(source, int):  # the queue
                 for item in self._queue.drain():
                     self._handle(item)
             elif source is self._handshakes.monitor:
@@ -234,16 +246,15 @@ class ClientLoop:
             self._execute(client, client.session.continue_download())
         self._run_timers(now_s())
 
-    def _timeout_ms(self) -> int | None:
-        due_s = min((client.due_s for client in self._clients.values()), default=inf)
-        due_s = min(due_s, self._server_timeout.due_s, self._reconnect_due_s)
-        return None if due_s == inf else max(0, int((due_s - now_s()) * 1000) + 1)
+    def _timeout_s(self) -> float | None:
+        due_s = min(self._timers.due_s, self._server_timeout.due_s, self._reconnect_due_s)
+        return None if due_s == inf else max(0.0, due_s - now_s())
 
     def _run_timers(self, at_s: float) -> None:
-        for client in self._clients.values():
-            if client.due_s <= at_s:
-                self._execute(client, client.session.tick(at_s))
-                self._hand_over_if_due(client, at_s)
+        for client_id in self._timers.take(at_s):
+            client = self._clients[client_id]
+            self._execute(client, client.session.tick(at_s))
+            self._hand_over_if_due(client, at_s)
         if at_s >= self._reconnect_due_s:
             self._reconnect(at_s)
         warning = self._server_timeout.warning(at_s)
@@ -256,28 +267,27 @@ class ClientLoop:
         """Find out why a socket, not yet connected, gets no connection."""
         public = None if self.identity is None else self.identity.public
         self._handshakes = Handshakes(socket, self.server, public, (self.names.key, self.names.server_key))
-        self._poller.register(self._handshakes.monitor, zmq.POLLIN)
+        self._poller.register(self._handshakes.monitor)
 
     @property
     def _reconnect_due_s(self) -> float:
         """Time at which a client gets another socket; infinity for never, also while the watched client is away."""
         if self._client_of[self._handshakes.socket].is_away:
             return inf
-        return AWAY_S + min((client.away_s for client in self._clients.values() if client.is_away), default=inf)
+        return max(self._away.due_s, self._connected_s + AWAY_S)  # after an outage, each needs time to reconnect
 
     def _reconnect(self, at_s: float) -> None:
         """Give the client that is away longest another socket, and watch that. ZeroMQ does not retry after a refusal,
         which only a watched socket reports; the key may have been revoked while others were connected.
         """
-        away = [client for client in self._clients.values() if client.is_away]
-        client = min(away, key=lambda client: client.away_s)
-        client.away_s = at_s
+        client = self._clients[self._away.first]
+        self._away.set(client.session.client_id, at_s + AWAY_S)
         self._poller.unregister(self._handshakes.monitor)
         self._handshakes.close()
         self._replace_socket(client)
         self._watch_handshakes(client.socket)
         sockets.connect(client.socket, self.server, key=self.names.server)
-        self._poll(client)
+        self._schedule(client)
 
     def _replace_socket(self, client: HostedClient) -> None:
         self._poller.unregister(client.socket)
@@ -286,13 +296,20 @@ class ClientLoop:
         client.socket = self._dealer()
         self._client_of[client.socket] = client
 
-    def _poll(self, client: HostedClient) -> None:
-        """Poll for output only without a connection: a connected socket is nearly always writable."""
-        if not client.is_away:
-            client.away_s = inf
-        elif client.away_s == inf:
-            client.away_s = now_s()
-        self._poller.register(client.socket, zmq.POLLIN | zmq.POLLOUT if client.is_away else zmq.POLLIN)
+    def _schedule(self, client: HostedClient) -> None:
+        """Schedule the next turn of a client whose state or socket may have changed. Poll for output only without a
+        connection: a connected socket is nearly always writable.
+        """
+        client_id, is_away = client.session.client_id, client.is_away
+        if not client.is_in_the_run:
+            self._in_the_run.discard(client_id)
+        if is_away is not (client_id in self._away):
+            at_s = now_s()
+            if len(self._away) == len(self._in_the_run):
+                self._connected_s = at_s
+            self._away.set(client_id, at_s + AWAY_S if is_away else inf)
+        self._timers.set(client_id, client.due_s)
+        self._poller.register(client.socket, zmq.POLLIN | zmq.POLLOUT if is_away else zmq.POLLIN)
 
     # --- messages and results ---
 
@@ -344,6 +361,7 @@ class ClientLoop:
                 if client.session.wants(item.job.welcome.run_id, item.job.task.task_id):
                     client.finished = item
                     client.finished_s = item.job.received_s + item.duration_s
+                    self._timers.set(client.session.client_id, client.due_s)
                     self._hand_over_if_due(client, now_s())
                 else:
                     self._discard(item)
@@ -401,7 +419,7 @@ class ClientLoop:
                     self._ended.append(action)
                     client.run_is_over = action.reason == "finished"
                     log.info("client %d: %s", client_id, action.message)
-        self._poll(client)
+        self._schedule(client)
 
     def _job(self, session: ClientSession, train: Train) -> Job:
         run_id, task = train.welcome.run_id, train.task

@@ -245,6 +245,6 @@ def test_a_client_whose_key_is_refused_ends_the_process_though_another_one_is_co
         clients._dealer = partial(sockets.dealer, clients._context, heartbeat_s=60, linger_s=0, identity=stranger)
         clients._replace_socket(second)
         sockets.connect(second.socket, server.address)
-        clients._poll(second)
+        clients._schedule(second)
         with pytest.raises(UserError, match="refuses the key"):
             clients.run()

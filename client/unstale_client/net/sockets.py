@@ -1,5 +1,6 @@
 """ROUTER and DEALER sockets with their options, and the reason for each."""
 
+import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,8 +11,10 @@ from unstale_client.net.keys import Identity
 from unstale_proto import limits
 
 LIBZMQ_OLDEST = (4, 3, 2)  # older ones have a remote stack overflow in CURVE and crash on malformed greetings
-RECONNECT_S = 0.1  # doubled with each retry, so that 10,000 clients do not reconnect at once
+RECONNECT_S = 0.1  # at most; doubled with each retry
 RECONNECT_S_MAX = 5.0
+PINGS_PER_S = 250  # of the connections of one process; libzmq searches all timers of a process for each answer
+PING_S_MAX = 16.0  # half of the shortest timeout
 BACKLOG = 4096  # connections that wait to be accepted while thousands of clients start together
 SEND_QUEUE = 64  # messages to one client: a few acks and one task, so a longer queue means that it does not read
 SLOWEST_BYTES_PER_S = 128 * 1024  # 1 Mbit/s; connections on a slower link would be cut within a frame
@@ -51,7 +54,8 @@ def dealer(
 ) -> zmq.Socket[bytes]:
     """A client's socket, not yet connected. identity: own key, and that of the server; None for plain text.
 
-    IMMEDIATE: nothing is queued without a connection, so that polling for output detects one.
+    IMMEDIATE: nothing is queued without a connection, so that polling for output detects one. RECONNECT_IVL: each
+    socket has its own, at least half of the constants, so that not all clients of a server that restarts come at once.
     """
     socket = context.socket(zmq.DEALER)
     _common(socket, heartbeat_s=heartbeat_s, linger_s=linger_s)
@@ -62,9 +66,15 @@ def dealer(
         socket.curve_serverkey = identity.server.encode()
         let_encrypted_frames_in(socket)
     socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.RECONNECT_IVL, int(RECONNECT_S * 1000))
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(RECONNECT_S_MAX * 1000))
+    share = 0.5 + secrets.randbelow(1000) / 2000
+    socket.setsockopt(zmq.RECONNECT_IVL, int(share * RECONNECT_S * 1000))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, int(share * RECONNECT_S_MAX * 1000))
     return socket
+
+
+def ping_s(heartbeat_s: float, connections: int) -> float:
+    """The interval of pings of one connection in a process with so many, at least `heartbeat_s`."""
+    return max(heartbeat_s, min(connections / PINGS_PER_S, PING_S_MAX))
 
 
 def let_encrypted_frames_in(socket: zmq.Socket[bytes]) -> None:
