@@ -48,6 +48,8 @@ def to_event(message: Message, client_id: int, at_s: float) -> events.Event | No
             return events.ClientLeft(client_id=client_id, at_s=at_s)
         case Error(task_id=int(task_id), reason=Reason.UNAVAILABLE):
             return events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=at_s)
+        case Error(task_id=int(task_id), code_error=True):
+            return events.TaskRaised(client_id=client_id, task_id=task_id, at_s=at_s)
         case Error(task_id=int(task_id)):
             return events.TaskFailed(client_id=client_id, task_id=task_id, at_s=at_s)
         case _:
