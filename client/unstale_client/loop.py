@@ -364,7 +364,10 @@ class ClientLoop:
         elif isinstance(finished, Failed):
             level = logging.INFO if finished.is_declined else logging.WARNING
             log.log(level, "client %d: %s", job.client_id, finished.message)
-            self._execute(client, client.session.failed(run_id, job.task.task_id, finished.message, finished.reason))
+            failed = client.session.failed(
+                run_id, job.task.task_id, finished.message, finished.reason, is_code_error=finished.is_code_error
+            )
+            self._execute(client, failed)
         else:
             pending = finished.pending
             self._execute(client, client.session.trained(run_id, pending.update, pending.parcel))

@@ -23,7 +23,7 @@ from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Computed, Job
 from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate
-from unstale.training.workload import Declined, NotTrained, TrainingFailed
+from unstale.training.workload import Declined, NotTrained, TrainingDiverged, TrainingFailed
 
 
 def outcome_of(**changes: Any) -> Outcome:
@@ -270,7 +270,11 @@ def test_a_task_that_diverges_occasionally_is_assigned_again() -> None:
 
 @pytest.mark.parametrize(
     ("error", "event"),
-    [(Declined("the battery is low"), events.TaskDeclined), (TrainingFailed("no rows"), events.TaskFailed)],
+    [
+        (Declined("the battery is low"), events.TaskDeclined),
+        (TrainingFailed("no rows"), events.TaskRaised),
+        (TrainingDiverged("the loss is nan"), events.TaskFailed),
+    ],
 )
 def test_a_task_without_an_update_goes_back_and_leaves_no_state(error: NotTrained, event: type) -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate | NotTrained:
@@ -282,7 +286,7 @@ def test_a_task_without_an_update_goes_back_and_leaves_no_state(error: NotTraine
     )
     outcome = run.run()
     assert (outcome.reason, outcome.updates["accepted"]) == ("finished", 5)
-    (given_back,) = trace.of(events.TaskDeclined, events.TaskFailed)
+    (given_back,) = trace.of(events.TaskDeclined, events.TaskRaised, events.TaskFailed)
     assert type(given_back) is event
     assert (given_back.client_id, given_back.at_s) == (1, 2.0)
     assert next(settled for settled in trainer.settled if settled[0] == 1) == (1, 0, False)
