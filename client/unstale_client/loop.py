@@ -93,10 +93,10 @@ class Observer:
         """A message arrived."""
 
     def trained(self, result: Ready | Failed) -> None:
-        """A task has a result: an update or a failure."""
+        """A task has a result that goes to the server: an update or a failure."""
 
-    def superseded(self) -> None:
-        """An update is not sent, because a newer task or another run came first."""
+    def superseded(self, result: Ready | Failed) -> None:
+        """A result is not sent, because a newer task or another run came first."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -339,7 +339,6 @@ class ClientLoop:
             case Ping():
                 item.answered.set()
             case Ready() | Failed():
-                self.observer.trained(item)
                 client = self._clients[item.job.client_id]
                 if client.session.wants(item.job.welcome.run_id, item.job.task.task_id):
                     client.finished = item
@@ -361,7 +360,9 @@ class ClientLoop:
         job, run_id = finished.job, finished.job.welcome.run_id
         if not client.session.wants(run_id, job.task.task_id):
             self._discard(finished)  # another run has begun
-        elif isinstance(finished, Failed):
+            return
+        self.observer.trained(finished)
+        if isinstance(finished, Failed):
             level = logging.INFO if finished.is_declined else logging.WARNING
             log.log(level, "client %d: %s", job.client_id, finished.message)
             failed = client.session.failed(
@@ -373,9 +374,10 @@ class ClientLoop:
             self._execute(client, client.session.trained(run_id, pending.update, pending.parcel))
 
     def _discard(self, result: Ready | Failed | None) -> None:
-        """Delete the file and the state of an update that will never be sent."""
+        """Drop a result that will never be sent, with the file and the state of an update."""
+        if result is not None:
+            self.observer.superseded(result)
         if isinstance(result, Ready):
-            self.observer.superseded()
             self._settle(result.job.client_id, result.pending.run_id, result.pending.number, accepted=False)
 
     def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:

@@ -231,6 +231,12 @@ class ServerStats(RunStats):
         self._status.refused(reason)
         self._record([observe.refused(reason)])
 
+    def given_back(self, cause: str) -> None:
+        """Count a task that its client gave back. cause: as `translate.cause_of`."""
+        if cause != Reason.UNAVAILABLE:
+            self._status.given_back(cause)
+        self._record([observe.given_back(cause)])
+
     def quarantined(self) -> None:
         """Count a quarantine of a client."""
         self._status.quarantined()
