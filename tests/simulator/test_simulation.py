@@ -306,6 +306,35 @@ def test_a_run_in_which_every_task_diverges_ends_with_an_error(trigger: str, div
         run.run()
 
 
+@pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
+@pytest.mark.parametrize("first", [0, 5], ids=["from the start", "after five tasks"])
+def test_a_run_in_which_the_code_of_every_client_raises_ends_with_the_last_error(trigger: str, first: int) -> None:
+    run = one_number(
+        lambda client_id, number, base_d, rate: update_of(-1.0) if number < first else TrainingFailed("no rows"),
+        drawn(3),
+        clients=3,
+        rounds=1000,
+        trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
+    )
+    message = r"^every task fails: the last \d+ tasks .*; the last one: client [012]: 'no rows'; mend its cause, or lower"
+    with pytest.raises(UserError, match=message):
+        run.run()
+    assert (run.executor.recorder.coordinator.accepted == 0) is (first == 0)
+
+
+@pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
+def test_one_client_whose_code_raises_does_not_end_a_run(trigger: str) -> None:
+    run = one_number(
+        lambda client_id, number, base_d, rate: TrainingFailed("no rows") if client_id == 1 else update_of(-1.0),
+        lambda client_id, number: 1.0 + 9 * (client_id != 1),  # the others take ten times as long
+        clients=3,
+        rounds=30,
+        trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
+    )
+    outcome = run.run()
+    assert (outcome.reason, outcome.versions, outcome.updates["rejected"]) == ("finished", 30, 0)
+
+
 def test_a_far_too_large_learning_rate_ends_with_an_error() -> None:
     settings = small(model={"name": "digits_cnn"}, training={"learning_rate": 1e6, "steps": 20, "batch_size": 8})
     with pytest.raises(UserError, match=r"lower training\.learning_rate"):
