@@ -299,7 +299,9 @@ class ClientLoop:
     def _receive(self, client: HostedClient) -> None:
         while (received := sockets.receive(client.socket)) is not None:
             header, frames = received
-            self._server_timeout.heard(now_s())
+            is_back = self._server_timeout.heard(now_s())
+            if is_back is not None:
+                log.warning("%s", is_back)  # as the line before it
             try:
                 message = codec.decode(header)
             except RemoteContractError as error:
