@@ -374,7 +374,10 @@ def test_a_run_ends_with_the_first_evaluation_that_reaches_its_target() -> None:
     assert [now.metrics["loss"] for now in progress] == losses[: first + 1]
     assert list(progress[0].metrics) == ["loss", "accuracy"]  # the metric of the target is the main one
     assert (finished.reason, outcome.reason) == ("finished", "reached")
+    assert finished.missed is outcome.missed is None
     assert outcome.versions == progress[-1].version == 2 * first
+    _, outcome = progress_of(until="loss < 0.001")
+    assert outcome.missed == f"run.until, loss < 0.001, was not reached in 12 rounds; the last loss is {losses[-1]:.4f}"
 
 
 def test_without_the_metric_on_the_test_set_the_clients_mean_reaches_the_target() -> None:
@@ -386,15 +389,20 @@ def test_without_the_metric_on_the_test_set_the_clients_mean_reaches_the_target(
             computed = super()._one(job)
             return replace(computed, local=replace(computed.local, metrics={"tasks": float(job.number)}))
 
-    run = one_number(
-        Trained(still),
-        drawn(3, seed=3),
-        clients=3,
-        rounds=50,
-        trigger=TriggerSettings(name="sync"),
-        target=Target("tasks", ">", 3.5),
-    )
-    outcome = run.run()
+    def outcome_of(name: str, value: float) -> Outcome:
+        return one_number(
+            Trained(still),
+            drawn(3, seed=3),
+            clients=3,
+            rounds=50,
+            trigger=TriggerSettings(name="sync"),
+            target=Target(name, ">", value),
+        ).run()
+
+    outcome = outcome_of("tasks", 3.5)
     # In round r each of the three clients has had r - 1 earlier tasks: the mean is over 3.5 in round 5.
-    assert (outcome.reason, outcome.versions) == ("reached", 5)
+    assert (outcome.reason, outcome.versions, outcome.missed) == ("reached", 5, None)
     assert outcome.training_metrics["tasks"].mean == 4.0
+    missed = "run.until, tasks > 60, was not reached in 50 rounds; the last tasks is 49.0000"
+    assert outcome_of("tasks", 60).missed == missed
+    assert outcome_of("mae", 60).missed == "run.until, mae > 60, was not reached in 50 rounds; mae was not reported"

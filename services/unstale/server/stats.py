@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from typing_extensions import override
 
@@ -51,6 +52,7 @@ class RunStats:
         self.target = target
         self.is_target_reached = False
         self._is_target_reported = target is None  # whether its metric was ever reported, or is warned of
+        self._target_value: float | None = None  # last value of its metric
         self._central: Mapping[str, float] = {}  # metrics of the last version that was evaluated
         self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
@@ -108,6 +110,7 @@ class RunStats:
             spreads = self.client_metrics
             metrics = means(spreads if self.target.name in spreads else self.training_metrics)
             self._is_target_reported |= self.target.name in metrics
+        self._target_value = metrics.get(self.target.name, self._target_value)
         self.is_target_reached |= self.target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
@@ -139,7 +142,7 @@ class RunStats:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
         self._warn_of_unreported_target({})
         self._warn_of_unreported_main()
-        return self.tally.ended(
+        outcome = self.tally.ended(
             finish.reason,
             version,
             updates,
@@ -149,6 +152,15 @@ class RunStats:
             client_metrics=self.client_metrics,
             training_metrics=self.training_metrics,
         )
+        return replace(outcome, missed=self._missed(version) if finish.reason == "finished" else None)
+
+    def _missed(self, version: int) -> str | None:
+        """A line on a target that was not reached; None without one."""
+        if self.target is None or self.is_target_reached:
+            return None
+        value, name = self._target_value, self.target.name
+        last = f"{name} was not reported" if value is None else f"the last {name} is {value:.4f}"
+        return f"run.until, {self.target}, was not reached in {version} rounds; {last}"
 
     def _warn_of_unreported_main(self) -> None:
         """Log that no evaluation has the metric that an app or objective names, although there were some."""
