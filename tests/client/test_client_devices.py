@@ -153,11 +153,7 @@ def test_a_task_has_one_outcome_although_its_update_is_not_sent(
 
 @pytest.mark.parametrize(
     ("failure", "outcome"),
-    [
-        ({"reason": Reason.UNAVAILABLE}, "declined"),
-        ({"is_code_error": True}, "code-error"),
-        ({}, "failed"),
-    ],
+    [({"reason": Reason.UNAVAILABLE}, "declined"), ({"is_code_error": True}, "code-error"), ({}, "failed")],
 )
 def test_tasks_without_an_update_are_counted_by_cause(
     failure: dict[str, Any], outcome: str, hosted: HostedClient, monkeypatch: pytest.MonkeyPatch

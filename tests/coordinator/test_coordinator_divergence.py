@@ -24,9 +24,10 @@ def coordinator_of(clients: int) -> Coordinator:
     return coordinator
 
 
-def fail(
-    coordinator: Coordinator, client_id: int, at_s: float, kind: type[events.TaskFailed | events.TaskRaised] = events.TaskFailed
-) -> None:
+Failure = type[events.TaskFailed | events.TaskRaised]
+
+
+def fail(coordinator: Coordinator, client_id: int, at_s: float, kind: Failure = events.TaskFailed) -> None:
     open_id = coordinator.membership.clients[client_id].tasks.open_id
     assert open_id is not None
     coordinator.handle(kind(client_id=client_id, task_id=open_id, at_s=at_s))

@@ -301,6 +301,14 @@ def test_a_client_whose_code_raises_does_not_end_the_run_when_the_healthy_one_le
         assert server.end().versions == 2
 
 
+def raise_ten_times(client: RawClient, code_error: bool | None) -> None:
+    client.join()
+    give_back(client, 10, code_error=code_error)
+    stop = client.hear(Stop)
+    assert (stop.reason, stop.failed) == ("shutdown", True)
+    assert stop.message is not None and "client 0: 'no rows'" in stop.message
+
+
 @pytest.mark.parametrize("code_error", [True, None], ids=["named", "of an older client"])
 def test_a_run_in_which_the_code_of_every_client_raises_ends_with_the_last_error(code_error: bool | None) -> None:
     settings = small(clients=1, trigger={"name": "async"}, server={"retry_s": 0.001})
@@ -310,11 +318,7 @@ def test_a_run_in_which_the_code_of_every_client_raises_ends_with_the_last_error
         RunningServer(settings) as server,
         RawClient(server.address, 0) as client,
     ):
-        client.join()
-        give_back(client, 10, code_error=code_error)
-        stop = client.hear(Stop)
-        assert (stop.reason, stop.failed) == ("shutdown", True)
-        assert stop.message is not None and "client 0: 'no rows'" in stop.message
+        raise_ten_times(client, code_error)
 
 
 def test_every_heartbeat_of_a_burst_within_the_documented_rate_is_answered() -> None:

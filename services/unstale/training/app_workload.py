@@ -20,7 +20,14 @@ from unstale.training.app import App, ClientInfo, Task, Trained, calling, make_m
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
-from unstale.training.measured import NOT_MEASURED, Measured, NotFiniteError, checked_examples, checked_loss, checked_metrics
+from unstale.training.measured import (
+    NOT_MEASURED,
+    Measured,
+    NotFiniteError,
+    checked_examples,
+    checked_loss,
+    checked_metrics,
+)
 from unstale.training.state_codec import pack, unpack
 from unstale.training.workload import ClientTask, Declined, FailureLog, TrainingDiverged, TrainingFailed, Workload
 
