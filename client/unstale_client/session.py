@@ -261,15 +261,16 @@ class ClientSession:
         self._drop_task()
         self._task, self._newest_task_id, self._has_newest = task, task.task_id, True
         self._version = max(self._version, task.version)
+        settled = [] if task.accepted_task is None else self._updates.settle_by(task.accepted_task)
         if not in_chunks:
-            return [Train(welcome=welcome, task=task, parcel=parcel)]
+            return [*settled, Train(welcome=welcome, task=task, parcel=parcel)]
         assert self.models is not None and task.checksum is not None
         self._awaits_model = True
         key = ModelKey(
             run_id=welcome.run_id, version=task.version, checksum=task.checksum, payload_bytes=task.payload_bytes
         )
         self.models.want(self.client_id, task.task_id, key)
-        return self.continue_download()
+        return [*settled, *self.continue_download()]
 
     def _on_chunk(self, chunk: Chunk, frames: Payload, _at_s: float) -> list[Action]:
         if not self._awaits_model_of(chunk.task_id):

@@ -297,6 +297,7 @@ class Task(Message):
     run_id: Token | None = None  # for a client that has missed the welcome
     checksum: Checksum | None = None  # of a payload in chunks
     encoding: ModelEncoding | None = None  # of the payload; none for float32
+    accepted_task: Count | None = None  # newest task of this client whose update was accepted; 0 for none
 
 
 class Update(Message):

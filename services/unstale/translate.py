@@ -121,6 +121,7 @@ def to_task(
     run_id: str | None = None,
     checksum: str | None = None,
     encoding: str | None = None,
+    accepted_task: int | None = None,
 ) -> Task:
     """encoding: of the model; None for float32."""
     return Task(
@@ -134,6 +135,7 @@ def to_task(
         run_id=run_id,
         checksum=checksum,
         encoding=cast("ModelEncoding | None", encoding),
+        accepted_task=accepted_task,
     )
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from support import apps
 from support.large import RunningClient
 from support.processes import Process
+from support.proxy import Proxy
 from support.running import PATIENCE_S, RunningServer, until
 from support.wire import RawClient
 from unstale.cli import main
@@ -26,7 +27,7 @@ from unstale.metrics.progress import Outcome, Progress
 from unstale.simulator.assemble import simulation
 from unstale_client.jobs import Job, Ready, ReceivedModel
 from unstale_proto import codec
-from unstale_proto.messages import Welcome
+from unstale_proto.messages import Message, Welcome
 
 pytestmark = pytest.mark.network
 
@@ -125,6 +126,54 @@ def test_state_survives_the_end_of_a_client_process(tmp_path: Path) -> None:
         with RunningClient(settings, server.address, folder):
             until(lambda: apps.FOUND)
         assert apps.FOUND[0] >= reached
+
+
+@pytest.mark.parametrize("lost", ["ack", "update", "task"])
+@pytest.mark.parametrize("trigger", ["sync", "async"])
+def test_a_state_counts_each_accepted_update_once_though_messages_are_lost(lost: str, trigger: str) -> None:
+    settings = app_run("counting", clients=2, rounds=8, trigger={"name": trigger}, server={"heartbeat_s": 0.05})
+    accepted, passed = apps.Accepted(2), 0
+
+    def loses_every_second(message: Message, _: bool) -> bool:
+        nonlocal passed
+        passed += message.type == lost
+        return message.type == lost and passed % 2 == 1
+
+    with (
+        RunningServer(settings, observe=accepted) as server,
+        Proxy(server.address, loses_every_second) as proxy,
+        RunningClient(settings, proxy.address),
+    ):
+        outcome = server.end()
+    accepted.check()
+    assert outcome.versions == 8
+    assert passed > 8
+
+
+def test_a_client_process_that_no_ack_ever_reaches_resumes_with_its_accepted_updates(tmp_path: Path) -> None:
+    settings = app_run("counting", rounds=14, trigger={"name": "async"}, server={"heartbeat_s": 0.05})
+    accepted, folder = apps.Accepted(1), tmp_path / "outbox"
+    tasks, blocked = 0, threading.Event()
+
+    def loses(message: Message, up: bool) -> bool:
+        nonlocal tasks
+        tasks += message.type == "task"
+        if tasks == 7 and message.type == "task":
+            blocked.set()
+        return not up and (message.type == "ack" or (message.type == "task" and blocked.is_set()))
+
+    with RunningServer(settings, observe=accepted) as server, Proxy(server.address, loses) as proxy:
+        with RunningClient(settings, proxy.address, folder):
+            assert blocked.wait(PATIENCE_S)
+        assert [path.name for path in folder.glob("*.update")] == ["0-5.update"]
+        before = len(apps.COUNTED)
+        blocked.clear()
+        tasks = 100
+        with RunningClient(settings, proxy.address, folder):
+            outcome = server.end()
+    accepted.check()
+    assert apps.COUNTED[before][2] == 5  # of the tasks 0 to 5, number 3 was rejected
+    assert outcome.updates["accepted"] == 14
 
 
 def test_a_server_resumes_a_run_of_an_app_which_the_report_shows(tmp_path: Path) -> None:

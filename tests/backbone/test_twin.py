@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
+from support import apps
 from unstale.client.worker import Trained, Worker
 from unstale.client.workspace import training_context_of
 from unstale.config import Settings
@@ -29,7 +30,7 @@ from unstale_client.jobs import Job, ReceivedModel, Settlement
 from unstale_client.net import sockets
 from unstale_client.session import ClientSession, State
 from unstale_proto import codec, encodings
-from unstale_proto.messages import Heartbeat, Message
+from unstale_proto.messages import Ack, Heartbeat, Message
 
 PATIENCE_MS = 20_000  # a step that takes so long has failed; nothing is measured by it
 
@@ -89,10 +90,20 @@ class ScriptedClient:
     """A client that executes its session's actions, one step per call.
 
     worker: of all clients, as in a process that hosts them; not started, because its work is done when it is asked for.
+    loses_acks: no ack reaches its session.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, client_id: int, worker: Worker) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        client_id: int,
+        worker: Worker,
+        *,
+        loses_acks: bool = False,
+    ) -> None:
         self.worker = worker
+        self.loses_acks, self.lost_acks = loses_acks, 0
         self.session = ClientSession(client_id, f"{client_id:032x}", offers=encodings.NAMES)
         self.socket = sockets.dealer(context, heartbeat_s=60, linger_s=0)
         sockets.connect(self.socket, address)
@@ -129,6 +140,9 @@ class ScriptedClient:
             if isinstance(message, Heartbeat):
                 self.answers += 1
                 self.newest_version = message.version
+            if self.loses_acks and isinstance(message, Ack):
+                self.lost_acks += 1
+                continue
             self.follow(self.session.received(message, [frame.buffer for frame in frames], 0.0))
 
     def wait_for_version(self, version: int) -> None:
@@ -155,7 +169,8 @@ class ScriptedClient:
         assert isinstance(made, Trained)
         ready = self.worker._stored(made).pending
         self.follow(self.session.trained(train.welcome.run_id, ready.update, ready.parcel))
-        self.hear_until(lambda: self.session.unacknowledged == 0)
+        lost = self.lost_acks
+        self.hear_until(lambda: self.session.unacknowledged == 0 or self.lost_acks > lost)
 
 
 def _worker(own: Settings) -> Worker:
@@ -163,7 +178,12 @@ def _worker(own: Settings) -> Worker:
 
 
 def through_sockets(
-    settings: Settings, arrivals: list[int], trace: Trace | None = None, own: Mapping[int, Settings] | None = None
+    settings: Settings,
+    arrivals: list[int],
+    trace: Trace | None = None,
+    own: Mapping[int, Settings] | None = None,
+    *,
+    loses_acks: bool = False,
 ) -> Outcome:
     """The run with these arrivals, against a real server. own: settings of each client, in a worker of its own."""
     server = Server(settings, on_progress=lambda _: None, observe=None if trace is None else trace.observe)
@@ -174,7 +194,8 @@ def through_sockets(
         running = pool.submit(server.run)
         on_failure.callback(server.stop)  # else the pool would wait for ever
         clients = [
-            ScriptedClient(context, server.address, client_id, worker) for client_id, worker in enumerate(workers)
+            ScriptedClient(context, server.address, client_id, worker, loses_acks=loses_acks)
+            for client_id, worker in enumerate(workers)
         ]
         for count, client_id in enumerate(arrivals, start=1):
             clients[client_id].work()
@@ -391,3 +412,24 @@ def test_progress_is_reported_at_every_evaluation() -> None:
 def test_a_simulation_without_the_codec_makes_the_same_model() -> None:
     plain = simulation(settings_of("k-async"), on_progress=lambda _: None).run()
     assert plain.model_digest == simulated(settings_of("k-async")).model_digest
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("loop", ["sync", "k-async"])
+def test_lost_acks_change_no_bit_of_a_run_of_an_app(loop: str) -> None:
+    settings = settings_of(loop, model={}, app="support.apps:counting", rounds=12)
+    accepted, trace = apps.Accepted(settings.clients), Trace()
+
+    def observe(event: events.Event, following: Sequence[actions.Action]) -> None:
+        accepted(event, following)
+        trace.observe(event, following)
+
+    in_simulation = simulation(settings, on_progress=lambda _: None, observe=observe).run()
+    accepted.check()
+    trained = sorted(apps.COUNTED)
+    apps.COUNTED.clear()
+    over_sockets = through_sockets(settings, trace.arrivals, loses_acks=True)
+    assert sorted(apps.COUNTED) == trained
+    assert max(before for _, _, before in trained) > 2
+    assert over_sockets.model_digest == in_simulation.model_digest
+    assert over_sockets.updates == in_simulation.updates

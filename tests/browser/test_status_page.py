@@ -240,9 +240,8 @@ def test_metrics_other_than_accuracy_are_shown_by_name_with_the_direction_of_the
         expect(page.locator("#metrics-card")).to_be_hidden()
         for version, mae in ((1, 2.0), (2, 1.5), (3, 1.75)):
             site.status.evaluated(version, {"mae": mae, "rmse": 3.0}, "clients", evaluate_s=0.0, at_s=site.live.at_s)
-        site.status.measured("clients", {"mae": 1.75, "rmse": 3.25})
-        site.status.measured("training", {"loss": 0.5})
-        site.status.measured("policy", {"stage": 2.0})
+        clients, training, policy = {"mae": 1.75, "rmse": 3.25}, {"loss": 0.5}, {"stage": 2.0}
+        site.status.follow(lambda: {"clients": clients, "training": training, "policy": policy})
         expect(page.locator("#main-title")).to_have_text("Clients' mae")
         tiles = [" ".join(text.split()) for text in page.locator(".tile").all_inner_texts()[:2]]
         assert tiles == ["Clients' mae 1.75 best, lowest: 1.50", "Clients' rmse 3.00 at round 3"]

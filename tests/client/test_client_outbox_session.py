@@ -62,6 +62,14 @@ def test_a_stored_update_is_settled_by_the_verdict_from_before_the_kill() -> Non
     assert session.unacknowledged == 0
 
 
+def test_a_stored_update_is_settled_by_a_task_that_names_it() -> None:
+    session = after_a_kill(made(3))
+    session.received(welcome(), [], 0.1)
+    actions = session.received(task(5).model_copy(update={"accepted_task": 3}), MODEL, 0.2)
+    assert actions[0] == Settle(run_id=RUN, number=103, accepted=True)
+    assert session.unacknowledged == 0
+
+
 def test_a_stored_update_is_resent_when_a_heartbeat_proves_its_loss() -> None:
     session = after_a_kill(made(3))
     session.received(welcome(), [], 0.0)

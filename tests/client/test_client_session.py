@@ -2,11 +2,14 @@
 
 import pytest
 
+from support.parts import PlayedPart
 from support.wire import RUN, update, welcome
 from unstale_client.actions import Retire, Send, Settle, Train
+from unstale_client.models import Models
 from unstale_client.session import GREETING_S, ClientSession, State
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, ProcessStart, Stop, Task
+from unstale_proto.transfer import checksum
 
 TOKEN = "ab" * 16
 MODEL = [memoryview(b"model...")]
@@ -87,6 +90,52 @@ def test_an_update_is_settled_by_its_task_number_after_a_newer_task() -> None:
     session.trained(RUN, update(1), DELTA)
     session.received(task(2).model_copy(update={"number": 6}), MODEL, 1.5)
     assert session.received(ACCEPTED, [], 2.0) == [Settle(run_id=RUN, number=5, accepted=True)]
+
+
+def test_a_task_that_names_the_accepted_one_settles_the_updates_before_it_and_they_are_not_resent() -> None:
+    session = session_with_an_update_sent()
+    second, third = (task(number + 1).model_copy(update={"number": number, "accepted_task": 1}) for number in (1, 2))
+    assert session.received(second, MODEL, 2.0) == [
+        Settle(run_id=RUN, number=0, accepted=True),
+        Train(welcome=welcome(), task=second, parcel=MODEL),
+    ]
+    session.trained(RUN, update(2), DELTA)
+    assert session.received(third, MODEL, 3.0) == [
+        Settle(run_id=RUN, number=1, accepted=False),
+        Train(welcome=welcome(), task=third, parcel=MODEL),
+    ]
+    assert session.unacknowledged == 0
+    session.tick(100.0)
+    assert session.received(Heartbeat(number=0, version=0), [], 100.1) == []
+
+
+def test_a_task_whose_model_comes_in_chunks_settles_the_updates_before_it_at_once() -> None:
+    models = Models(lambda name: PlayedPart(), PlayedPart)
+    session = ClientSession(7, TOKEN, models=models)
+    session.reachable(0.0)
+    session.received(welcome(), [], 0.0)
+    session.received(task(1), MODEL, 1.0)
+    session.trained(RUN, update(1), DELTA)
+    announced = task(2).model_copy(update={"accepted_task": 1, "checksum": checksum(MODEL)})
+    actions = session.received(announced, [], 2.0)
+    assert actions[0] == Settle(run_id=RUN, number=0, accepted=True)
+    assert [type(action) for action in actions[1:]] == [Send]  # a credit for the model
+
+
+def test_a_copy_of_a_task_settles_nothing() -> None:
+    session = session_with_an_update_sent()
+    assert session.received(task(1).model_copy(update={"accepted_task": 0}), MODEL, 2.0) == []
+    assert session.unacknowledged == 1
+
+
+def test_an_update_older_than_the_newest_accepted_one_waits_for_its_ack() -> None:
+    # An earlier version of the client may have stored two updates without a verdict.
+    session = session_with_an_update_sent()
+    session.received(task(2), MODEL, 1.5)
+    session.trained(RUN, update(2), DELTA)
+    newer = task(3).model_copy(update={"accepted_task": 2})
+    assert session.received(newer, MODEL, 2.0)[:-1] == [Settle(run_id=RUN, number=0, accepted=True)]
+    assert session.received(REJECTED, [], 2.1) == [Settle(run_id=RUN, number=0, accepted=False)]
 
 
 def test_an_ack_after_the_start_of_another_run_settles_nothing() -> None:

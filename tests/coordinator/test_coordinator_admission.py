@@ -2,6 +2,9 @@
 
 import pytest
 
+from unstale.coordinator import snapshot
+from unstale.coordinator.machine import Coordinator
+
 
 def test_an_update_of_an_unassigned_task_is_rejected_without_effect(drive):
     driver = drive("k-async", clients=2, k=2)
@@ -126,6 +129,24 @@ def test_tasks_that_end_without_an_update_evict_no_verdict(drive):
         driver.applied()
         driver.decline(0, task_id=number + 2)
     assert driver.update(0, task_id=1)[0] == "ack 0 #1 duplicate of accepted"
+
+
+def test_the_newest_accepted_task_of_a_client_is_known_whatever_its_later_tasks_become(drive):
+    driver = drive("async", clients=2)
+    driver.start()  # tasks 1 and 2; those of client 0 are 1, 3, 5 and so on
+    assert driver.coordinator.accepted_task(0) == 0
+    driver.update(0)
+    driver.applied()
+    assert driver.coordinator.accepted_task(0) == 1
+    driver.decline(0, task_id=3)
+    driver.update(1)
+    driver.applied()
+    assert driver.update(0, task_id=5, defect="zero-update")[0].startswith("ack 0 #5 rejected")
+    assert driver.update(0, task_id=3)[0] == "ack 0 #3 rejected expired-task"
+    resumed = Coordinator(driver.coordinator.settings)
+    snapshot.restore(resumed, snapshot.taken(driver.coordinator))
+    for coordinator in (driver.coordinator, resumed):
+        assert [coordinator.accepted_task(client) for client in range(2)] == [1, 2]
 
 
 def test_an_update_without_a_defect_must_be_staged(drive):

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from backbone import test_twin as twin
+from support import apps
 from support import coordinator_invariants as invariants
+from support.large import RunningClient
 from support.running import PATIENCE_S, RunningServer, small
 from unstale.client.service import ClientProcess
 from unstale.client.workspace import training_context_of
@@ -119,3 +121,32 @@ def test_a_run_of_300_rounds_survives_all_toxics_and_counts_each_update_once(tmp
     assert received == sum(outcome.updates.values())
     assert all(numbers.faults[name] for name in ("drop", "duplicate", "reorder", "disconnect"))
     assert not [thread for thread in threading.enumerate() if thread.name in ("proxy", "relay")]
+
+
+def test_an_app_counts_each_accepted_update_once_through_all_toxics(tmp_path: Path) -> None:
+    scenario = tmp_path / "all.yaml"
+    scenario.write_text(SCENARIO)
+    settings = small(
+        app="support.apps:counting",
+        clients=3,
+        rounds=40,
+        model={},
+        partition={},
+        training={"learning_rate": 0.125},
+        scenario={"name": str(scenario)},
+        server={"heartbeat_s": 0.05, "lease_s": 2.0, "retry_s": 0.1, "linger_s": 1.0},
+    )
+    accepted = apps.Accepted(3)
+    with RunningServer(settings, observe=accepted) as server:
+        injector = injector_for(settings, server.address)
+        with ThreadPoolExecutor(1) as pool:
+            passing = pool.submit(injector.run)
+            try:
+                with RunningClient(settings, injector.address, tmp_path / "outbox"):
+                    outcome = server.end(patience_s=120.0)
+            finally:
+                injector.stop()
+            numbers = passing.result(PATIENCE_S)
+    accepted.check()
+    assert outcome.updates["accepted"] == len(accepted.tasks) >= 40
+    assert numbers.faults["drop"] > 0

@@ -7,7 +7,7 @@ from math import isnan, sqrt
 
 import pytest
 
-from unstale.metrics.fairness import Fairness, OwnEvaluations
+from unstale.metrics.fairness import Fairness, FromAnswers, OwnEvaluations
 
 
 def fairness_of(*accuracies: float) -> Fairness:
@@ -108,3 +108,22 @@ def test_an_accuracy_that_is_no_share_and_no_percentage_does_not_count() -> None
         answers.answered(client_id, 1, {"accuracy": accuracy})
     assert answers.fairness is not None
     assert (answers.fairness.clients, answers.fairness.mean) == (2, 0.5)
+
+
+def test_a_value_of_the_answers_is_computed_when_it_is_read_and_again_only_after_another_answer() -> None:
+    own = OwnEvaluations(1)
+    counted: list[int] = []
+
+    def number() -> int:
+        counted.append(len(own.reports))
+        return counted[-1]
+
+    value = FromAnswers(own, number)
+    for client_id in range(3):
+        own.answered(client_id, 1, {"mae": 0.5})
+    assert counted == []
+    assert (value(), value()) == (3, 3)
+    own.answered(0, 1, {"mae": 0.5})  # the same version again counts once
+    assert (value(), counted) == (3, [3])
+    own.answered(0, 2, {"mae": 0.25})
+    assert (value(), counted) == (3, [3, 3])

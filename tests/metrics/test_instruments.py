@@ -68,3 +68,13 @@ def test_buckets_cover_the_range_of_runs() -> None:
         (catalogue.ROUND_DURATION, 8 * 3600),
     ):
         assert metric.buckets[0] <= value <= metric.buckets[-1]
+
+
+def test_gauges_that_are_followed_together_are_those_of_the_scrape() -> None:
+    instruments = Instruments(catalogue.CATALOGUE)
+    now = {"mae": 0.5, "r2": 0.25}
+    instruments.follow_all(lambda: [Observation(catalogue.METRIC, now[name], (name, "clients")) for name in now])
+    exported = {("unstale_metric", "mae", "clients"): 0.5, ("unstale_metric", "r2", "clients"): 0.25}
+    assert values(instruments, "unstale_metric") == exported
+    del now["r2"]
+    assert values(instruments, "unstale_metric") == {("unstale_metric", "mae", "clients"): 0.5}

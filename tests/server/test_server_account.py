@@ -21,7 +21,7 @@ from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Progress
 from unstale.metrics.spread import ClientValue
 from unstale.server.commands import Applied, Evaluated
-from unstale.server.stats import METRIC_SERIES_MAX, ServerStats
+from unstale.server.stats import ServerStats
 from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation, Task, Update
 
@@ -98,7 +98,9 @@ def test_a_clients_own_evaluation_counts_with_an_accepted_update(outcome: Outcom
     kept = Kept()
     kept.judged(outcome, accuracy=0.25)
     means = [
-        one.value for one in kept.observed if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
+        one.value
+        for one in kept.stats.gauges()
+        if one.metric is catalogue.CLIENT_TEST_ACCURACY and one.labels == ("mean",)
     ]
     assert means == ([0.25] if counts else [])
     kept.stats.flush()
@@ -156,19 +158,24 @@ def test_clients_metrics_are_those_of_the_last_round_and_of_each_clients_last_ow
     assert progress.metrics == {"accuracy": 0.5, "loss": 1.0}
 
 
-def test_metrics_by_name_are_exported_up_to_a_bound_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_that_more_than_a_tenth_of_the_clients_report_are_exported() -> None:
     kept = Kept()
-    for number in range(METRIC_SERIES_MAX + 2):
-        kept.stats.round_closed([replace(UPDATE, metrics={f"m{number}": 1.0})])
+
+    def round_of(client_id: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        kept.stats.round_closed([replace(UPDATE, client_id=client_id, metrics=metrics)])
         kept.applied()
-    named = [one.labels for one in kept.observed if one.metric is catalogue.METRIC]
-    assert {name for name, _ in named} == {"loss", *(f"m{number}" for number in range(METRIC_SERIES_MAX - 1))}
-    assert {split for _, split in named} == {"training"}
-    (warning,) = [record.getMessage() for record in caplog.records if "metrics by name" in record.getMessage()]
-    assert warning.endswith(f"such as 'm{METRIC_SERIES_MAX - 1}'")
-    kept.observed.clear()
-    kept.applied()  # those that are known go on
-    assert [one.labels[0] for one in kept.observed if one.metric is catalogue.METRIC] == ["loss"]
+        return {one.labels[0]: one.value for one in kept.stats.gauges() if one.metric is catalogue.METRIC}
+
+    # A client that is first and invents names: they are gone once nine others have reported.
+    assert round_of(0, {f"m{number}": 1.0 for number in range(32)}).keys() >= {"loss", "m0", "m31"}
+    for client_id in range(1, 10):
+        exported = round_of(client_id, {"mae": float(client_id)})
+    assert exported == {"loss": 2.0, "mae": 9.0}
+    for number in range(20):  # however often it reports others
+        assert round_of(0, {f"n{number}.{name}": 1.0 for name in range(32)}) == {"loss": 2.0, "mae": 9.0}
+    assert round_of(1, {"rmse": 1.0}) == {"loss": 2.0, "mae": 9.0}  # one of ten is a tenth
+    assert round_of(2, {"rmse": 3.0}) == {"loss": 2.0, "mae": 9.0, "rmse": 3.0}
+    assert round_of(3, {"mae": 4.0}) == {"loss": 2.0, "mae": 4.0, "rmse": 3.0}  # the value before stays
 
 
 def test_an_evaluation_without_accuracy_and_loss_is_exported_by_name() -> None:
@@ -177,14 +184,15 @@ def test_an_evaluation_without_accuracy_and_loss_is_exported_by_name() -> None:
     evaluation = Measured(metrics={"mae": 0.5}, num_examples=1)
     kept.stats.evaluated(Evaluated(version=1, evaluation=evaluation, evaluate_s=0.0), 2.0)
     assert kept.progress[-1].metrics == {"mae": 0.5}
-    named = [(one.labels, one.value) for one in kept.observed if one.metric is catalogue.METRIC]
-    assert named == [(("mae", "central"), 0.5)]
+    assert kept.stats.gauges() == [Observation(catalogue.METRIC, 0.5, ("mae", "central"))]
 
 
 def test_the_numbers_of_the_policy_are_exported_by_name() -> None:
     kept = Kept()
     kept.applied({"stage": 2.0})
-    assert Observation(catalogue.METRIC, 2.0, ("stage", "policy")) in kept.observed
+    assert kept.stats.gauges() == [Observation(catalogue.METRIC, 2.0, ("stage", "policy"))]
+    kept.applied()
+    assert kept.stats.gauges() == []  # those of the last round only
 
 
 def test_a_target_that_nobody_reports_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from unstale.server.sender import Sender
 from unstale.server.sessions import EncodingNegotiation, Sessions
 from unstale.server.slot_scheduler import SlotScheduler
 from unstale.server.transport import Delivery
-from unstale_proto.codec import encode
+from unstale_proto.codec import decode, encode
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Hello, Task
 
@@ -98,6 +98,17 @@ def test_tasks_of_one_version_differ_in_their_numbers_and_in_whether_they_ask_fo
         (b"0", task(70_000, 0, 1), 1),
         (b"1", task(4, 0, 300, evaluate=True), 1),
     ]
+
+
+def test_tasks_name_the_newest_accepted_one_of_their_client_where_the_run_wants_it(
+    sender: Sender, wire: KeptWire
+) -> None:
+    sender.accepted_task = {0: 21, 1: 0}.__getitem__
+    give(sender, 0, task_id=41, version=0, number=2)
+    give(sender, 1, task_id=22, version=0, number=1)
+    tasks = [decode(header) for _, header, _ in wire.sent]
+    assert [isinstance(task, Task) and task.accepted_task for task in tasks] == [21, 0]
+    assert [encode(task) for task in tasks] == [header for _, header, _ in wire.sent]
 
 
 def test_tasks_with_a_model_of_before_have_the_learning_rate_of_now(sender: Sender, wire: KeptWire) -> None:

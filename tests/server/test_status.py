@@ -184,9 +184,7 @@ def test_a_metric_of_unknown_direction_has_no_best_value() -> None:
 
 def test_the_latest_metrics_of_each_split_are_shown() -> None:
     status = Status(clock=float, main=ACCURACY)
-    status.measured("training", {"loss": 2.0})
-    status.measured("training", {"loss": nan, "mae": 0.5})
-    status.measured("policy", {})
+    status.follow(lambda: {"training": {"loss": nan, "mae": 0.5}, "policy": {}})
     assert status.sections(at())["metrics"] == {"training": {"loss": None, "mae": 0.5}}
 
 

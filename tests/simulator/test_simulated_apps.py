@@ -265,6 +265,16 @@ def test_what_does_not_go_together_with_an_app_is_refused_in_one_sentence(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("trigger", [{"name": "sync"}, {"name": "async"}, {"name": "k-async", "k": 2}])
+def test_a_state_counts_each_accepted_update_once_though_messages_are_lost(trigger: dict[str, Any]) -> None:
+    accepted = apps.Accepted(3)
+    settings = app_run("counting", clients=3, rounds=25, trigger=trigger, scenario={"name": "flaky"})
+    outcome = simulation(settings, on_progress=lambda _: None, observe=accepted).run()
+    accepted.check()
+    assert outcome.updates["rejected"] > 0
+    assert len(accepted.tasks) == outcome.updates["accepted"] >= 25
+
+
 def test_first_order_compensation_works_for_an_app() -> None:
     changes: dict[str, Any] = {"clients": 3, "rounds": 6, "trigger": {"name": "async"}}
     plain, _ = run(app_run("regression", **changes))

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import unstale
+from unstale.coordinator import actions, events
 
 FOLDER = "APPS_FOLDER"
 """The variable that names the folder of the clients' files; worker processes of a simulation inherit it."""
@@ -174,3 +176,45 @@ shared = unstale.App(
     exchange=lambda name: name != "3.bias",
     metric="mae",
 )
+
+
+COUNTED: list[tuple[int, int, int]] = []
+"""Of each training of `counting`: client, number of the task, and the counter in its state before."""
+
+
+def _count(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """Counts its accepted updates, and takes smaller steps after each.
+
+    Every fourth task changes nothing, so that its update is rejected.
+    """
+    client_id, before = data, task.state.get("accepted", 0)
+    COUNTED.append((client_id, task.number, before))
+    task.state["accepted"] = before + 1
+    loss = descend(module, table(client_id), task.learning_rate * (task.number % 4 != 3) / (1 + before))
+    return unstale.Trained(num_examples=12, loss=loss, metrics={"counter": before + 1})
+
+
+counting = unstale.App(model=model, train=_count, data=lambda client: client.client_id)
+
+
+class Accepted:
+    """An observer of a run of `counting`."""
+
+    def __init__(self, clients: int) -> None:
+        COUNTED.clear()
+        self.tasks: list[tuple[int, int]] = []  # client and number of each task whose update was accepted
+        self.duplicates = 0
+        self._clients = clients
+
+    def __call__(self, _: events.Event, following: Sequence[actions.Action]) -> None:
+        for action in following:
+            if isinstance(action, actions.Acknowledge):
+                self.duplicates += action.outcome is actions.Outcome.DUPLICATE
+                if action.outcome is actions.Outcome.ACCEPTED:
+                    self.tasks.append((action.client_id, (action.task_id - 1) // self._clients))
+
+    def check(self) -> None:
+        """Each training started with the number of the client's earlier tasks whose update was accepted."""
+        for client_id, number, before in COUNTED:
+            earlier = [task for owner, task in self.tasks if owner == client_id and task < number]
+            assert before == len(earlier), (client_id, number, earlier)

@@ -13,6 +13,7 @@ from unstale.coordinator.actions import Action, SendTask
 from unstale.coordinator.events import Event, RoundApplied
 from unstale.journal.history import shown
 from unstale.metrics import progress
+from unstale.metrics.named import formatted
 from unstale.metrics.spread import means
 from unstale.training.measured import MainMetric
 
@@ -55,7 +56,7 @@ class Bar:
         """Show the main metric of an evaluation."""
         metrics = shown(now.metrics, means(now.client_metrics), means(now.training_metrics), self._main).metrics
         for name, value in list(metrics.items())[:1]:
-            self._metric = f"{name} {value:.4f}  "
+            self._metric = f"{name} {formatted(value, '.4f')}  "
             self._show()
 
     def _show(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from unstale.api import plot
 from unstale.config import Settings
 from unstale.journal.rundir import RunDirectory
-from unstale.metrics.named import CLIENTS
+from unstale.metrics.named import CLIENTS, formatted
 from unstale.metrics.progress import Outcome
 from unstale.metrics.spread import means
 from unstale.report import recorded
@@ -53,7 +53,7 @@ class Run:
 
     def __repr__(self) -> str:
         clock = "s of virtual time" if self.recorded.is_simulated else "s"
-        metrics = "".join(f"{name} {value:.4f}, " for name, value in self.metrics.items())
+        metrics = "".join(f"{name} {formatted(value, '.4f')}, " for name, value in self.metrics.items())
         missed = "" if self.missed is None else f"; {self.missed}"
         return f"<Run {self.recorded.name}: {len(self.rounds)} rounds, {metrics}{self.seconds:,.1f} {clock}{missed}>"
 

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
+from unstale.metrics.named import formatted
 from unstale.metrics.progress import Outcome, Progress
 from unstale.metrics.spread import Spread, means
 from unstale.report.content import count
@@ -157,7 +158,7 @@ def accuracy_and_loss(metrics: Mapping[str, float], prefix: str = "") -> dict[st
 
 def figure(value: float | None, form: str) -> str:
     """Return a number in a form like `.4f`, or a dash for None and for numbers that are not finite."""
-    return "-" if value is None or not isfinite(value) else format(value, form)
+    return "-" if value is None or not isfinite(value) else formatted(value, form)
 
 
 def log_to_stderr() -> None:

@@ -57,6 +57,13 @@ class TaskHistory:
         """Remembered verdicts by task number, oldest first."""
         return sorted((self._verdicts or {}).items(), key=itemgetter(0))
 
+    @property
+    def accepted_id(self) -> int:
+        """Id of the newest task whose update was accepted, by the remembered verdicts; 0 for none."""
+        verdicts = self._verdicts or {}
+        accepted = [number for number, verdict in verdicts.items() if verdict.outcome is Outcome.ACCEPTED]
+        return max(accepted) * self._clients + self._client_id + 1 if accepted else 0
+
     def record(self, number: int, verdict: Verdict) -> None:
         """Store the first verdict on a task; only the last `REMEMBERED_VERDICTS` are kept."""
         if self._verdicts is None:

@@ -63,6 +63,10 @@ class Coordinator(CoordinatorState):
         """Whether the task of a client is open."""
         return self.membership.client(client_id).tasks.open_id == task_id
 
+    def accepted_task(self, client_id: int) -> int:
+        """Id of a client's newest task whose update was accepted; 0 for none."""
+        return self.membership.client(client_id).tasks.accepted_id
+
     def handle(self, event: events.Event) -> list[Action]:
         """Handle an event.
 

@@ -8,7 +8,7 @@ from unstale.journal.rows import EvaluationRow
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import OwnEvaluations
 from unstale.metrics.named import CENTRAL, CLIENTS, TRAINING, in_order
-from unstale.metrics.spread import Report, means, spreads
+from unstale.metrics.spread import Report, report_means
 from unstale.training.measured import MainMetric
 
 
@@ -51,5 +51,5 @@ def history(database: Database, main: MainMetric, *, every: int | None) -> Itera
             answer = later.pop()
             own.answered(answer.client_id, answer.version, answer.metrics, answer.examples)
         updates = (update.staged for update in database.updates_of(row.version))
-        clients, training = (means(spreads(reports, main)) for reports in (own.reports, training_reports(updates)))
+        clients, training = (report_means(reports, main) for reports in (own.reports, training_reports(updates)))
         yield row, shown(row.metrics, clients, training, main)

@@ -164,8 +164,9 @@ METRIC = CATALOGUE.gauge(
     "unstale_metric",
     "Metrics by name and split: central (test set of the server), clients (mean over the clients' last own "
     "evaluations), training (mean over the updates of the last round), policy (of policy and compensator after the "
-    "last round). Means are weighted by examples. Accuracy and loss on the test set and accuracy on the clients' have "
-    "metrics of their own.",
+    "last round). Means are weighted by examples, up to 5 times the median; of clients and training, names that at "
+    "most a tenth of the clients report are left out. Accuracy and loss on the test set and accuracy on the clients' "
+    "have metrics of their own.",
     "name",
     "split",
 )

@@ -3,15 +3,18 @@
 Source: FedAR (Jiang et al., 2024), docs/methods/measures.md#fairness-over-clients
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, nan
 from statistics import fmean, pstdev, stdev
+from typing import Generic, TypeVar
 
 from unstale.metrics.spread import Report
 
 ACCURACY = "accuracy"
 PERCENT = 100
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,12 @@ class Fairness:
 class OwnEvaluations:
     """Who is asked to measure the model on its own test examples, and what they said last.
 
-    every: rounds between two questions to a client; None asks nobody.
+    every: rounds between two questions to a client; None asks nobody. One thread writes, any thread may read.
     """
 
     def __init__(self, every: int | None) -> None:
         self.every = every
+        self.answers = 0  # so far
         self._answers: dict[int, tuple[int, Report]] = {}
 
     def is_wanted(self, client_id: int, version: int) -> bool:
@@ -51,18 +55,19 @@ class OwnEvaluations:
         """A client measured a version. What was not asked for is passed over."""
         if self.is_wanted(client_id, version):
             self._answers[client_id] = version, Report(client_id, examples, metrics)
+            self.answers += 1
 
     @property
     def reports(self) -> list[Report]:
         """The last answer of each client."""
-        return [report for _, report in self._answers.values()]
+        return [report for _, report in self._answers.copy().values()]
 
     @property
     def fairness(self) -> Fairness | None:
         """Over the last answer of each client; None while there is none with an accuracy, a fraction or in percent."""
         answers = [
             (version, report)
-            for version, report in self._answers.values()
+            for version, report in self._answers.copy().values()
             if 0 <= report.metrics.get(ACCURACY, nan) <= PERCENT
         ]
         if not answers:
@@ -83,6 +88,22 @@ class OwnEvaluations:
             best_tenth=fmean(best),
             best_tenth_std=_std(best),
         )
+
+
+class FromAnswers(Generic[T]):
+    """A value that is computed from own evaluations when it is read, and again only after another answer."""
+
+    def __init__(self, of: OwnEvaluations, compute: Callable[[], T]) -> None:
+        self._of = of
+        self._compute = compute
+        self._last: tuple[int, T] | None = None
+
+    def __call__(self) -> T:
+        """The value now. Any thread."""
+        last, answers = self._last, self._of.answers  # read before the answers themselves, so never newer than them
+        if last is None or last[0] != answers:
+            self._last = last = answers, self._compute()
+        return last[1]
 
 
 def _std(values: list[float]) -> float:

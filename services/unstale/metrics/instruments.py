@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -43,6 +43,7 @@ class Instruments(Collector):
         self._catalogue = catalogue
         self._series: dict[str, dict[tuple[str, ...], Series]] = {m.name: {} for m in catalogue}
         self._lock = threading.Lock()
+        self._followed: list[Callable[[], Iterable[Observation]]] = []
         for metric in catalogue:
             if not metric.labels:
                 self._begin(metric, ())
@@ -73,6 +74,11 @@ class Instruments(Collector):
             series = self._series[metric.name].get(labels) or self._begin(metric, labels)
             series.ask = value
 
+    def follow_all(self, gauges: Callable[[], Iterable[Observation]]) -> None:
+        """Ask for these gauges at each scrape, from the thread that serves it. A scrape has those of its time only."""
+        with self._lock:
+            self._followed.append(gauges)
+
     def describe(self) -> list[Family]:
         """Every family without its numbers."""
         return [family(metric, {}) for metric in self._catalogue]
@@ -84,6 +90,9 @@ class Instruments(Collector):
                 name: {labels: replace(one, counts=one.counts.copy()) for labels, one in series.items()}
                 for name, series in self._series.items()
             }
+            followed = self._followed.copy()
+        for metric, value, labels, _ in chain.from_iterable(gauges() for gauges in followed):
+            now[metric.name][labels] = Series(value)
         for metric in self._catalogue:
             yield family(metric, now[metric.name])
 

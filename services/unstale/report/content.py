@@ -5,6 +5,8 @@ from dataclasses import KW_ONLY, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from unstale.metrics.named import formatted
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -36,7 +38,7 @@ class Column:
             return NONE
         if isinstance(cell, bool):
             return "yes" if cell else "no"
-        return cell[: self.signs] if isinstance(cell, str) else format(cell, self.form)
+        return cell[: self.signs] if isinstance(cell, str) else formatted(cell, self.form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from unstale.journal.rows import EvaluationRow, RoundRow
 from unstale.journal.rundir import LOCK
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics.fairness import Fairness, OwnEvaluations
-from unstale.metrics.named import CENTRAL, CLIENTS, in_order, two_of
+from unstale.metrics.named import CENTRAL, common_names, two_of
 from unstale.metrics.spread import Spread, spreads
 from unstale.training.measured import MainMetric
 
@@ -286,7 +286,10 @@ def _own_evaluations(database: Database, every: int | None, main: MainMetric) ->
         if answers.is_wanted(row.client_id, row.version):
             answers.answered(row.client_id, row.version, row.metrics, row.examples)
             rows.append(row)
-    names = _names([Shown(CLIENTS, in_order(row.metrics, main)) for row in rows], main)
+    by_client: dict[int, dict[str, float]] = {}
+    for row in rows:
+        by_client.setdefault(row.client_id, {}).update(row.metrics)
+    names = tuple(common_names(by_client.values(), main)) or two_of([main.name, "loss"])
     columns = " ".join(("client_id version", *(column_of(name, names) for name in names), "num_examples"))
     values = (
         (row.client_id, row.version, *(row.metrics.get(name, nan) for name in names), row.examples) for row in rows

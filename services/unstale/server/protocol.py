@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 
 from unstale import translate
+from unstale.config.settings import APP
 from unstale.coordinator import actions, events, snapshot
 from unstale.coordinator.phase import Phase
 from unstale.journal.journal import Journal
@@ -85,6 +86,7 @@ class ServerProtocol:
                 scheduler=scheduler(slots=bounds.versions, slow_slots=bounds.versions // 2),
             ),
             clock=clock,
+            accepted_task=coordinator.accepted_task if state.welcome.model == APP else None,
         )
         self._executor = ActionExecutor(
             clock=clock,

@@ -48,6 +48,8 @@ class Sender:
     past_versions: int  # age in rounds of the oldest model that tasks may carry
     downloads: Downloads  # sends models that are larger than a chunk
     clock: Callable[[], float]
+    accepted_task: Callable[[int], int] | None = None
+    """Newest task of a client whose update was accepted; None where tasks do not name it."""
     _tasks: dict[tuple[Sent, bool], Prepared] = field(init=False, default_factory=dict)
     """Headers by model, and whether it is to be evaluated."""
     _models: dict[Sent, _Model] = field(init=False, default_factory=dict)
@@ -110,7 +112,8 @@ class Sender:
         self._awaiting_reply.add(client_id)
         evaluate = self.is_evaluation_wanted(client_id, action.version)
         task = self._tasks.get((sent, evaluate)) or self._prepare(action, sent, model, evaluate=evaluate)
-        header = task.header(task_id=action.task_id, number=action.number)
+        accepted = {} if self.accepted_task is None else {"accepted_task": self.accepted_task(client_id)}
+        header = task.header(task_id=action.task_id, number=action.number, **accepted)
         if not self._deliver(route, header, model.wrapped):
             return False
         if model.checksum is not None:
@@ -128,6 +131,7 @@ class Sender:
             run_id=self.welcome.run_id,
             checksum=model.checksum,
             encoding=self.negotiation.models.name if sent[1] else None,
+            accepted_task=None if self.accepted_task is None else 0,  # each header has its own
         )
         prepared = self._tasks[sent, evaluate] = Prepared(task)
         return prepared

@@ -222,6 +222,7 @@ class Server:
         )
         if run.journal is not None:
             stats.restore(run.journal.database)
+        self._instruments.follow_all(stats.gauges)
         protocol = ServerProtocol(
             ProtocolSettings(
                 linger_s=settings.linger_s,

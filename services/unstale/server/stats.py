@@ -18,11 +18,11 @@ from unstale.learner.learner import Compensation
 from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
-from unstale.metrics.fairness import OwnEvaluations
-from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING
+from unstale.metrics.fairness import FromAnswers, OwnEvaluations
+from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING, NameCounts, formatted
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
-from unstale.metrics.spread import Spread, means, spreads
+from unstale.metrics.spread import Spread, report_mean, report_means, spreads
 from unstale.server.commands import Applied, Evaluated, NotSaved, Saved
 from unstale.server.slot_scheduler import Counts
 from unstale.server.status import Status
@@ -30,8 +30,6 @@ from unstale.training.measured import MainMetric
 from unstale_proto.errors import Reason
 
 log = logging.getLogger("unstale.server")
-
-METRIC_SERIES_MAX = 128  # exported metrics by name and split: a correct run has at most 32 names in each of four splits
 
 
 class RunStats:
@@ -46,7 +44,10 @@ class RunStats:
         target: Target | None = None,
     ) -> None:
         """main: the metric that is shown first. target: a value of a metric that ends the run, None for none."""
-        self.own_evaluations = OwnEvaluations(evaluate_clients_every)
+        self.own_evaluations = own = OwnEvaluations(evaluate_clients_every)
+        self._client_metrics = FromAnswers(own, lambda: spreads(own.reports, main))
+        of_target = main.name if target is None else target.name
+        self._client_target = FromAnswers(own, lambda: report_mean(of_target, own.reports))
         self.main = main
         self.tally = Tally(rounds, main)
         self.target = target
@@ -81,7 +82,7 @@ class RunStats:
     @property
     def client_metrics(self) -> dict[str, Spread]:
         """Metrics of the clients' last evaluations on their own test examples."""
-        return spreads(self.own_evaluations.reports, self.main)
+        return self._client_metrics()
 
     @property
     def training_metrics(self) -> dict[str, Spread]:
@@ -102,16 +103,19 @@ class RunStats:
 
         metrics: of an evaluation on the test set, empty for none.
         """
-        if self.target is None:
+        target = self.target
+        if target is None:
             return
-        self._is_target_reported |= self.target.name in metrics
-        self._is_central |= self.target.name in metrics
+        self._is_target_reported |= target.name in metrics
+        self._is_central |= target.name in metrics
         if not self._is_central:
-            spreads = self.client_metrics
-            metrics = means(spreads if self.target.name in spreads else self.training_metrics)
-            self._is_target_reported |= self.target.name in metrics
-        self._target_value = metrics.get(self.target.name, self._target_value)
-        self.is_target_reached |= self.target.is_reached(metrics)
+            value = self._client_target()
+            if value is None:
+                value = report_mean(target.name, training_reports(self._round))
+            self._is_target_reported |= value is not None
+            metrics = {} if value is None else {target.name: value}
+        self._target_value = metrics.get(target.name, self._target_value)
+        self.is_target_reached |= target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
         """Store the number of clients in each state, for the progress at this version."""
@@ -159,7 +163,7 @@ class RunStats:
         if self.target is None or self.is_target_reached:
             return None
         value, name = self._target_value, self.target.name
-        last = f"{name} was not reported" if value is None else f"the last {name} is {value:.4f}"
+        last = f"{name} was not reported" if value is None else f"the last {name} is {formatted(value, '.4f')}"
         return f"run.until, {self.target}, was not reached in {version} rounds; {last}"
 
     def _warn_of_unreported_main(self) -> None:
@@ -201,8 +205,12 @@ class ServerStats(RunStats):
         self._observed: list[Observation] = []  # of updates and models, until `flush`
         self._norms: list[Norms] = []  # of updates, until `flush`
         self._bounds: Norms | None = None  # at the last of these updates
-        self._series: set[tuple[str, ...]] = set()  # names and splits of metrics that are exported
-        self._warned = False  # that there are too many of these
+        own = self.own_evaluations
+        self._client_means = FromAnswers(own, lambda: report_means(own.reports, main))
+        self._fairness = FromAnswers(own, lambda: own.fairness)
+        self._training_names = NameCounts()
+        self._named: Mapping[str, Mapping[str, float]] = {}  # metrics by split, without the clients'
+        self._status.follow(self.named_metrics)
 
     def restore(self, database: Database) -> None:
         """Count the rounds and evaluations of earlier servers of this run."""
@@ -229,13 +237,12 @@ class ServerStats(RunStats):
             self.tally.evaluated(version, newest, {}, at_s)
             self._show(version, of, measured.evaluate_s, at_s)
             self._record(observe.measured(newest, measured.class_accuracy))
-        self._record_named(CENTRAL, newest)
+        self._keep_named(CENTRAL, newest)
         for own in database.own_evaluations():
             self.own_evaluations.answered(own.client_id, own.version, own.metrics, own.examples)
         self.round_closed([update.staged for update in database.updates_of(database.last_version())])
-        self._record_own_evaluations()
-        self._record_named(TRAINING, means(self.training_metrics))
-        self._record_named(POLICY, of_policy)
+        self._keep_named(TRAINING, self._training_means())
+        self._keep_named(POLICY, of_policy)
         self.check_target(newest)
 
     def refused(self, reason: Reason) -> None:
@@ -273,8 +280,6 @@ class ServerStats(RunStats):
             self._bounds = bounds.bounds(incoming.staged.local_rate)
         if verdict.outcome is actions.Outcome.REJECTED:
             self._status.rejected(verdict.reason or "")
-        elif verdict.outcome is actions.Outcome.ACCEPTED and incoming.evaluation is not None:
-            self._record_own_evaluations()
         self._observed += observe.verdict(verdict.outcome, verdict.reason, incoming.payload_bytes)
 
     @override
@@ -305,8 +310,8 @@ class ServerStats(RunStats):
                 overflowed=result.overflowed,
             )
         )
-        self._record_named(TRAINING, means(self.training_metrics))
-        self._record_named(POLICY, result.metrics)
+        self._keep_named(TRAINING, self._training_means())
+        self._keep_named(POLICY, result.metrics)
         if result.compensation is not None:
             self._compensated(version, result.compensation)
 
@@ -314,8 +319,9 @@ class ServerStats(RunStats):
     def evaluated(self, evaluated: Evaluated, at_s: float) -> None:
         result, evaluate_s = evaluated.evaluation, evaluated.evaluate_s
         self._record([observe.phase("evaluate", evaluate_s), *observe.measured(result.metrics, result.class_accuracy)])
-        self._record_named(CENTRAL, result.metrics)
-        of = shown(result.metrics, means(self.client_metrics), means(self.training_metrics), self.main)
+        self._keep_named(CENTRAL, result.metrics)
+        training = report_means(training_reports(self._round), self.main)
+        of = shown(result.metrics, self._client_means(), training, self.main)
         self._show(evaluated.version, of, evaluate_s, at_s)
         super().evaluated(evaluated, at_s)
 
@@ -355,27 +361,29 @@ class ServerStats(RunStats):
         iterations = sum(update.iterations or 0 for update in result.updates)
         self._record(observe.compensated(methods, iterations, result.fallbacks, errors))
 
-    def _record_own_evaluations(self) -> None:
-        fairness = self.own_evaluations.fairness
-        if fairness is not None:
-            self._record(observe.own_evaluations(fairness))
-        self._record_named(CLIENTS, means(self.client_metrics))
+    # --- metrics that are computed when they are read ---
 
-    def _record_named(self, split: str, metrics: Mapping[str, float]) -> None:
-        """Record metrics by name: clients choose the names, so their number is bounded."""
-        self._status.measured(split, metrics)
-        observed = [one for one in observe.named(split, metrics) if self._is_known(one.labels)]
-        if observed:
-            self._record(observed)
+    def named_metrics(self) -> dict[str, Mapping[str, float]]:
+        """The latest metrics by name, by split. Any thread."""
+        return {**self._named, CLIENTS: self._client_means()}
 
-    def _is_known(self, labels: tuple[str, ...]) -> bool:
-        if labels in self._series:
-            return True
-        if len(self._series) < METRIC_SERIES_MAX:
-            self._series.add(labels)
-            return True
-        if not self._warned:
-            why = "more than %d metrics by name: /metrics shows no further ones, such as %r"
-            log.warning(why, METRIC_SERIES_MAX, labels[0])
-            self._warned = True
-        return False
+    def gauges(self) -> list[Observation]:
+        """The metrics of `named_metrics`, and of the clients' accuracy, for a scrape. Any thread."""
+        gauges = [one for split, metrics in self.named_metrics().items() for one in observe.named(split, metrics)]
+        fairness = self._fairness()
+        return gauges if fairness is None else [*gauges, *observe.own_evaluations(fairness)]
+
+    @override
+    def round_closed(self, updates: Sequence[StagedUpdate]) -> None:
+        super().round_closed(updates)
+        for report in training_reports(updates):
+            self._training_names.report(report.client_id, report.metrics)
+
+    def _training_means(self) -> dict[str, float]:
+        """The metrics that are common in training, of the last round that has them."""
+        latest = {**self._named.get(TRAINING, {}), **report_means(training_reports(self._round), self.main)}
+        is_common = self._training_names.is_common
+        return {name: value for name, value in latest.items() if name == self.main.name or is_common(name)}
+
+    def _keep_named(self, split: str, metrics: Mapping[str, float]) -> None:
+        self._named = {**self._named, split: metrics}  # replaced, because other threads read it

@@ -107,7 +107,7 @@ class Status:
         self._is_target_reached = False
         self._main = main
         self._curve = self._new_curve(two_of([main.name, "loss"]), (CENTRAL, CENTRAL))
-        self._latest: dict[str, Mapping[str, float]] = {}  # metrics by split
+        self._metrics: Callable[[], Mapping[str, Mapping[str, float]]] = dict
         self._rounds: tuple[dict[str, Any], ...] = ()  # as they are listed
         self._staleness: list[int] = []  # how many updates, by staleness
         self._rejected: Counter[str] = Counter()
@@ -205,9 +205,9 @@ class Status:
             self._curve = self._new_curve(names, splits)
         self._curve.add(Point(version, self._since_start_s(at_s), values[0], values[1] if values[1:] else nan))
 
-    def measured(self, split: str, metrics: Mapping[str, float]) -> None:
-        """Record the latest metrics of a split."""
-        self._latest[split] = dict(metrics)
+    def follow(self, metrics: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        """Ask for the latest metrics by split whenever the status is read, from the thread that reads it."""
+        self._metrics = metrics
 
     def saved(self, version: int, checkpoint_s: float) -> None:
         """Record a checkpoint of a version."""
@@ -270,7 +270,7 @@ class Status:
                     "points": [list(point) for point in curve.points],
                     "best": None if curve.best is None else list(curve.best),
                 },
-                "metrics": {split: dict(metrics) for split, metrics in self._latest.copy().items() if metrics},
+                "metrics": {split: dict(metrics) for split, metrics in self._metrics().items() if metrics},
                 "staleness": {
                     "counts": counts,
                     "mean": sum(rounds * count for rounds, count in enumerate(counts)) / updates if updates else None,

@@ -87,6 +87,7 @@ def simulation(
         encoding=encodings.plan(**settings.encoding.model_dump(), dimension=context.model.dimension),
         evaluate_every=settings.evaluate_clients_every,
         settings=settings.client_settings,
+        names_accepted_task=settings.is_app,
     )
     return Simulation(
         _parts(settings, context, coordinator, learner, clients, main),

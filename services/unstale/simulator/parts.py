@@ -28,6 +28,7 @@ class Clients:
         encoding: Of payloads; None for float32.
         evaluate_every: Rounds between evaluations by the clients; None for none.
         settings: That the server sends to clients.
+        names_accepted_task: Tasks name the client's newest accepted task, as in a run of an app over sockets.
     """
 
     backend: Backend
@@ -36,6 +37,7 @@ class Clients:
     encoding: EncodingPlan | None = None
     evaluate_every: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    names_accepted_task: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

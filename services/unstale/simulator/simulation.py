@@ -77,6 +77,7 @@ class Simulation:
         self._coordinator, self._learner = coordinator, learner
         self._backend, self._devices = parts.clients.backend, conditions.devices
         self._steps_of = parts.clients.steps_of
+        self._names_accepted_task = parts.clients.names_accepted_task
         self._client_limits = parts.client_limits
         self._relay, self._recorder = relay, recorder
         self._learning_rate = learner.learning_rate
@@ -203,6 +204,7 @@ class Simulation:
             signature=NO_SIGNATURE,
             payload_bytes=self._encoded.models.payload_bytes,
             evaluate=self._stats.own_evaluations.is_wanted(client_id, action.version),
+            accepted_task=self._coordinator.accepted_task(client_id) if self._names_accepted_task else None,
         )
         if client_id in self._network.clients:
             return self._network.send_task(client_id, task)

@@ -38,7 +38,7 @@ class Task:
     number: int  # of the client's tasks, from 0
     generator: torch.Generator  # on the CPU, seeded for this task; so are PyTorch's own draws
     settings: Mapping[str, float | int | str]  # that the server sends to clients: `client_settings`
-    state: MutableMapping[Any, Any]  # of this client, kept from task to task; changed when the update is accepted
+    state: MutableMapping[Any, Any]  # of this client, after all of its accepted updates; changed when this one is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from torch import Tensor
 PENDING_MAX = 16
 """Maximum of a client's updates that wait for a verdict, whose state is stored; more remove the oldest.
 
-A client has one task at a time, so there are several only if verdicts were lost in transit.
+A client has one task at a time, so there are several only if verdicts were lost in transit, and tasks do not name the
+accepted one.
 """
 
 

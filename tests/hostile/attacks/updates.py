@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hostile.attacks.attack import Attack, Facts
 from hostile.member import Member, members
 from hostile.target import Target
-from unstale_proto.limits import INTEGER_MAX
+from unstale_proto.limits import INTEGER_MAX, METRICS_MAX
 from unstale_proto.messages import Ack, OwnEvaluation, Task, Update
 
 PAUSE_S = 0.04
@@ -101,6 +101,11 @@ def _evaluation(member: Member, task: Task, target: Target) -> tuple[Update, Vec
     return member.update(task, evaluation=claimed), _delta(member, task, target, NORM)
 
 
+def _invented_metrics(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:
+    names = [f"{int(number):x}" for number in target.draws.integers(INTEGER_MAX, size=METRICS_MAX)]
+    return member.update(task, metrics=dict.fromkeys(names, 1e300)), _delta(member, task, target, NORM)
+
+
 def _not_finite(member: Member, task: Task, target: Target) -> tuple[Update, Vector]:
     vector = _delta(member, task, target, NORM)
     vector[int(target.draws.integers(len(vector)))] = target.draws.choice([np.nan, np.inf, -np.inf])
@@ -147,4 +152,5 @@ ATTACKS = (
     ),
     _attack("gradient-for-delta", "updates of the kind that was not asked for", _gradient, none_of=("accepted",)),
     _attack("unasked-evaluation", "evaluations that were not asked for", _evaluation),
+    _attack("invented-metrics", "32 metrics of new names with each update", _invented_metrics),
 )

@@ -209,7 +209,7 @@ def _own_metrics(runs: Sequence[Run], own: Sequence[Measure]) -> Iterator[Table]
         yield Table(
             "own_metrics",
             "Metrics over clients, each on its own test examples and at the last version that it measured; mean and "
-            "percentiles are weighted by examples",
+            "percentiles are weighted by examples, up to 5 times the median; metrics of at most a tenth are left out",
             _OWN_METRICS,
             rows,
         )
