@@ -123,8 +123,13 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the run. The task at hand goes to another client; an update without a verdict stays in state_dir."""
+        """Leave the run. The task at hand goes to another client, with the exception that ended the loop as the cause;
+        an update without a verdict stays in state_dir.
+        """
         assert self._loop is not None
+        if isinstance(error, Exception) and self._task is not None and self._task.is_open:
+            message = " ".join(f"the training loop: {type(error).__name__}: {error}".split())
+            self._task._give_back(message, Reason.NON_FINITE, is_code_error=True)  # noqa: SLF001  (of this module)
         self._loop.stop()
         self._thread.join()
         if error is None:
@@ -279,8 +284,11 @@ class Task:
     def decline(self, why: str = "") -> None:
         """Skip this task. The server gives it to another client, and this one a later task."""
         self._check_open("task.decline")
+        self._give_back(str(why), Reason.UNAVAILABLE)
+
+    def _give_back(self, message: str, reason: Reason, *, is_code_error: bool = False) -> None:
         self._release()
-        self._handover.give_back(self._job, str(why)[: limits.TEXT_MAX], Reason.UNAVAILABLE)
+        self._handover.give_back(self._job, message[: limits.TEXT_MAX], reason, is_code_error=is_code_error)
 
     def _finish(
         self,

@@ -74,9 +74,9 @@ class Handover:
         self._post(Ready(job=job, pending=pending))
         return True
 
-    def give_back(self, job: Job, message: str, reason: Reason) -> None:
+    def give_back(self, job: Job, message: str, reason: Reason, *, is_code_error: bool = False) -> None:
         """Give a task back: `unavailable` where the client skips it, else why it cannot be done."""
-        self._post(Failed(job=job, message=message, reason=reason))
+        self._post(Failed(job=job, message=message, reason=reason, is_code_error=is_code_error))
 
     def _settle(self) -> None:
         """Apply the verdicts that have come. The store is locked."""

@@ -51,11 +51,19 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A task without an update. message: the cause, for people. reason: on the wire. duration_s: as in `Ready`."""
+    """A task without an update.
+
+    Attributes:
+        message: The cause, for people.
+        reason: On the wire.
+        is_code_error: Whether code of the user is the cause.
+        duration_s: As in `Ready`.
+    """
 
     job: Job
     message: str
     reason: Reason = Reason.NON_FINITE
+    is_code_error: bool = False
     duration_s: float = 0.0
 
     @property

@@ -95,10 +95,10 @@ class Observer:
         """A message arrived."""
 
     def trained(self, result: Ready | Failed) -> None:
-        """A task has a result: an update or a failure."""
+        """A task has a result that goes to the server: an update or a failure."""
 
-    def superseded(self) -> None:
-        """An update is not sent, because a newer task or another run came first."""
+    def superseded(self, result: Ready | Failed) -> None:
+        """A result is not sent, because a newer task or another run came first."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -316,7 +316,9 @@ class ClientLoop:
     def _receive(self, client: HostedClient) -> None:
         while (received := sockets.receive(client.socket)) is not None:
             header, frames = received
-            self._server_timeout.heard(now_s())
+            is_back = self._server_timeout.heard(now_s())
+            if is_back is not None:
+                log.warning("%s", is_back)  # as the line before it
             try:
                 message = codec.decode(header)
             except RemoteContractError as error:
@@ -356,7 +358,6 @@ class ClientLoop:
             case Ping():
                 item.answered.set()
             case Ready() | Failed():
-                self.observer.trained(item)
                 client = self._clients[item.job.client_id]
                 if client.session.wants(item.job.welcome.run_id, item.job.task.task_id):
                     client.finished = item
@@ -379,18 +380,24 @@ class ClientLoop:
         job, run_id = finished.job, finished.job.welcome.run_id
         if not client.session.wants(run_id, job.task.task_id):
             self._discard(finished)  # another run has begun
-        elif isinstance(finished, Failed):
+            return
+        self.observer.trained(finished)
+        if isinstance(finished, Failed):
             level = logging.INFO if finished.is_declined else logging.WARNING
             log.log(level, "client %d: %s", job.client_id, finished.message)
-            self._execute(client, client.session.failed(run_id, job.task.task_id, finished.message, finished.reason))
+            failed = client.session.failed(
+                run_id, job.task.task_id, finished.message, finished.reason, is_code_error=finished.is_code_error
+            )
+            self._execute(client, failed)
         else:
             pending = finished.pending
             self._execute(client, client.session.trained(run_id, pending.update, pending.parcel))
 
     def _discard(self, result: Ready | Failed | None) -> None:
-        """Delete the file and the state of an update that will never be sent."""
+        """Drop a result that will never be sent, with the file and the state of an update."""
+        if result is not None:
+            self.observer.superseded(result)
         if isinstance(result, Ready):
-            self.observer.superseded()
             self._settle(result.job.client_id, result.pending.run_id, result.pending.number, accepted=False)
 
     def _settle(self, client_id: int, run_id: str, number: int, *, accepted: bool) -> None:

@@ -24,9 +24,11 @@ class ServerTimeout:
     has_warned: bool = False  # since the latest message
     names: SettingNames = CONFIGURATION
 
-    def heard(self, at_s: float) -> None:
-        """A message arrived."""
+    def heard(self, at_s: float) -> str | None:
+        """A message arrived. Returns a line for the log if a server that has answered before was silent too long."""
+        silence_s, was_away = at_s - self.at_s, self.has_warned and self.lease_s is not None
         self.at_s, self.has_warned = at_s, False
+        return f"the server at {self.server} is back after {silence_s:.0f} s" if was_away else None
 
     @property
     def due_s(self) -> float:

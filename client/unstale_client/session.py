@@ -143,14 +143,22 @@ class ClientSession:
         sends = self._updates.send([entry], beat=self._beats) if self.state is State.IN else []
         return [*dropped, *sends]
 
-    def failed(self, run_id: str, task_id: int, message: str, reason: Reason = Reason.NON_FINITE) -> list[Action]:
+    def failed(
+        self,
+        run_id: str,
+        task_id: int,
+        message: str,
+        reason: Reason = Reason.NON_FINITE,
+        *,
+        is_code_error: bool = False,
+    ) -> list[Action]:
         """A task cannot be done, and goes back. Without a connection the next hello tells the server, because it does
-        not name the task. reason: `unavailable` where the client skips the round.
+        not name the task. reason: `unavailable` where the client skips the round. is_code_error: as in `Failed`.
         """
         if not self.wants(run_id, task_id):
             return []
         self._give_task_back()  # if the error is lost, the next heartbeat tells the server
-        error = Error(reason=reason, message=message, task_id=task_id)
+        error = Error(reason=reason, message=message, task_id=task_id, code_error=is_code_error or None)
         return [] if self.state is State.AWAY else [Send(message=error)]
 
     def continue_download(self) -> list[Action]:

@@ -126,8 +126,9 @@ CLIENTS = (
         catalogue.CLIENT_TASKS,
         "outcome",
         title="Tasks by outcome",
-        description="Superseded: a newer task arrived during training, so the result was discarded.",
-        colours={"trained": "green", "superseded": "yellow", "failed": "red"},
+        description="Superseded: a newer task arrived during training, so the result was discarded. code-error: code "
+        "of the user raised.",
+        colours={"trained": "green", "superseded": "yellow", "failed": "red", "code-error": "orange"},
         width=8,
         things="tasks",
     ),

@@ -111,7 +111,7 @@ REFUSED = (
             Query(latest(catalogue.ADDRESSES_LIMITED), "addresses limited"),
         ),
         colours={"addresses limited": "red"},
-        width=12,
+        width=8,
     ),
     rates_by(
         catalogue.CONNECTIONS_CUT,
@@ -119,8 +119,17 @@ REFUSED = (
         title="Cut connections by reason",
         description="Cut because of: too many strangers, no hello in time, a message above its limit, or "
         "too many unread bytes in total.",
-        width=12,
+        width=8,
         things="connections",
+    ),
+    rates_by(
+        catalogue.TASKS_GIVEN_BACK,
+        "reason",
+        title="Tasks given back by reason",
+        description="code-error: code of a client's user raised, or exceeded its time limit. non-finite: training "
+        "diverged. unavailable: the client skips the round.",
+        width=8,
+        things="tasks",
     ),
 )
 

@@ -403,9 +403,11 @@ class Error(Message):
     """Both ways: a message was refused, or a client gives a task back.
 
     task_id: of that task. reason: then `non-finite` if the training diverged, `unavailable` if it skips the round.
+    code_error: code of the client's user raised; with `non-finite`, for servers that do not know this field.
     """
 
     type: ClassVar[str] = "error"
     reason: WireReason
     message: Text = ""
     task_id: Positive | None = None
+    code_error: bool | None = None

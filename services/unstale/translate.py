@@ -32,6 +32,8 @@ from unstale_proto.messages import (
     own_evaluation,
 )
 
+CODE_ERROR = "code-error"
+
 _OTHERS = {"client_id", "batch_examples", "local_rate", "metrics"}
 _SAME_IN_HEADER = {field.name for field in fields(StagedUpdate)} - _OTHERS
 """Fields of a staged update that are also fields of the header, with the same meaning."""
@@ -48,10 +50,18 @@ def to_event(message: Message, client_id: int, at_s: float) -> events.Event | No
             return events.ClientLeft(client_id=client_id, at_s=at_s)
         case Error(task_id=int(task_id), reason=Reason.UNAVAILABLE):
             return events.TaskDeclined(client_id=client_id, task_id=task_id, at_s=at_s)
+        case Error(task_id=int(task_id), code_error=True):
+            return events.TaskRaised(client_id=client_id, task_id=task_id, at_s=at_s)
         case Error(task_id=int(task_id)):
             return events.TaskFailed(client_id=client_id, task_id=task_id, at_s=at_s)
         case _:
             return None
+
+
+def cause_of(error: Error) -> str:
+    """Why a client gives a task back, for people and metrics: a reason of the wire, or `CODE_ERROR`."""
+    is_code_error = error.code_error and error.reason is not Reason.UNAVAILABLE
+    return CODE_ERROR if is_code_error else error.reason.value
 
 
 def to_client_joined(hello: Hello, at_s: float, *, same_connection: bool) -> events.ClientJoined:

@@ -197,3 +197,12 @@ def test_a_recording_for_tables_has_all_rows_and_no_vectors(tmp_path: Path) -> N
     assert tables.updates.equals(every.updates) and tables.rounds.equals(every.rounds)
     sizes = [sum(file.stat().st_size for file in (tmp_path / name / SEGMENTS).iterdir()) for name in ("all", "tables")]
     assert sizes == [16 + 4 * 650 * len(every.updates), 16]  # behind the header of the file
+
+
+def test_a_run_that_did_not_reach_its_value_has_the_last_one_in_a_line() -> None:
+    run = unstale.simulate(**SMALL, run={"until": "accuracy > 1"})
+    last = run.metrics["accuracy"]
+    assert run.missed == f"run.until, accuracy > 1, was not reached in 4 rounds; the last accuracy is {last:.4f}"
+    assert repr(run).endswith(f"s of virtual time; {run.missed}>")
+    assert unstale.simulate(**SMALL, run={"until": "accuracy > 0"}).missed is None
+    assert unstale.simulate(**SMALL).missed is None

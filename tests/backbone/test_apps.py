@@ -209,7 +209,7 @@ def test_a_training_that_hangs_ends_its_process_and_not_the_run() -> None:
         with Process(*command, "--client.task-timeout-s", "0.5", python_path=Path(apps.__file__).parents[1]) as hanging:
             assert hanging.end() == 3
             said = hanging.errors()
-        assert [event.client_id for event in events_seen if isinstance(event, events.TaskFailed)] == [1]
+        assert [event.client_id for event in events_seen if isinstance(event, events.TaskRaised)] == [1]
         with RunningClient(app_run("hanging"), server.address):
             assert server.end().updates == {"accepted": 4, "duplicate": 0, "rejected": 0}
     assert "client 1: the task exceeds client.task_timeout_s, 0.5 s" in said

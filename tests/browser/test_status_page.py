@@ -40,6 +40,7 @@ def eventful(site: Site) -> None:
     site.status.saved(60, 0.25)
     site.status.rejected("expired-task")
     site.status.refused("malformed-header")
+    site.status.given_back("code-error")
     site.status.quarantined()
     site.now(
         clients={**NOBODY, "working": 11, "waiting": 4, "lost": 3, "left": 2},
@@ -222,8 +223,9 @@ def test_every_number_equals_the_reported_one(look: Look) -> None:
             "1\u202fmin 00\u202fs",
         ]
         assert page.locator("#rejections tbody tr").all_inner_texts() == [
-            "expired-task\ntoo late: its task was taken back\n\t1\t0",
-            "malformed-header\t0\t1",
+            "code-error\ncode of its client's user raised\n\t0\t0\t1",
+            "expired-task\ntoo late: its task was taken back\n\t1\t0\t0",
+            "malformed-header\t0\t1\t0",
         ]
         expect(page.locator("#compensation-note")).to_have_text(
             "Compensated: 60 by first-order. Fallbacks: 60 (budget)."

@@ -208,3 +208,6 @@ def test_the_spread_over_clients_names_the_versions(oldest: int, said: str, caps
     ) in capsys.readouterr().out
     printing.outcome(end, as_json=True, clock="")
     assert json.loads(capsys.readouterr().out)["fairness"]["best_tenth_std"] is None
+    missed = "run.until, mae < 0.5, was not reached in 20 rounds; the last mae is 0.7500"
+    printing.outcome(replace(end, missed=missed), as_json=False, clock="")
+    assert capsys.readouterr().out.splitlines()[1] == missed

@@ -59,6 +59,7 @@ FINISHED = {
     "seconds": 2.0,
     "updates": {"accepted": 9},
     "model_digest": "d",
+    "missed": None,
 }
 
 
@@ -78,6 +79,11 @@ def test_figures_that_are_null_are_shown_as_dashes() -> None:
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
     assert shown[-7:] == ["3/9", "-", "-", "-", "2", "7", "1.5"]
     assert "test accuracy -" in demo._result({**FINISHED, "metrics": {"accuracy": None}})
+
+
+def test_a_value_that_was_not_reached_is_a_line_of_the_result() -> None:
+    missed = "run.until, mae < 0.5, was not reached in 9 rounds; the last mae is 0.7500"
+    assert demo._result({**FINISHED, "missed": missed}).splitlines()[2] == missed
 
 
 @pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])

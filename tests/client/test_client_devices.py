@@ -1,12 +1,15 @@
 """A client whose device is slower than this machine: its update is sent after the device time, and no sooner."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from support.idle_worker import IdleWorker
 from support.wire import RUN, update_of, welcome
+from unstale.client.stats import ClientStats
+from unstale.metrics import catalogue
+from unstale.metrics.observe import Observation
 from unstale_client import loop
 from unstale_client.actions import PendingUpdate
 from unstale_client.jobs import Failed, Ready, Settlement
@@ -118,3 +121,46 @@ def test_the_end_of_a_process_does_not_wait_for_devices(hosted: HostedClient) ->
     hosted.receive(task(1), MODEL)
     hosted.trained(duration_s=1e9)
     # The fixture ends it.
+
+
+def outcomes(monkeypatch: pytest.MonkeyPatch, hosted: HostedClient) -> list[str]:
+    """The outcomes of tasks that the client counts from here on."""
+    counted: list[str] = []
+
+    def record(observations: Iterable[Observation]) -> None:
+        counted.extend(one.labels[0] for one in observations if one.metric is catalogue.CLIENT_TASKS)
+
+    monkeypatch.setattr(hosted.process, "observer", ClientStats(record, lambda: 0.0))
+    return counted
+
+
+def test_a_task_has_one_outcome_although_its_update_is_not_sent(
+    hosted: HostedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = outcomes(monkeypatch, hosted)
+    hosted.receive(task(1), MODEL)
+    hosted.trained(duration_s=5.0)
+    hosted.receive(task(2), MODEL)  # before the device has finished the first
+    assert counted == ["superseded"]
+    second = hosted.jobs[-1]
+    hosted.receive(task(3), MODEL)  # before the second is trained
+    third = hosted.jobs[-1]
+    for job in (second, third):
+        hosted.jobs.append(job)
+        hosted.trained(duration_s=0.0)
+    assert counted == ["superseded", "superseded", "trained"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [({"reason": Reason.UNAVAILABLE}, "declined"), ({"is_code_error": True}, "code-error"), ({}, "failed")],
+)
+def test_tasks_without_an_update_are_counted_by_cause(
+    failure: dict[str, Any], outcome: str, hosted: HostedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = outcomes(monkeypatch, hosted)
+    hosted.receive(task(1), MODEL)
+    failed = Failed(job=hosted.jobs[-1], message="no", **failure)
+    hosted.process._handle(failed)
+    hosted.process._handle(failed)  # too late
+    assert counted == [outcome, "superseded"]

@@ -13,7 +13,8 @@ from unstale.client.workspace import training_context_of
 from unstale.errors import UserError
 from unstale_client.server_timeout import FIRST_WORD_S, SILENCE_S, ServerTimeout
 from unstale_proto import codec
-from unstale_proto.messages import Heartbeat
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Error, Heartbeat
 
 SERVER = "tcp://127.0.0.1:5555"
 
@@ -55,6 +56,17 @@ def test_any_message_restarts_the_timeout() -> None:
     assert server_timeout.warning(48.0) is None
     assert server_timeout.warning(49.0) is not None
     assert server_timeout.due_s == 59.0
+
+
+def test_a_server_that_answers_after_a_warning_is_back_once() -> None:
+    server_timeout = ServerTimeout(SERVER, patience_s=None, at_s=0.0)
+    assert server_timeout.warning(3.0) is not None
+    assert server_timeout.heard(4.0) is None  # the first answer: the client logs that it has joined
+    server_timeout.lease_s = 10.0
+    assert server_timeout.heard(5.0) is None
+    assert server_timeout.warning(25.0) is not None
+    assert server_timeout.heard(40.4) == f"the server at {SERVER} is back after 35 s"
+    assert server_timeout.heard(41.0) is None
 
 
 def test_silence_within_the_lease_gets_no_warning() -> None:
@@ -130,7 +142,7 @@ def test_a_client_ends_after_the_timeout_of_a_vanished_server(monkeypatch: pytes
 
 
 @pytest.mark.network
-def test_a_client_without_a_bound_reports_that_it_waits(
+def test_a_client_without_a_bound_reports_that_it_waits_and_that_the_server_is_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = VanishingServer(None, monkeypatch)
@@ -141,6 +153,17 @@ def test_a_client_without_a_bound_reports_that_it_waits(
         served.thread.join(0.05)
     assert "waiting for it to come back" in caplog.text
     assert served.thread.is_alive()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        socket.bind(served.address)
+        for _ in range(int(20 * PATIENCE_S)):
+            if "is back" in caplog.text:
+                break
+            served.now_s += 0.05  # until the client says anything
+            if socket.poll(50):
+                route, _ = socket.recv_multipart()
+                socket.send_multipart([route, codec.encode(Error(reason=Reason.HELLO_FIRST))])
+    assert caplog.text.count(f"the server at {served.address} is back after 10") == 1
     served.process.stop()
     served.thread.join(PATIENCE_S)
     assert not served.thread.is_alive()

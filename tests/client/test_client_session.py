@@ -429,6 +429,14 @@ def test_a_task_that_fails_is_returned() -> None:
     assert not session.wants(RUN, 1)
 
 
+def test_an_error_of_the_users_code_has_the_reason_that_older_servers_know() -> None:
+    session = session_that_is_in()
+    session.received(task(1), MODEL, 1.0)
+    assert session.failed(RUN, 1, "KeyError: 'age'", is_code_error=True) == [
+        Send(message=Error(reason=Reason.NON_FINITE, message="KeyError: 'age'", task_id=1, code_error=True))
+    ]
+
+
 def test_a_declined_task_goes_back_as_unavailable() -> None:
     session = session_that_is_in()
     session.received(task(1), MODEL, 1.0)

@@ -23,7 +23,7 @@ from unstale.errors import HangingError
 from unstale.flat import FlatModel
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
-from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed, Workload
+from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingDiverged, TrainingFailed, Workload
 from unstale_client.jobs import Crashed, Failed, Job, Ready, ReceivedModel, Result, Settlement
 from unstale_client.outbox import Outbox
 from unstale_proto.errors import Reason
@@ -180,19 +180,26 @@ def test_a_task_that_diverges_fails_and_stores_no_state(loss: float) -> None:
     ((failed,), _) = done(workload, job(1.0, 2.0, number=4))
     assert isinstance(failed, Failed)
     assert failed.message == f"training diverged: mean loss {loss} from version 3"
+    assert not failed.is_code_error
     assert workload.calls[1:] == [("drop", 1, 4)]
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(Declined("the battery is low"), Reason.UNAVAILABLE), (TrainingFailed("ValueError: no rows"), Reason.NON_FINITE)],
+    ("error", "reason", "is_code_error"),
+    [
+        (Declined("the battery is low"), Reason.UNAVAILABLE, False),
+        (TrainingFailed("ValueError: no rows"), Reason.NON_FINITE, True),
+        (TrainingDiverged("the loss is nan"), Reason.NON_FINITE, False),
+    ],
 )
-def test_a_task_without_an_update_goes_back_with_the_words_of_the_workload(error: NotTrained, reason: Reason) -> None:
+def test_a_task_without_an_update_goes_back_with_the_words_of_the_workload(
+    error: NotTrained, reason: Reason, is_code_error: bool
+) -> None:
     (results, _) = done(FakeWorkload(error=error), job(1.0, 2.0), job(1.0, 2.0, number=1))
     assert len(results) == 2  # the worker goes on
     for failed in results:
         assert isinstance(failed, Failed)
-        assert (failed.message, failed.reason) == (str(error), reason)
+        assert (failed.message, failed.reason, failed.is_code_error) == (str(error), reason, is_code_error)
         assert failed.is_declined == isinstance(error, Declined)
 
 
@@ -363,8 +370,8 @@ def test_a_task_that_exceeds_its_time_goes_back_and_the_worker_goes_on(timers: l
     failed = limited.result()
     assert isinstance(failed, Failed)
     assert (failed.message, failed.reason) == ("the task exceeds client.task_timeout_s, 10 s", Reason.NON_FINITE)
-    workload.go_on.set()
-    assert isinstance(limited.result(), Ready)  # of a task that is given back: the loop drops it
+    assert failed.is_code_error
+    workload.go_on.set()  # the task is given back: it has no other result
     limited.worker.submit(job(3.0, 4.0, number=1))
     ready = limited.result()
     assert isinstance(ready, Ready) and ready.job.task.number == 1
@@ -397,7 +404,7 @@ def test_a_task_that_does_not_end_ends_the_process_and_touches_the_outbox_no_mor
     limited.worker._thread.join(PATIENCE_S)
     assert not limited.worker._thread.is_alive()
     assert not list(tmp_path.glob("*.update"))
-    assert [call[0] for call in workload.calls] == ["train"] and limited.has_none
+    assert [call[0] for call in workload.calls] == ["train", "drop"] and limited.has_none
 
 
 def test_an_error_goes_back_later_after_each_one_in_a_row() -> None:

@@ -160,10 +160,10 @@ class Shell(RuleBasedStateMachine):
             self.send(client, task_id)
 
     @precondition(lambda self: self.newest)
-    @rule(data=st.data())
-    def fail(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([events.TaskFailed, events.TaskRaised]))
+    def fail(self, data: st.DataObject, kind: type[events.TaskFailed | events.TaskRaised]) -> None:
         client, task_id = data.draw(st.sampled_from(sorted(self.given)))
-        self.feed(events.TaskFailed(client_id=client, task_id=task_id, at_s=self.now_s))
+        self.feed(kind(client_id=client, task_id=task_id, at_s=self.now_s))
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
@@ -312,11 +312,11 @@ class Shell(RuleBasedStateMachine):
         assert acknowledged == isinstance(event, events.UpdateArrived)
 
     def ends_without_update(self, event: events.Event) -> bool:
-        if not isinstance(event, events.UpdateArrived | events.TaskFailed):
+        if not isinstance(event, events.UpdateArrived | events.TaskFailed | events.TaskRaised):
             return False
         if not self.coordinator.awaits(event.client_id, event.task_id):
             return False
-        return isinstance(event, events.TaskFailed) or not self.sound
+        return not isinstance(event, events.UpdateArrived) or not self.sound
 
     def perform(self, action: actions.Action) -> None:
         match action:

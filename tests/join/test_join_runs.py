@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from join.numpy_client import trained
 from support.processes import Process, free_port
-from support.running import PATIENCE_S, RunningServer, small
+from support.running import PATIENCE_S, RunningServer, small, until
+from unstale.coordinator import events
 from unstale.net import keygen
 from unstale.net.authorized_keys import ClientIds
 from unstale.training.datasets import load
@@ -265,7 +266,9 @@ def test_an_update_left_behind_is_sent_by_the_next_process_and_counts_once(tmp_p
 
 
 def test_an_error_of_the_training_leaves_the_run_and_goes_on_to_the_user() -> None:
-    with RunningServer(small(clients=1, training=SGD, server=ANY_NUMBER)) as server:
+    seen: list[events.Event] = []
+    settings = small(clients=1, training=SGD, server=ANY_NUMBER)
+    with RunningServer(settings, observe=lambda event, _: seen.append(event)) as server:
 
         def fail(client: Client) -> None:
             for task in client:
@@ -273,6 +276,9 @@ def test_an_error_of_the_training_leaves_the_run_and_goes_on_to_the_user() -> No
 
         with pytest.raises(ZeroDivisionError), join(server.address, client_id=0) as client:
             fail(client)
+        until(lambda: any(isinstance(event, events.ClientLeft) for event in seen))
+    raised, left = [event for event in seen if isinstance(event, events.TaskRaised | events.ClientLeft)]
+    assert isinstance(raised, events.TaskRaised) and isinstance(left, events.ClientLeft)
 
 
 def test_a_client_that_is_not_entered_says_how() -> None:

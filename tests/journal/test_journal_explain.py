@@ -77,6 +77,7 @@ def test_a_round_that_was_full_when_it_was_opened_says_so(tmp_path: Path) -> Non
 HAPPENED = {
     "client 4 left": event(2, 2.5, "ClientLeft", client_id=4),
     "client 4 failed at its task": event(2, 2.5, "TaskFailed", client_id=4, task_id=9),
+    "the code of client 4 raised in its task": event(2, 2.5, "TaskRaised", client_id=4, task_id=9),
     "client 4 declined its task": event(2, 2.5, "TaskDeclined", client_id=4, task_id=9),
     "the task of client 4 expired": event(2, 2.5, "TaskExpired", client_id=4, task_id=9),
     "the update of client 4 was rejected": rejected(2, client_id=4)._replace(at_s=2.5),

@@ -45,7 +45,7 @@ OF_PROCESSES = {
 }
 OF_PROMETHEUS = {"ALERTS"}
 VALUES: Mapping[str, set[str]] = {
-    "outcome": {*Outcome, "trained", "failed", "superseded"},
+    "outcome": {*Outcome, "trained", "failed", "code-error", "superseded"},
     "state": {*(one.name.lower() for one in ClientState), *(one.value for one in SessionState)},
     "direction": {"received", "sent"},
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},

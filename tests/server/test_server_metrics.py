@@ -1,5 +1,7 @@
 """/metrics of a run under way, every number of it counted by hand."""
 
+import json
+from contextlib import ExitStack
 from math import isnan
 from pathlib import Path
 from urllib.error import URLError
@@ -28,7 +30,7 @@ OF_A_COMPENSATOR = (catalogue.COMPENSATED_UPDATES, catalogue.COMPENSATION_FALLBA
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
-    "reason": {"", *(reason.value for reason in Reason), *zap.REASONS, *connections.REASONS},
+    "reason": {"", *(reason.value for reason in Reason), *zap.REASONS, *connections.REASONS, "code-error"},
     "vector": {"update"},
     "direction": {"received", "sent"},
     "class": {str(label) for label in range(10)},
@@ -213,3 +215,24 @@ def test_a_server_that_does_not_run_yet_is_neither_ready_nor_healthy() -> None:
     assert sample(url, "unstale_clients", state="absent") == 2
     server.stop()
     assert server.run().reason == "shutdown"
+
+
+def test_tasks_that_clients_give_back_are_counted_by_reason_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with RunningServer(small(clients=4)) as server, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address, client_id)) for client_id in range(4)]
+        for client in clients:
+            client.join()
+        tasks = [client.task()[0] for client in clients]
+        for number, (client, task) in enumerate(zip(clients, tasks, strict=True)):
+            reason = Reason.NON_FINITE if number else Reason.UNAVAILABLE
+            is_code_error = True if number >= 2 else None
+            error = Error(reason=reason, message=f"why {number}", task_id=task.task_id, code_error=is_code_error)
+            client.say(error)
+            client.say(error)  # a copy of it
+            client.hears_nothing_before(0)
+        for reason, count in (("unavailable", 1), ("non-finite", 1), ("code-error", 2)):
+            assert sample(server.http, "unstale_tasks_given_back_total", reason=reason) == count
+        rejections = json.loads(get(f"{server.http}/status.json").text)["rejections"]
+        assert rejections["tasks"] == {"non-finite": 1, "code-error": 2}
+    for line in ("client 1: 'why 1' (non-finite)", "client 2: 'why 2' (code-error)", "client 3: 'why 3' (code-error)"):
+        assert line in caplog.text

@@ -269,6 +269,58 @@ def test_a_run_in_which_no_client_can_learn_is_abandoned_and_clients_are_notifie
         fail_ten_times(client)
 
 
+def give_back(client: RawClient, times: int, *, code_error: bool | None) -> None:
+    for _ in range(times):
+        task, _ = client.task()
+        client.say(Error(reason=Reason.NON_FINITE, message="no rows", task_id=task.task_id, code_error=code_error))
+
+
+def test_a_client_whose_code_raises_does_not_end_the_run_when_the_healthy_one_leaves() -> None:
+    settings = small(
+        clients=2, min_clients=1, rounds=2, trigger={"name": "async"}, server={"retry_s": 0.001, "linger_s": 5.0}
+    )
+    with (
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as raising,
+        RawClient(server.address, 1) as healthy,
+    ):
+        healthy.join()
+        task, _ = healthy.task()
+        assert healthy.answer(task, ONES).outcome == "accepted"
+        healthy.task()
+        healthy.say(Bye())
+        until(lambda: server.server._protocol._coordinator.clients_by_state["left"] == 1)
+        raising.join()
+        give_back(raising, 50, code_error=True)
+        raising.task()
+        healthy.join()
+        task, _ = healthy.task()
+        assert healthy.answer(task, ONES).outcome == "accepted"
+        for client in (healthy, raising):
+            assert client.leave_after_stop().reason == "finished"
+        assert server.end().versions == 2
+
+
+def raise_ten_times(client: RawClient, code_error: bool | None) -> None:
+    client.join()
+    give_back(client, 10, code_error=code_error)
+    stop = client.hear(Stop)
+    assert (stop.reason, stop.failed) == ("shutdown", True)
+    assert stop.message is not None and "client 0: 'no rows'" in stop.message
+
+
+@pytest.mark.parametrize("code_error", [True, None], ids=["named", "of an older client"])
+def test_a_run_in_which_the_code_of_every_client_raises_ends_with_the_last_error(code_error: bool | None) -> None:
+    settings = small(clients=1, trigger={"name": "async"}, server={"retry_s": 0.001})
+    message = r"^every task fails: the last 10 tasks .* at version 0; the last one: client 0: 'no rows'; mend its cause"
+    with (
+        pytest.raises(UserError, match=message),
+        RunningServer(settings) as server,
+        RawClient(server.address, 0) as client,
+    ):
+        raise_ten_times(client, code_error)
+
+
 def test_every_heartbeat_of_a_burst_within_the_documented_rate_is_answered() -> None:
     with RunningServer(small(clients=1)) as server, RawClient(server.address, receive_queue=0) as client:
         client.join()

@@ -46,7 +46,7 @@ def test_before_anything_has_happened_nothing_is_made_up() -> None:
         "metrics": {},
         "staleness": {"counts": [], "mean": None, "bounded_at": STALENESS_MAX},
         "rounds": [],
-        "rejections": {"updates": {}, "messages": {}, "quarantines": 0},
+        "rejections": {"updates": {}, "messages": {}, "tasks": {}, "quarantines": 0},
         "compensation": None,
     }
 
@@ -252,10 +252,12 @@ def test_rejections_are_counted_by_reason() -> None:
     for reason in ("non-finite", "expired-task", "non-finite"):
         status.rejected(reason)
     status.refused("malformed-header")
+    status.given_back("code-error")
     status.quarantined()
     assert status.sections(at())["rejections"] == {
         "updates": {"non-finite": 2, "expired-task": 1},
         "messages": {"malformed-header": 1},
+        "tasks": {"code-error": 1},
         "quarantines": 1,
     }
 

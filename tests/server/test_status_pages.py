@@ -147,7 +147,7 @@ def test_a_stream_starts_with_the_whole_status_and_continues_with_changes(site: 
         second = stream.next()
         assert second.fields["event"] == "change"
         assert int(second.fields["id"]) > int(first.fields["id"])
-        rejections = {"updates": {"non-finite": 1}, "messages": {}, "quarantines": 0}
+        rejections = {"updates": {"non-finite": 1}, "messages": {}, "tasks": {}, "quarantines": 0}
         assert second.data == {"elapsed_s": None, "rejections": rejections}
 
 

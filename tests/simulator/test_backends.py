@@ -28,7 +28,7 @@ from unstale.simulator.backends.vmap import Vmap
 from unstale.training.local import LocalUpdate
 from unstale.training.registry import create as create_training
 from unstale.training.trainer import Trainer
-from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingFailed
+from unstale.training.workload import ClientTask, Declined, NotTrained, TrainingDiverged, TrainingFailed
 from unstale.workers import pool
 
 CLIENTS = 5
@@ -192,7 +192,9 @@ def test_rows_contain_the_written_parts() -> None:
     os.close(file)
 
 
-@pytest.mark.parametrize("error", [Declined("low battery"), TrainingFailed("no rows")], ids=["declined", "failed"])
+@pytest.mark.parametrize(
+    "error", [Declined("low battery"), TrainingFailed("no rows"), TrainingDiverged("the loss is nan")], ids=str
+)
 def test_a_task_without_an_update_is_one_result_among_the_others(error: NotTrained) -> None:
     class Unwilling(Trainer):
         @override

@@ -23,7 +23,7 @@ from unstale.simulator.assemble import simulation
 from unstale.simulator.backends.backend import Computed, Job
 from unstale.toxics.delay import Constant
 from unstale.training.local import LocalUpdate
-from unstale.training.workload import Declined, NotTrained, TrainingFailed
+from unstale.training.workload import Declined, NotTrained, TrainingDiverged, TrainingFailed
 
 
 def outcome_of(**changes: Any) -> Outcome:
@@ -270,7 +270,11 @@ def test_a_task_that_diverges_occasionally_is_assigned_again() -> None:
 
 @pytest.mark.parametrize(
     ("error", "event"),
-    [(Declined("the battery is low"), events.TaskDeclined), (TrainingFailed("no rows"), events.TaskFailed)],
+    [
+        (Declined("the battery is low"), events.TaskDeclined),
+        (TrainingFailed("no rows"), events.TaskRaised),
+        (TrainingDiverged("the loss is nan"), events.TaskFailed),
+    ],
 )
 def test_a_task_without_an_update_goes_back_and_leaves_no_state(error: NotTrained, event: type) -> None:
     def train(client_id: int, number: int, base_d: Tensor, rate: float) -> LocalUpdate | NotTrained:
@@ -282,7 +286,7 @@ def test_a_task_without_an_update_goes_back_and_leaves_no_state(error: NotTraine
     )
     outcome = run.run()
     assert (outcome.reason, outcome.updates["accepted"]) == ("finished", 5)
-    (given_back,) = trace.of(events.TaskDeclined, events.TaskFailed)
+    (given_back,) = trace.of(events.TaskDeclined, events.TaskRaised, events.TaskFailed)
     assert type(given_back) is event
     assert (given_back.client_id, given_back.at_s) == (1, 2.0)
     assert next(settled for settled in trainer.settled if settled[0] == 1) == (1, 0, False)
@@ -300,6 +304,35 @@ def test_a_run_in_which_every_task_diverges_ends_with_an_error(trigger: str, div
     )
     with pytest.raises(UserError, match=r"^training diverges: .* at version \d+; lower training\.learning_rate"):
         run.run()
+
+
+@pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
+@pytest.mark.parametrize("first", [0, 5], ids=["from the start", "after five tasks"])
+def test_a_run_in_which_the_code_of_every_client_raises_ends_with_the_last_error(trigger: str, first: int) -> None:
+    run = one_number(
+        lambda client_id, number, base_d, rate: update_of(-1.0) if number < first else TrainingFailed("no rows"),
+        drawn(3),
+        clients=3,
+        rounds=1000,
+        trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
+    )
+    message = r"^every task fails: the last \d+ tasks .*; the last one: client [012]: 'no rows'; mend its cause, "
+    with pytest.raises(UserError, match=message):
+        run.run()
+    assert (run.executor.recorder.coordinator.accepted == 0) is (first == 0)
+
+
+@pytest.mark.parametrize("trigger", ["sync", "k-async", "async", "buffered"])
+def test_one_client_whose_code_raises_does_not_end_a_run(trigger: str) -> None:
+    run = one_number(
+        lambda client_id, number, base_d, rate: TrainingFailed("no rows") if client_id == 1 else update_of(-1.0),
+        lambda client_id, number: 1.0 + 9 * (client_id != 1),  # the others take ten times as long
+        clients=3,
+        rounds=30,
+        trigger=TriggerSettings(name=trigger, k=2 if trigger in ("k-async", "buffered") else None),
+    )
+    outcome = run.run()
+    assert (outcome.reason, outcome.versions, outcome.updates["rejected"]) == ("finished", 30, 0)
 
 
 def test_a_far_too_large_learning_rate_ends_with_an_error() -> None:
@@ -341,7 +374,10 @@ def test_a_run_ends_with_the_first_evaluation_that_reaches_its_target() -> None:
     assert [now.metrics["loss"] for now in progress] == losses[: first + 1]
     assert list(progress[0].metrics) == ["loss", "accuracy"]  # the metric of the target is the main one
     assert (finished.reason, outcome.reason) == ("finished", "reached")
+    assert finished.missed is outcome.missed is None
     assert outcome.versions == progress[-1].version == 2 * first
+    _, outcome = progress_of(until="loss < 0.001")
+    assert outcome.missed == f"run.until, loss < 0.001, was not reached in 12 rounds; the last loss is {losses[-1]:.4f}"
 
 
 def test_without_the_metric_on_the_test_set_the_clients_mean_reaches_the_target() -> None:
@@ -353,15 +389,20 @@ def test_without_the_metric_on_the_test_set_the_clients_mean_reaches_the_target(
             computed = super()._one(job)
             return replace(computed, local=replace(computed.local, metrics={"tasks": float(job.number)}))
 
-    run = one_number(
-        Trained(still),
-        drawn(3, seed=3),
-        clients=3,
-        rounds=50,
-        trigger=TriggerSettings(name="sync"),
-        target=Target("tasks", ">", 3.5),
-    )
-    outcome = run.run()
+    def outcome_of(name: str, value: float) -> Outcome:
+        return one_number(
+            Trained(still),
+            drawn(3, seed=3),
+            clients=3,
+            rounds=50,
+            trigger=TriggerSettings(name="sync"),
+            target=Target(name, ">", value),
+        ).run()
+
+    outcome = outcome_of("tasks", 3.5)
     # In round r each of the three clients has had r - 1 earlier tasks: the mean is over 3.5 in round 5.
-    assert (outcome.reason, outcome.versions) == ("reached", 5)
+    assert (outcome.reason, outcome.versions, outcome.missed) == ("reached", 5, None)
     assert outcome.training_metrics["tasks"].mean == 4.0
+    missed = "run.until, tasks > 60, was not reached in 50 rounds; the last tasks is 49.0000"
+    assert outcome_of("tasks", 60).missed == missed
+    assert outcome_of("mae", 60).missed == "run.until, mae > 60, was not reached in 50 rounds; mae was not reported"

@@ -64,6 +64,8 @@ def _check_tasks(coordinator: Coordinator) -> None:
 
 def _check_failures(coordinator: Coordinator) -> None:
     assert 0 <= coordinator.consecutive_failures <= coordinator.rejected + coordinator.failed
+    for client in coordinator.membership.clients:
+        assert 0 <= client.code_errors <= client.consecutive_failures
     ended = coordinator.tasks.count - coordinator.membership.outstanding
     in_vain = coordinator.consecutive_failures + coordinator.declined
     assert coordinator.accepted + in_vain <= ended, "a task ended twice"

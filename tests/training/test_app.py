@@ -21,7 +21,7 @@ from unstale.training.client_state import ClientState
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import NOT_MEASURED
 from unstale.training.state_codec import unpack
-from unstale.training.workload import Declined, TrainingFailed
+from unstale.training.workload import Declined, TrainingDiverged, TrainingFailed
 
 
 def app_of(**fields: Any) -> unstale.App:
@@ -345,6 +345,8 @@ def test_a_result_that_cannot_be_sent_is_one_sentence(returned: Any, message: st
     with pytest.raises(TrainingFailed) as failed:
         trained(returning(returned))
     assert str(failed.value) == f"the app's train function: {message}"
+    diverged = ("it returned loss nan", "it returned loss 1e+39")
+    assert isinstance(failed.value, TrainingDiverged) is message.startswith(diverged)
 
 
 def test_a_model_or_state_that_cannot_be_sent_is_one_sentence() -> None:
@@ -374,8 +376,9 @@ def test_a_model_or_state_that_cannot_be_sent_is_one_sentence() -> None:
         (convert, "the model has torch.float64 for '0.weight', expected torch.float32"),
         (extend, "the model has 'scale', which it did not have before, expected the same tensors"),
     ):
-        with pytest.raises(TrainingFailed, match=message):
+        with pytest.raises(TrainingFailed, match=message) as failed:
             trained(returning(result(), spoil=spoil))
+        assert isinstance(failed.value, TrainingDiverged) is (spoil is put_nan)
 
 
 def replace(module: nn.Module) -> None:

@@ -13,6 +13,7 @@ from unstale.api import plot
 from unstale.config import Settings
 from unstale.journal.rundir import RunDirectory
 from unstale.metrics.named import CLIENTS, formatted
+from unstale.metrics.progress import Outcome
 from unstale.metrics.spread import means
 from unstale.report import recorded
 from unstale.report.sections.clients import of_clients
@@ -30,6 +31,7 @@ class Run:
         model: The last version, by names as in `load_state_dict`: parameters that were trained, and float buffers.
         digest: SHA-256 of the last version, in hex.
         seconds: From the first task to the end, in virtual time for a simulation.
+        missed: A line with the last value, for a finished run that did not reach `run.until`; else None.
         rounds: A row for each version.
         updates: A row for each accepted or rejected update.
         clients: A row for each client.
@@ -42,6 +44,7 @@ class Run:
     model: Mapping[str, Tensor]
     digest: str
     seconds: float
+    missed: str | None
     rounds: pd.DataFrame
     updates: pd.DataFrame
     clients: pd.DataFrame
@@ -51,7 +54,8 @@ class Run:
     def __repr__(self) -> str:
         clock = "s of virtual time" if self.recorded.is_simulated else "s"
         metrics = "".join(f"{name} {formatted(value, '.4f')}, " for name, value in self.metrics.items())
-        return f"<Run {self.recorded.name}: {len(self.rounds)} rounds, {metrics}{self.seconds:,.1f} {clock}>"
+        missed = "" if self.missed is None else f"; {self.missed}"
+        return f"<Run {self.recorded.name}: {len(self.rounds)} rounds, {metrics}{self.seconds:,.1f} {clock}{missed}>"
 
     def plot(self) -> Figure:
         """Draw main metric and loss over time, and the staleness of the updates."""
@@ -62,8 +66,8 @@ class Run:
         return plot.write_page(plot.of_one(self), Path(path))
 
 
-def read(path: Path, model: Mapping[str, Tensor], digest: str) -> Run:
-    """Read a recorded run. model, digest: its last version. Raises UserError."""
+def read(path: Path, model: Mapping[str, Tensor], outcome: Outcome) -> Run:
+    """Read a recorded run. model: its last version. Raises UserError."""
     settings = RunDirectory.look(path).settings
     run = recorded.read(path, f"{settings.policy.name}, seed {settings.seed}")
     columns = {recorded.column_of(name, run.metrics): recorded.plain_column_of(name) for name in run.metrics}
@@ -80,8 +84,9 @@ def read(path: Path, model: Mapping[str, Tensor], digest: str) -> Run:
         main=run.main,
         metrics=metrics,
         model=model,
-        digest=digest,
+        digest=outcome.model_digest,
         seconds=run.elapsed_s,
+        missed=outcome.missed,
         rounds=run.rounds,
         updates=run.updates,
         clients=_clients(run),

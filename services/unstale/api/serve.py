@@ -68,7 +68,7 @@ class Serving:
             self._server.save()
             sent = self._server.sent
             model = model_file.state(self._workspace.model, sent.model_d, sent.buffers_b)
-            self._run = read(Path(self._settings.run.directory), model, outcome.model_digest)
+            self._run = read(Path(self._settings.run.directory), model, outcome)
         except BaseException as error:  # noqa: BLE001  (raised by `wait`)
             self._error = error
         finally:

@@ -179,4 +179,4 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
             outcome = simulated.run()
         simulated.save()
         model = model_file.state(context.model, simulated.sent.model_d, simulated.sent.buffers_b)
-        return read(path, model, outcome.model_digest)
+        return read(path, model, outcome)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -432,9 +433,10 @@ def _result(finished: dict[str, Any]) -> str:
     of, metrics = _metrics(finished)
     name, value = next(iter(metrics.items()), ("", None))
     result = f"{of} {name} {printing.figure(value, '.4f')}" if name else "not measured"
+    missed = f"{escape(finished['missed'])}\n" if finished["missed"] else ""
     return (
         f"\n[bold]{result}[/bold] after {finished['versions']} versions in "
-        f"{finished['seconds']:.1f} s\nupdates: {updates}\n"
+        f"{finished['seconds']:.1f} s\n{missed}updates: {updates}\n"
         f"model digest {finished['model_digest']}\n\n"
         "Try next:\n"
         "  unstale demo --policy fedbuff           another weight for stale updates\n"

@@ -91,11 +91,12 @@ def outcome(end: Outcome, *, as_json: bool, clock: str = "") -> None:
         json_line("finished", {**asdict(end), **accuracy_and_loss(end.metrics, "test_")})
         return
     overflow = f"{end.overflows} steps left the range of float32 and were skipped\n" if end.overflows else ""
+    missed = f"{end.missed}\n" if end.missed else ""
     updates = ", ".join(f"{number} {name}" for name, number in end.updates.items())
     line(
         f"{end.reason} at version {end.versions} after {end.seconds:.1f} s{clock}: "
         f"{_result(end)}, mean staleness {figure(end.staleness_mean, '.2f')}, "
-        f"updates: {updates}\n{overflow}{_fairness(end)}model digest {end.model_digest}"
+        f"updates: {updates}\n{missed}{overflow}{_fairness(end)}model digest {end.model_digest}"
     )
 
 

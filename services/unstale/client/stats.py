@@ -40,13 +40,22 @@ class ClientStats(Observer):
             self.record([observe.client_payload("received", payload_bytes)])
 
     def trained(self, result: Ready | Failed) -> None:
-        """Record the result of a task: an update or a failure."""
-        if isinstance(result, Ready):
-            self.record(observe.trained(result.computed_s))
-        else:
-            declined = isinstance(result, Failed) and result.is_declined
-            self.record([observe.task_without_update("declined" if declined else "failed")])
+        """Record the result of a task that goes to the server: an update or a failure."""
+        self._record_result(result, _outcome(result))
 
-    def superseded(self) -> None:
-        """Record an update that is not sent, because a newer task or another run came first."""
-        self.record([observe.task_without_update("superseded")])
+    def superseded(self, result: Ready | Failed) -> None:
+        """Record a result that is not sent, because a newer task or another run came first."""
+        self._record_result(result, "superseded")
+
+    def _record_result(self, result: Ready | Failed, outcome: str) -> None:
+        computed = [observe.computed(result.computed_s)] if isinstance(result, Ready) else []
+        self.record([*computed, observe.task_ended(outcome)])
+
+
+def _outcome(result: Ready | Failed) -> str:
+    """The outcome of a task, as in `unstale_client_tasks_total`."""
+    if isinstance(result, Ready):
+        return "trained"
+    if result.is_declined:
+        return "declined"
+    return "code-error" if result.is_code_error else "failed"

@@ -12,6 +12,7 @@ class TimeLimit:
     """Gives a task back after `limit_s`, and posts a `HangingError` if the task still runs after `limit_s` more.
 
     Attributes:
+        is_exceeded: Whether the last task exceeded its limit, so that it is given back already.
         error: That the process ends with; None while there is none.
     """
 
@@ -23,6 +24,7 @@ class TimeLimit:
         self._limit_s, self._post, self._give_up = limit_s, post, give_up
         self._lock = threading.Lock()  # held to post; of the running task
         self._running: Job | None = None
+        self.is_exceeded = False
         self.error: HangingError | None = None
 
     @contextmanager
@@ -31,7 +33,7 @@ class TimeLimit:
         if self._limit_s is None:
             yield
             return
-        self._running = job
+        self._running, self.is_exceeded = job, False
         first = threading.Timer(self._limit_s, self._exceeded, (job,))
         second = threading.Timer(2 * self._limit_s, self._exceeded_twice, (job,))
         for timer in (first, second):
@@ -48,8 +50,9 @@ class TimeLimit:
     def _exceeded(self, job: Job) -> None:
         with self._lock:
             if self._running is job:
+                self.is_exceeded = True
                 message = f"the task exceeds client.task_timeout_s, {self._limit_s:g} s"
-                self._post(Failed(job=job, message=message))
+                self._post(Failed(job=job, message=message, is_code_error=True))
 
     def _exceeded_twice(self, job: Job) -> None:
         with self._lock:

@@ -107,25 +107,24 @@ class Worker:
                     self._store.settle(job)
                 elif job.is_wanted():
                     result = self._result(job)
-                    if result is None:
+                    if self.error is not None:
                         return
-                    self._post(result)
+                    if result is not None:
+                        self._post(result)
         except BaseException as error:  # noqa: BLE001  (handed to the main thread, which raises it)
             self._post(Crashed(error=error))
         finally:
             self._ended.set()
 
     def _result(self, job: Job) -> Ready | Failed | None:
-        """None for a job that was given up: the loop has ended, or is about to."""
+        """None for a job that exceeded its time limit: it is given back already."""
         began_s = now_s()
         trained = self._work(job)
-        if self.error is not None:
-            return None
-        if isinstance(trained, Failed):
+        if trained is None or isinstance(trained, Failed):
             return trained
         return replace(self._stored(trained), computed_s=now_s() - began_s)
 
-    def _work(self, job: Job) -> Trained | Failed:
+    def _work(self, job: Job) -> Trained | Failed | None:
         client_id, task = job.client_id, job.task
         workload = self._workload_for(job.welcome)
         duration_s = 0.0
@@ -149,6 +148,9 @@ class Worker:
         with self._time_limit.of(job):
             evaluation = workload.evaluate(client_id, base_d, buffers_b) if task.evaluate else None
             local = workload.outcome(given)
+        if self._time_limit.is_exceeded:
+            workload.drop(client_id, task.number)
+            return None
         if isinstance(local, NotTrained):
             return self._not_trained(job, local, duration_s)
         self._errors_in_a_row.pop(client_id, None)
@@ -165,7 +167,12 @@ class Worker:
         message = str(error)[: limits.TEXT_MAX]
         if isinstance(error, Declined):
             return Failed(job=job, message=message, reason=Reason.UNAVAILABLE, duration_s=duration_s)
-        return Failed(job=job, message=message, duration_s=max(duration_s, self._pause_s(job.client_id)))
+        return Failed(
+            job=job,
+            message=message,
+            is_code_error=error.is_code_error,
+            duration_s=max(duration_s, self._pause_s(job.client_id)),
+        )
 
     def _pause_s(self, client_id: int) -> float:
         """Time until an error goes to the server, which gives another task at once: longer after each one in a row."""

@@ -22,6 +22,9 @@ class Target:
     sign: str  # of `_SIGNS`
     value: float
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.sign} {self.value:g}"
+
     def is_reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether these metrics reach the value; not without this metric, or where it is not a number."""
         return self.name in metrics and bool(_SIGNS[self.sign](metrics[self.name], self.value))

@@ -73,6 +73,11 @@ class TaskFailed(TaskEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRaised(TaskEvent):
+    """Code of a client's own user raised in its task, or did not end in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDeclined(TaskEvent):
     """A client is not available for its task."""
 
@@ -130,6 +135,7 @@ Event = (
     | HeartbeatReceived
     | UpdateArrived
     | TaskFailed
+    | TaskRaised
     | TaskDeclined
     | TaskLost
     | TaskExpired

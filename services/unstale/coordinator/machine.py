@@ -113,7 +113,7 @@ class Coordinator(CoordinatorState):
     def _accept(self, client: Client, update: events.UpdateArrived, actions: list[Action]) -> None:
         assert update.handle >= 0, "an update without a defect is staged under a handle"
         self.accepted += 1
-        self.consecutive_failures = client.consecutive_failures = client.expired = 0
+        self.consecutive_failures = client.consecutive_failures = client.code_errors = client.expired = 0
         self.pending.append(update)
         client.unaggregated += 1
         if self.trigger.frees_sender:
@@ -179,11 +179,11 @@ class Coordinator(CoordinatorState):
     def _heartbeat_received(self, event: events.HeartbeatReceived, _: list[Action]) -> None:
         self._renew_lease(event.client_id)
 
-    def _task_failed(self, event: events.TaskFailed, actions: list[Action]) -> None:
+    def _task_failed(self, event: events.TaskFailed | events.TaskRaised, actions: list[Action]) -> None:
         client = self._renew_lease(event.client_id)
         if event.task_id == client.tasks.open_id:
             self.failed += 1
-            self._end_without_update(client, actions)
+            self._end_without_update(client, actions, raised=isinstance(event, events.TaskRaised))
 
     def _task_declined(self, event: events.TaskDeclined, actions: list[Action]) -> None:
         client = self._renew_lease(event.client_id)
@@ -239,6 +239,7 @@ class Coordinator(CoordinatorState):
     _ENDS_TASK: ClassVar[Handlers] = {
         events.UpdateArrived: _update_arrived,
         events.TaskFailed: _task_failed,
+        events.TaskRaised: _task_failed,
         events.TaskDeclined: _task_declined,
         events.TaskExpired: _task_expired,
         events.ClientLeft: _client_left,

@@ -60,6 +60,7 @@ class Client:
     base_version: int = 0  # of the open task; meaningless without one
     unaggregated: int = 0  # accepted updates that are in no applied round yet
     consecutive_failures: int = 0  # tasks in a row that failed or whose update was rejected
+    code_errors: int = 0  # of these, tasks in which code of the client's own user raised
     expired: int = 0  # tasks in a row that expired
 
 

@@ -69,7 +69,7 @@ def restore(coordinator: Coordinator, state: Plain) -> None:
 
 def without_clients(state: Plain, window: int) -> Plain:
     """The state of the same version before clients join: no open tasks; pending updates count as rejected."""
-    idle = {"state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "open_id": None}
+    idle = {"state": State.LEFT.name, "unaggregated": 0, "fruitless": 0, "code_errors": 0, "open_id": None}
     version: int = state["version"]
     dropped = len(state["pending"]) + len(state["making"] or ())
     is_finished = Phase(state["phase"]) is Phase.FINISHED
@@ -99,6 +99,7 @@ def _client(client: Client) -> Plain:
         "base_version": client.base_version,
         "unaggregated": client.unaggregated,
         "fruitless": client.consecutive_failures,
+        "code_errors": client.code_errors,
         "expired": client.expired,
         "given": client.tasks.count,
         "open_id": client.tasks.open_id,
@@ -115,6 +116,7 @@ def _restore_client(coordinator: Coordinator, state: Plain) -> None:
     client.base_version = state["base_version"]
     client.unaggregated = state["unaggregated"]
     client.consecutive_failures = state["fruitless"]
+    client.code_errors = state.get("code_errors", 0)
     client.expired = state.get("expired", 0)
     client.tasks.count = state["given"]
     client.tasks.open_id = state["open_id"]

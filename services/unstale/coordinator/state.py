@@ -153,13 +153,14 @@ class CoordinatorState:
         self._give_tasks(actions)
         self._check_round(actions)
 
-    def _end_without_update(self, client: Client, actions: list[Action]) -> None:
-        """Close the open task of a client that failed or whose update was rejected."""
+    def _end_without_update(self, client: Client, actions: list[Action], *, raised: bool = False) -> None:
+        """Close the open task of a client that failed or whose update was rejected. raised: its own code did."""
         self.tasks.close(client, State.WAITING)
         # After the end valid updates are rejected too: that is no failure.
         if self.phase is not Phase.FINISHED:
             self.consecutive_failures += 1
             client.consecutive_failures += 1
+            client.code_errors += raised
             self.round.failed_clients.add(client.client_id)
             self._check_round(actions)
 

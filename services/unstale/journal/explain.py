@@ -295,6 +295,7 @@ def _description(row: EventRow) -> str | None:
         events.ClientJoined.__name__: f"{client} joined again",
         events.UpdateArrived.__name__: f"the update of {client} was rejected",
         events.TaskFailed.__name__: f"{client} failed at its task",
+        events.TaskRaised.__name__: f"the code of {client} raised in its task",
         events.TaskDeclined.__name__: f"{client} declined its task",
         events.TaskExpired.__name__: f"the task of {client} expired",
     }.get(row.kind)

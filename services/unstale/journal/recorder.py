@@ -26,7 +26,7 @@ from unstale.learner.updates import StagedUpdate
 from unstale.training.measured import Measured
 from unstale_proto.messages import OwnEvaluation
 
-_OF_A_TASK = (events.TaskFailed, events.TaskDeclined, events.TaskLost, events.TaskExpired)
+_OF_A_TASK = (events.TaskFailed, events.TaskRaised, events.TaskDeclined, events.TaskLost, events.TaskExpired)
 
 
 class IncomingUpdate(NamedTuple):

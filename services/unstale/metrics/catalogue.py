@@ -119,6 +119,12 @@ MESSAGES_REFUSED = CATALOGUE.counter(
     "Refused messages by reason. Each is answered with an error, rate-limited ones once a second.",
     "reason",
 )
+TASKS_GIVEN_BACK = CATALOGUE.counter(
+    "unstale_tasks_given_back_total",
+    "Tasks that clients gave back, by reason: code-error (code of the client's user raised, or exceeded its time "
+    "limit), non-finite (the training diverged), unavailable (the client skips the round), or another one of the wire.",
+    "reason",
+)
 QUARANTINES = CATALOGUE.counter("unstale_quarantines_total", "Quarantines of clients after consecutive refusals.")
 HANDSHAKES_REFUSED = CATALOGUE.counter(
     "unstale_handshakes_refused_total",
@@ -228,8 +234,9 @@ CLIENT_WELCOMES = CLIENT_CATALOGUE.counter(
 )
 CLIENT_TASKS = CLIENT_CATALOGUE.counter(
     "unstale_client_tasks_total",
-    "Tasks by outcome: trained, declined (the client skips the round), failed (without a valid update), superseded (a "
-    "newer task or another run arrived during the training).",
+    "Tasks by outcome: trained, declined (the client skips the round), code-error (code of the user raised, or "
+    "exceeded its time limit), failed (without a valid update for another reason), superseded (a newer task or another "
+    "run arrived during the training). Each task counts once.",
     "outcome",
 )
 CLIENT_TRAINING = CLIENT_CATALOGUE.histogram(

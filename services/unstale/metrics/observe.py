@@ -32,11 +32,13 @@ committed = partial(Observation, catalogue.JOURNAL_COMMIT)  # seconds
 checkpoint_left_out = partial(Observation, catalogue.CHECKPOINTS_LEFT_OUT, 1)
 quarantined = partial(Observation, catalogue.QUARANTINES, 1)
 refused = _count_by_label(catalogue.MESSAGES_REFUSED)  # reason
+given_back = _count_by_label(catalogue.TASKS_GIVEN_BACK)  # a reason of the wire, or `code-error`
 handshake_refused = _count_by_label(catalogue.HANDSHAKES_REFUSED)  # reason
 connection_cut = _count_by_label(catalogue.CONNECTIONS_CUT)  # reason
+computed = partial(Observation, catalogue.CLIENT_TRAINING)  # seconds
 update_sent = partial(Observation, catalogue.CLIENT_UPDATES_SENT, 1)
 welcomed = partial(Observation, catalogue.CLIENT_WELCOMES, 1)
-task_without_update = _count_by_label(catalogue.CLIENT_TASKS)  # `declined`, `failed` or `superseded`
+task_ended = _count_by_label(catalogue.CLIENT_TASKS)  # `trained`, `declined`, `failed`, `code-error`, `superseded`
 
 
 def run_begins(labels: tuple[str, ...], *, rounds: int, version: int) -> Iterable[Observation]:
@@ -161,11 +163,6 @@ def own_evaluations(fairness: Fairness) -> Iterable[Observation]:
 
 
 # --- of a client process ---
-
-
-def trained(seconds: float) -> Iterable[Observation]:
-    """A task made an update. seconds: of computing."""
-    return Observation(catalogue.CLIENT_TRAINING, seconds), Observation(catalogue.CLIENT_TASKS, 1, ("trained",))
 
 
 def update_answered(outcome: str, reason: str | None, seconds: float | None) -> Iterable[Observation]:

@@ -44,6 +44,7 @@ class Outcome:
     fairness: Fairness | None = None  # over the clients' own last evaluations, None when they were not asked
     client_metrics: Mapping[str, Spread] = field(default_factory=dict)  # as in `Progress`
     training_metrics: Mapping[str, Spread] = field(default_factory=dict)
+    missed: str | None = None  # a line on `run.until` of a finished run that did not reach it
 
 
 class Tally:

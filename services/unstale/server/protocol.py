@@ -332,10 +332,13 @@ class ServerProtocol:
             self._stats.refused(Reason.HELLO_FIRST)
             return
         level = logging.DEBUG if error.reason is Reason.UNAVAILABLE else logging.WARNING
-        log.log(level, "client %d: %r (%s)", client_id, error.message, error.reason, extra=about_peer(client_id))
+        cause = translate.cause_of(error)
+        log.log(level, "client %d: %r (%s)", client_id, error.message, cause, extra=about_peer(client_id))
         if error.task_id is not None:
             if error.reason is not Reason.UNAVAILABLE:
                 self._executor.client_error = f"client {client_id}: {error.message!r}"
+            if self._coordinator.awaits(client_id, error.task_id):
+                self._stats.given_back(cause)
             self._handle_message(error, client_id, at_s)
 
     def _on_bye(self, route: bytes, client_id: int | None, bye: Bye, at_s: float) -> None:

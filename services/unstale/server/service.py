@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from math import nan
 
+from unstale import translate
 from unstale.config.metrics import target
 from unstale.config.settings import APP, Settings
 from unstale.config.workspace import Workspace
@@ -71,6 +72,7 @@ class Server:
         self._instruments = Instruments(catalogue.CATALOGUE)
         self._instruments.record_all(observations.none_yet(catalogue.HANDSHAKES_REFUSED, zap.REASONS))
         self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
+        self._instruments.record_all(observations.none_yet(catalogue.TASKS_GIVEN_BACK, [translate.CODE_ERROR]))
         process.describe(self._instruments)
         with ExitStack() as stack:
             self._run = run = prepare(settings, workspace)

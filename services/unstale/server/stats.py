@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from typing_extensions import override
 
@@ -18,7 +19,7 @@ from unstale.learner.row_checks import Norms
 from unstale.learner.updates import StagedUpdate
 from unstale.metrics import observe
 from unstale.metrics.fairness import FromAnswers, OwnEvaluations
-from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING, NameCounts
+from unstale.metrics.named import CENTRAL, CLIENTS, POLICY, TRAINING, NameCounts, formatted
 from unstale.metrics.observe import Observation
 from unstale.metrics.progress import Outcome, Progress, Tally
 from unstale.metrics.spread import Spread, report_mean, report_means, spreads
@@ -52,6 +53,7 @@ class RunStats:
         self.target = target
         self.is_target_reached = False
         self._is_target_reported = target is None  # whether its metric was ever reported, or is warned of
+        self._target_value: float | None = None  # last value of its metric
         self._central: Mapping[str, float] = {}  # metrics of the last version that was evaluated
         self._is_central = False  # whether the target's metric is measured on the test set
         self._round: Sequence[StagedUpdate] = ()  # updates of the last round that was closed
@@ -112,6 +114,7 @@ class RunStats:
                 value = report_mean(target.name, training_reports(self._round))
             self._is_target_reported |= value is not None
             metrics = {} if value is None else {target.name: value}
+        self._target_value = metrics.get(target.name, self._target_value)
         self.is_target_reached |= target.is_reached(metrics)
 
     def on_evaluation_started(self, version: int, clients: Mapping[str, int]) -> None:
@@ -143,7 +146,7 @@ class RunStats:
         """The outcome of the run. updates: Number by outcome. digest: Of the last version."""
         self._warn_of_unreported_target({})
         self._warn_of_unreported_main()
-        return self.tally.ended(
+        outcome = self.tally.ended(
             finish.reason,
             version,
             updates,
@@ -153,6 +156,15 @@ class RunStats:
             client_metrics=self.client_metrics,
             training_metrics=self.training_metrics,
         )
+        return replace(outcome, missed=self._missed(version) if finish.reason == "finished" else None)
+
+    def _missed(self, version: int) -> str | None:
+        """A line on a target that was not reached; None without one."""
+        if self.target is None or self.is_target_reached:
+            return None
+        value, name = self._target_value, self.target.name
+        last = f"{name} was not reported" if value is None else f"the last {name} is {formatted(value, '.4f')}"
+        return f"run.until, {self.target}, was not reached in {version} rounds; {last}"
 
     def _warn_of_unreported_main(self) -> None:
         """Log that no evaluation has the metric that an app or objective names, although there were some."""
@@ -237,6 +249,12 @@ class ServerStats(RunStats):
         """Count a message that was answered with an error or dropped."""
         self._status.refused(reason)
         self._record([observe.refused(reason)])
+
+    def given_back(self, cause: str) -> None:
+        """Count a task that its client gave back. cause: as `translate.cause_of`."""
+        if cause != Reason.UNAVAILABLE:
+            self._status.given_back(cause)
+        self._record([observe.given_back(cause)])
 
     def quarantined(self) -> None:
         """Count a quarantine of a client."""

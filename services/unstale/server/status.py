@@ -112,6 +112,7 @@ class Status:
         self._staleness: list[int] = []  # how many updates, by staleness
         self._rejected: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._given_back: Counter[str] = Counter()
         self._quarantines = 0
         self._methods: Counter[str] = Counter()
         self._fallbacks: Counter[str] = Counter()
@@ -220,6 +221,10 @@ class Status:
         """Count a refused message."""
         self._refused[reason] += 1
 
+    def given_back(self, cause: str) -> None:
+        """Count a task that its client failed at and gave back."""
+        self._given_back[cause] += 1
+
     def quarantined(self) -> None:
         """Count a quarantine."""
         self._quarantines += 1
@@ -275,6 +280,7 @@ class Status:
                 "rejections": {
                     "updates": dict(self._rejected),
                     "messages": dict(self._refused),
+                    "tasks": dict(self._given_back),
                     "quarantines": self._quarantines,
                 },
                 "compensation": compensation if self._compensates else None,

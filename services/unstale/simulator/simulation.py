@@ -263,7 +263,8 @@ class Simulation:
             log.log(level, "client %d: %s", client_id, computed, extra=about_peer(client_id))
             if not declined:
                 self.executor.client_error = f"client {client_id}: {str(computed)!r}"
-            self._give_back(client_id, task, Reason.UNAVAILABLE if declined else Reason.NON_FINITE)
+            reason = Reason.UNAVAILABLE if declined else Reason.NON_FINITE
+            self._give_back(client_id, task, reason, is_code_error=computed.is_code_error)
             return
         local = computed.local
         if not isfinite(local.loss):
@@ -308,14 +309,15 @@ class Simulation:
             # Before the round that this update closed is applied.
             self.executor.send_after_commit(self.quarantine, client_id)
 
-    def _give_back(self, client_id: int, task: Task, reason: Reason) -> None:
+    def _give_back(self, client_id: int, task: Task, reason: Reason, *, is_code_error: bool = False) -> None:
         """A client has no update of its task, and gives it back."""
         self._training.forget(client_id, task.task_id)
         if client_id in self._network.clients:
             self._network.on_task_given_back(client_id, task, reason)
         else:
             self.settle(client_id, task.number, accepted=False)
-        event = translate.to_event(Error(reason=reason, task_id=task.task_id), client_id, self._queue.now_s)
+        error = Error(reason=reason, task_id=task.task_id, code_error=is_code_error or None)
+        event = translate.to_event(error, client_id, self._queue.now_s)
         assert event is not None, "an error with a task gives it back"
         self.executor.handle(event)
 

@@ -20,9 +20,16 @@ from unstale.training.app import App, ClientInfo, Task, Trained, calling, make_m
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
-from unstale.training.measured import NOT_MEASURED, Measured, checked_examples, checked_loss, checked_metrics
+from unstale.training.measured import (
+    NOT_MEASURED,
+    Measured,
+    NotFiniteError,
+    checked_examples,
+    checked_loss,
+    checked_metrics,
+)
 from unstale.training.state_codec import pack, unpack
-from unstale.training.workload import ClientTask, Declined, FailureLog, TrainingFailed, Workload
+from unstale.training.workload import ClientTask, Declined, FailureLog, TrainingDiverged, TrainingFailed, Workload
 
 log = logging.getLogger("unstale.app")
 
@@ -70,7 +77,8 @@ class AppWorkload(Workload):
         try:
             update = self._update(trained, before_d, given, client_id)
         except ValueError as error:
-            raise TrainingFailed(f"the app's train function: {error}") from None
+            kind = TrainingDiverged if isinstance(error, NotFiniteError) else TrainingFailed
+            raise kind(f"the app's train function: {error}") from None
         self.client_state.put(client_id, number, update.state)
         return update
 
@@ -83,7 +91,7 @@ class AppWorkload(Workload):
         self.model.gather()
         vector_d = before_d - self.model.parameters_d
         if not (is_finite(vector_d) and is_finite(self.model.buffers_b)):
-            raise ValueError("it left NaN or infinity in the model, expected finite numbers; use a smaller step")
+            raise NotFiniteError("it left NaN or infinity in the model, expected finite numbers; use a smaller step")
         had_state = STATE in self.kept(client_id)
         return LocalUpdate(
             vector_d=vector_d,

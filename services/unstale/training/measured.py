@@ -45,12 +45,20 @@ def checked_examples(value: Any) -> int:
     return int(number)
 
 
+class NotFiniteError(ValueError):
+    """A loss or a model is NaN or infinite, as in a training that diverges."""
+
+
 def checked_loss(value: Any) -> float:
-    """A loss that can be sent. Raises ValueError."""
-    number = _number(value)
-    if number is None or abs(number) > LOSS_MAX:
-        raise ValueError(f"it returned loss {value!r:.80}, expected a finite number")
-    return float(number)
+    """A loss that can be sent. Raises ValueError, for a float `NotFiniteError`."""
+    number = _scalar(value)
+    try:
+        if number is not None and abs(float(number)) <= LOSS_MAX:
+            return float(number)
+    except OverflowError:
+        pass
+    kind = NotFiniteError if isinstance(number, float) else ValueError
+    raise kind(f"it returned loss {value!r:.80}, expected a finite number")
 
 
 def checked_metrics(metrics: Any) -> dict[str, float]:
@@ -76,10 +84,19 @@ def check_names(metrics: Mapping[Any, Any]) -> None:
 
 
 def _number(value: Any) -> int | float | None:
-    """A finite number, also of NumPy or in a tensor of one element; None for another value."""
+    """A finite number, as `_scalar`; None for another value."""
+    number = _scalar(value)
+    try:
+        return number if number is not None and math.isfinite(number) else None
+    except OverflowError:  # an integer that is no float
+        return None
+
+
+def _scalar(value: Any) -> int | float | None:
+    """A number, also of NumPy or in a tensor of one element; None for another value."""
     item = getattr(value, "item", None)
     try:
         value = value if item is None else item()
-        return value if isinstance(value, int | float) and math.isfinite(value) else None
-    except (ValueError, RuntimeError, OverflowError):  # several elements, or an integer that is no float
+    except (ValueError, RuntimeError):  # several elements
         return None
+    return value if isinstance(value, int | float) else None

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ log = logging.getLogger("unstale.training")
 class NotTrained(Exception):  # noqa: N818  (an outcome of a task)
     """A task has no update; the client gives it back. str: the cause, one sentence for people."""
 
+    is_code_error: ClassVar[bool] = False  # whether the user's code is the cause
+
 
 class Declined(NotTrained):
     """The client skips this round."""
@@ -33,8 +36,16 @@ class Declined(NotTrained):
 class TrainingFailed(NotTrained):
     """The training raised, or its result cannot be sent."""
 
+    is_code_error = True
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
+
+
+class TrainingDiverged(TrainingFailed):
+    """The training ended with NaN or infinity."""
+
+    is_code_error = False
 
 
 def described(error: Exception) -> str:

@@ -38,6 +38,7 @@ const REASONS = {
   "hello-first": "from a connection that speaks for no client",
   "not-the-owner": "under a key that does not own the client",
   quarantined: "its client must pause",
+  "code-error": "code of its client's user raised",
 };
 
 const bar = (share) => {
@@ -118,16 +119,16 @@ class LastRounds {
   }
 }
 
-function showRejections({ updates, messages, quarantines }) {
-  const sum = (reason) => (updates[reason] ?? 0) + (messages[reason] ?? 0);
-  const reasons = [...new Set([...Object.keys(updates), ...Object.keys(messages)])].sort((a, b) => sum(b) - sum(a) || (a < b ? -1 : 1));
+function showRejections({ updates, messages, tasks, quarantines }) {
+  const counts = [updates, messages, tasks];
+  const sum = (reason) => counts.reduce((total, of) => total + (of[reason] ?? 0), 0);
+  const reasons = [...new Set(counts.flatMap(Object.keys))].sort((a, b) => sum(b) - sum(a) || (a < b ? -1 : 1));
   const line = (reason) =>
     html(
       "tr",
       {},
       html("th", { scope: "row" }, html("span", { class: "code" }, reason), ...(reason in REASONS ? [html("span", { class: "says" }, REASONS[reason])] : [])),
-      html("td", {}, asCount(updates[reason] ?? 0)),
-      html("td", {}, asCount(messages[reason] ?? 0)),
+      ...counts.map((of) => html("td", {}, asCount(of[reason] ?? 0))),
     );
   byId("rejections-empty").hidden = reasons.length > 0;
   byId("rejections").hidden = reasons.length === 0;

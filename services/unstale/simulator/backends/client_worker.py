@@ -13,8 +13,10 @@ from unstale.simulator.backends.backend import Computed, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
 from unstale.training.local import LocalUpdate
 from unstale.training.measured import Measured
-from unstale.training.workload import Declined, NotTrained, TrainingFailed, Workload
+from unstale.training.workload import Declined, NotTrained, TrainingDiverged, TrainingFailed, Workload
 from unstale.workers.program import Compute, Progress
+
+_KINDS = {kind.__name__: kind for kind in (Declined, TrainingDiverged, TrainingFailed)}  # a subclass comes first
 
 
 def begin(settings: dict[str, Any]) -> Compute:
@@ -48,7 +50,7 @@ def results_of(reply: bytes, rows: SharedRows) -> list[Result]:
     results: list[Result] = []
     for row, fields in enumerate(json.loads(reply)):
         if "not_trained" in fields:
-            results.append((Declined if fields["declined"] else TrainingFailed)(fields["not_trained"]))
+            results.append(_KINDS[fields["kind"]](fields["not_trained"]))
             continue
         vector_d, buffers_b, extra_d = rows.parts(row)
         evaluation = fields.pop("evaluation")
@@ -85,7 +87,8 @@ def _reply(
     reply: list[dict[str, Any]] = []
     for row, computed in enumerate(one_by_one(workload, jobs)):
         if isinstance(computed, NotTrained):
-            reply.append({"not_trained": str(computed), "declined": isinstance(computed, Declined)})
+            kind = next((name for name, kind in _KINDS.items() if isinstance(computed, kind)), TrainingFailed.__name__)
+            reply.append({"not_trained": str(computed), "kind": kind})
             continue
         local, evaluation = computed.local, computed.evaluation
         rows.write(row, local.vector_d, local.buffers_b, local.extra_d)
