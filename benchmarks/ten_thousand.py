@@ -1,0 +1,175 @@
+"""A server with ten thousand real connections on this machine, to the end of a run.
+
+A server process runs `k-async` with K = 100 and a model of 170 parameters; client processes of thousands answer each
+task at once with an update of zeros in all but one number. Nothing is trained, so the rate is that of server, sockets
+and clients on the machine's cores. Once a second the status page is read: when all have joined, the rounds, the clients
+that were lost, and the memory of the server with its gateways.
+
+    python -m benchmarks.ten_thousand [--clients 10000] [--processes 2] [--rounds 1000] [--gateways 1] [--keep-s 600]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+import numpy as np
+import psutil
+
+from benchmarks import report
+from unstale_client.actions import PendingUpdate
+from unstale_client.jobs import Job, Ready, Result, Settlement
+from unstale_client.loop import ClientLoop
+from unstale_proto.messages import Update
+
+DIMENSION = 170
+POLL_S = 1.0
+
+
+# --- the processes of the clients ---
+
+
+class InstantWorker:
+    """Posts an update for each task at once."""
+
+    def __init__(self, post: Callable[[Result], None]) -> None:
+        self._post = post
+        self._parcel = [memoryview(np.eye(1, DIMENSION, dtype="<f4").tobytes())]
+
+    def start(self) -> None:
+        pass
+
+    def submit(self, job: Job | Settlement) -> None:
+        if not isinstance(job, Job):
+            return
+        task = job.task
+        update = Update(
+            task_id=task.task_id, base_version=task.version, kind="gradient", num_examples=1, steps=1, loss=1.0,
+            learning_rate=task.learning_rate, signature=task.signature, payload_bytes=task.payload_bytes,
+        )  # fmt: skip
+        pending = PendingUpdate(run_id=job.welcome.run_id, number=task.number, update=update, parcel=self._parcel)
+        self._post(Ready(job=job, pending=pending))
+
+    def close(self) -> None:
+        pass
+
+
+def host(address: str, first: int, clients: int) -> None:
+    """Host clients until the run is over."""
+    ClientLoop(
+        server=address, client_ids=range(first, first + clients), worker=InstantWorker, heartbeat_s=2.0, linger_s=1.0
+    ).run()
+
+
+# --- the measurement ---
+
+
+class Look(NamedTuple):
+    """At the run, so many seconds after its clients were started."""
+
+    at_s: float
+    version: int
+    active: int
+    lost: int
+    accepted: int
+    memory_bytes: int
+
+
+def measure(clients: int, processes: int, rounds: int, gateways: int, durability: str, keep_s: float) -> dict[str, Any]:
+    """One run. keep_s: after which it is ended."""
+    with ExitStack() as stack:
+        of_server = ("--clients", clients, "--rounds", rounds, "--gateways", gateways, "--durability", durability)
+        server = stack.enter_context(_process("benchmarks.ten_thousand_server", *of_server))
+        assert server.stdout is not None
+        addresses = json.loads(server.stdout.readline())
+        began_s = time.monotonic()
+        each = -(-clients // processes)
+        hosts = [
+            stack.enter_context(
+                _process(
+                    *("benchmarks.ten_thousand", "host", "--address", addresses["address"]),
+                    *("--first", first, "--clients", min(each, clients - first)),
+                )
+            )
+            for first in range(0, clients, each)
+        ]
+        looks: list[Look] = []
+        while server.poll() is None and time.monotonic() < began_s + keep_s:
+            time.sleep(POLL_S)
+            looks.append(_look(addresses["http"], server.pid, time.monotonic() - began_s) or looks[-1])
+            print(looks[-1], file=sys.stderr, flush=True)
+        ended_s = time.monotonic() - began_s
+        line = server.stdout.readline() if server.poll() is not None else ""
+        for process in (server, *hosts):
+            if process.poll() is None:
+                process.terminate()
+        return {"looks": looks, "outcome": json.loads(line) if line else None, "seconds": ended_s, "rc": server.poll()}
+
+
+def _look(http: str, pid: int, at_s: float) -> Look | None:
+    """None if the server has ended, or does not answer."""
+    try:
+        with urlopen(f"http://{http}/status.json", timeout=10) as answer:
+            status = json.loads(answer.read())
+        process = psutil.Process(pid)
+        memory = sum(one.memory_info().rss for one in (process, *process.children()))
+    except (OSError, psutil.Error):
+        return None
+    states = status["clients"]
+    active = sum(states.get(state, 0) for state in ("waiting", "working", "contributed", "unavailable"))
+    return Look(
+        at_s, status["state"]["version"], active, states.get("lost", 0), status["updates"].get("accepted", 0), memory
+    )
+
+
+def _process(module: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-m", module, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+def markdown(figures: dict[str, Any], clients: int) -> str:
+    """The figures as a table."""
+    looks: list[Look] = figures["looks"]
+    joined_s = next((look.at_s for look in looks if look.active == clients), None)
+    last = looks[-1]
+    rate = last.accepted / last.at_s
+    ended = f"{figures['seconds']:.0f} s"
+    rows = [
+        ["all have joined after", "-" if joined_s is None else f"{joined_s:.0f} s"],
+        ["end of the run after", ended if figures["outcome"] else f"not in {ended}"],
+        ["rounds", f"{figures['outcome']['versions'] if figures['outcome'] else last.version:,}"],
+        ["updates accepted a second, over the whole run", f"{rate:,.0f}"],
+        ["most clients lost at a time", f"{max(look.lost for look in looks):,}"],
+        ["most memory of the server and its gateways", report.megabytes(max(look.memory_bytes for look in looks))],
+    ]
+    return report.table(["", f"{clients:,} clients"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("part", nargs="?", choices=["host"])
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--durability", default="normal")
+    parser.add_argument("--keep-s", type=float, default=600.0)
+    parser.add_argument("--address")
+    parser.add_argument("--first", type=int)
+    parser.add_argument("--quick", action="store_true", help="300 clients, 30 rounds")
+    given = parser.parse_args()
+    if given.quick:
+        given.clients, given.rounds = 300, 30
+    if given.part == "host":
+        host(given.address, given.first, given.clients)
+    else:
+        figures = measure(given.clients, given.processes, given.rounds, given.gateways, given.durability, given.keep_s)
+        print(markdown(figures, given.clients))
+
+
+if __name__ == "__main__":
+    main()

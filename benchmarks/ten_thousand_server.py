@@ -1,0 +1,64 @@
+"""The server of `benchmarks.ten_thousand`, in a process of its own."""
+
+import argparse
+import json
+import tempfile
+
+import torch
+from torch import nn
+
+from benchmarks.ten_thousand import DIMENSION
+from unstale.config.settings import Settings
+from unstale.server.service import Server
+
+K = 100
+
+
+class Vector(nn.Module):
+    """As many parameters as a logistic regression of 16 inputs and 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_d = nn.Parameter(torch.zeros(DIMENSION))
+
+    def forward(self, inputs_BX: torch.Tensor) -> torch.Tensor:
+        return inputs_BX.flatten(1) * self.weight_d.sum()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--gateways", type=int, required=True)
+    parser.add_argument("--durability", required=True)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(
+            Settings(
+                clients=given.clients,
+                rounds=given.rounds,
+                evaluate_every=given.rounds,
+                device="cpu",
+                model={"name": "benchmarks.ten_thousand_server:Vector"},
+                data={"private": True},
+                training={"name": "gradient"},
+                policy={"name": "fedavg"},
+                trigger={"name": "k-async", "k": K},
+                server={
+                    "address": "tcp://127.0.0.1:0",
+                    "http_address": "127.0.0.1:0",
+                    "gateways": given.gateways,
+                    "num_examples_max": None,
+                    "norm_max": None,
+                },
+                run={"directory": f"{folder}/run", "durability": given.durability},
+            ),
+            on_progress=lambda _: None,
+        )
+        print(json.dumps({"address": server.address, "http": server.http_address}), flush=True)
+        outcome = server.run()
+        print(json.dumps({"updates": outcome.updates, "versions": outcome.versions}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
