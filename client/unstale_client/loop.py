@@ -58,7 +58,6 @@ class HostedClient:
 
     @property
     def is_away(self) -> bool:
-        """Whether it has no connection."""
         return self.session.state is State.AWAY
 
     @property
@@ -316,8 +315,7 @@ class ClientLoop:
     def _receive(self, client: HostedClient) -> None:
         while (received := sockets.receive(client.socket)) is not None:
             header, frames = received
-            is_back = self._server_timeout.heard(now_s())
-            if is_back is not None:
+            if (is_back := self._server_timeout.heard(now_s())) is not None:
                 log.warning("%s", is_back)  # as the line before it
             try:
                 message = codec.decode(header)
@@ -444,12 +442,8 @@ class ClientLoop:
 
     def _send(self, client: HostedClient, message: Message, frames: Sequence[memoryview]) -> bool:
         """Whether there was a connection."""
-        try:
-            client.socket.send(codec.encode(message), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
-        except zmq.Again:
+        if not sockets.send(client.socket, codec.encode(message), frames):
             return False
-        for index, frame in enumerate(frames, start=1):
-            client.socket.send(frame, zmq.SNDMORE if index < len(frames) else 0, copy=False)
         self.observer.sent(client.session.client_id, message, sum(map(len, frames)))
         return True
 

@@ -103,14 +103,15 @@ REFUSED = (
     ),
     TimeSeries(
         title="Connections",
-        description="Connections of clients; strangers (without a hello, or whose client has left); and "
-        "addresses whose new connections are limited.",
+        description="Connections of clients; strangers (without a hello, or whose client has left); "
+        "addresses whose new connections are limited; and gateway processes that ended during the run.",
         unit="count:connections",
         queries=(
             Query(latest(catalogue.CONNECTIONS, "state"), "{{state}}"),
             Query(latest(catalogue.ADDRESSES_LIMITED), "addresses limited"),
+            Query(latest(catalogue.GATEWAYS_ENDED), "gateways ended"),
         ),
-        colours={"addresses limited": "red"},
+        colours={"addresses limited": "red", "gateways ended": "orange"},
         width=8,
     ),
     rates_by(

@@ -83,9 +83,9 @@ def test_the_methods_differ_only_in_policy_and_local_training() -> None:
     cells = [at(fh_t2(), beta="0.3", method=method) for method in METHODS]
     common = {cell.settings.model_dump_json(exclude={"policy", "training"}) for cell in cells}
     assert len(common) == 1
-    steps = {
+    steps = [
         cell.settings.training.model_copy(update={"name": "sgd", "mu": None, "temperature": None}) for cell in cells
-    }
+    ]
     assert len({one.model_dump_json() for one in steps}) == 1
 
 

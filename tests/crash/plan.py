@@ -128,7 +128,7 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
         settings=settings,
         client_processes=int(rng.integers(1, 3)),
         kills=kills,
-        gateway_deaths=tuple(deaths) if settings["server"]["gateways"] else (),
+        gateway_deaths=tuple(deaths) if kills and settings["server"]["gateways"] else (),
     )
 
 

@@ -350,6 +350,8 @@ class Play:
         fields = {} if kind & 6 == 6 else {"task_id": self.choices.number(40) + 1}
         if task is not None and not kind & 2:
             fields = {"task_id": task.task_id}
+        if kind & 4:
+            fields["code_error"] = True
         self.say(route, "error", reason=reason, message="\u2028" * kind, **fields)
 
     def say_changed(self) -> None:

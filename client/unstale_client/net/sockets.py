@@ -1,7 +1,7 @@
 """ROUTER and DEALER sockets with their options, and the reason for each."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import zmq
@@ -137,6 +137,17 @@ def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 
 def _contract_max(_: bytes) -> int:
     return limits.PAYLOAD_BYTES_MAX
+
+
+def send(socket: zmq.Socket[bytes], header: bytes, frames: Sequence[memoryview]) -> bool:
+    """Send a message, with uncopied payload frames. False if the socket takes none now."""
+    try:
+        socket.send(header, zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
+    except zmq.Again:
+        return False
+    for index, frame in enumerate(frames, start=1):
+        socket.send(frame, zmq.SNDMORE if index < len(frames) else 0, copy=False)
+    return True
 
 
 def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[zmq.Frame]] | None:

@@ -15,6 +15,7 @@ from unstale.gateway.process import Kind, packed
 from unstale_client.net.clock import now_s
 
 PROGRAM = "unstale.gateway.process"
+SILENT_S = 2.0  # without a report, of which one is due each second, a process may be busy
 END_S = 1.0  # that a process takes to end when its link has
 
 
@@ -29,6 +30,8 @@ class Child:
         self.started_s = now_s()
         self.is_ready = False
         self.counts = NO_CONNECTIONS
+        self.counted_s = self.started_s  # time of the latest report of them
+        self.waits = False  # whether it has messages that it has not received
         self.clients: set[bytes] = set()
         """Routing ids, without prefix, of which it knows that they speak for a client."""
         self._spoken_to: set[bytes] = set()  # others that were sent something in this turn
@@ -50,6 +53,10 @@ class Child:
                 os.close(memory)
                 os.close(listening_there)
         self.link.post((Kind.START, packed(settings), memory_bytes))
+
+    def may_have_messages(self, at_s: float) -> bool:
+        """Whether messages may wait there, or on the way: also while it starts, or has not been heard of for long."""
+        return not self.is_ready or self.waits or self.link.more_waits or at_s > self.counted_s + SILENT_S
 
     @property
     def pid(self) -> int:

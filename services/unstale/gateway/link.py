@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 64 * 1024  # a few hundred messages
 DESCRIPTORS_MAX = 64  # that one receive call takes
 WAITING_BYTES_MAX = 2**30  # for a process that does not read; then it is of no use any more
 BUFFER_BYTES = 4 * 2**20  # of the system, for one direction
@@ -37,6 +37,7 @@ class Link:
         self._waiting_bytes = 0
         self._batch: list[bytes] = []
         self._received: deque[int] = deque()
+        self.more_waits = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -78,24 +79,22 @@ class Link:
             raise LinkEndedError from error
 
     def receive(self) -> Iterator[tuple[Any, ...]]:
-        """The values that have arrived. Raises LinkEndedError when there are no more, and no others can come."""
-        ended = False
-        while True:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self._socket, RECEIVE_BYTES, DESCRIPTORS_MAX)
-            except BlockingIOError:
-                break
-            except OSError:
-                data, descriptors = b"", []
-            self._received.extend(descriptors)
-            if not data:
-                ended = True
-                break
+        """The values that have arrived, of at most `RECEIVE_BYTES`. Afterwards, `more_waits` says whether others may
+        wait. Raises LinkEndedError when there are no more, and no others can come.
+        """
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, RECEIVE_BYTES, DESCRIPTORS_MAX)
+        except BlockingIOError:
+            data, descriptors = None, []
+        except OSError:
+            data, descriptors = b"", []
+        self._received.extend(descriptors)
+        # A descriptor ends what one call receives.
+        self.more_waits = data is not None and (len(data) == RECEIVE_BYTES or bool(descriptors))
+        if data:
             self._unpacker.feed(data)
-            if len(data) < RECEIVE_BYTES and not descriptors:  # a descriptor ends what one call receives
-                break
         yield from self._unpacker
-        if ended:
+        if data == b"":
             raise LinkEndedError
 
     def take_descriptor(self) -> int:

@@ -53,10 +53,13 @@ class Port(Transport, Protocol):
         ...
 
     def receive(self) -> Iterator[Incoming]:
-        """A bounded number of messages, if any. Then `more_waits` says whether others may wait."""
+        """A bounded number of messages, if any."""
         ...
 
-    more_waits: bool
+    @property
+    def more_waits(self) -> bool:
+        """Whether messages may wait that were not received."""
+        ...
 
     def turned(self) -> None:
         """All messages received so far are handled."""

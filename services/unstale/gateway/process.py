@@ -53,7 +53,8 @@ class Kind(IntEnum):
         LOST: routing id, and whether its queue was full; else the connection is gone.
         CUT: routing id or None, and the reason.
         HANDSHAKE_REFUSED: the reason.
-        COUNTS: as `Counts`.
+        COUNTS: as `Counts`, at least once a second.
+        WAITS: whether messages wait that the gateway has not received.
         LOG: level, logger, text, peer.
     """
 
@@ -72,6 +73,7 @@ class Kind(IntEnum):
     HANDSHAKE_REFUSED = 13
     COUNTS = 14
     LOG = 15
+    WAITS = 16
 
 
 def packed(settings: PortSettings) -> dict[str, Any]:
@@ -111,6 +113,7 @@ class Gateway:
         self._crash: BaseException | None = None
         self._closes = False
         self._counts_s = 0.0
+        self._waits = False  # as the server was told
 
     def run(self) -> None:
         """Raises LinkEndedError, and the error that ended a thread."""
@@ -178,6 +181,10 @@ class Gateway:
         if at_s >= self._counts_s + COUNTS_S:
             self._counts_s = at_s
             self._link.post((Kind.COUNTS, *self._port.counts()))
+        waits = self._port.more_waits or not self._takes_messages
+        if waits is not self._waits:
+            self._waits = waits
+            self._link.post((Kind.WAITS, waits))
         self._link.flush()
         self._port.turned()
 

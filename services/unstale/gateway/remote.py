@@ -76,7 +76,6 @@ class GatewayPort:
     def __init__(self, settings: PortSettings, gateways: int, callbacks: Callbacks) -> None:
         """gateways: number of processes."""
         self._callbacks = callbacks
-        self.more_waits = False
         self._closed = threading.Event()
         self._starts, self._numbers = count(1), count(1)
         self._published: weakref.WeakValueDictionary[int, _Published] = weakref.WeakValueDictionary()
@@ -137,6 +136,12 @@ class GatewayPort:
                 yield from self._receive(slot, slot.child)
             elif now_s() >= slot.due_s:
                 self._start(slot)
+
+    @property
+    def more_waits(self) -> bool:
+        """Whether messages may wait that were not received here, wherever they are. While a gateway starts, too."""
+        at_s = now_s()
+        return any(slot.child is None or slot.child.may_have_messages(at_s) for slot in self._slots)
 
     def turned(self) -> None:
         """Send what the turn has brought."""
@@ -260,7 +265,9 @@ class GatewayPort:
         elif kind is Kind.HANDSHAKE_REFUSED:
             self._callbacks.on_refused(content[0])
         elif kind is Kind.COUNTS:
-            child.counts = Counts(*content)
+            child.counts, child.counted_s = Counts(*content), now_s()
+        elif kind is Kind.WAITS:
+            child.waits = content[0]
         elif kind is Kind.LOG:
             level, name, text, peer = content
             logging.getLogger(name).log(level, "%s", text, extra=None if peer is None else about_peer(peer))
