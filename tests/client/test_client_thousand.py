@@ -6,11 +6,13 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from benchmarks.client_scale import InstantWorker
 
 from support.processes import Process, free_port
 from support.running import PATIENCE_S, until
+from support.scrape import sample
 from unstale_client.loop import ClientLoop, Observer
 from unstale_client.session import State
 from unstale_proto.messages import Ack, Message, Welcome
@@ -58,9 +60,18 @@ def clients(port: int) -> Iterator[Thousand]:
     made.end()
 
 
-def server_command(port: int, run: Path) -> Sequence[str]:
+def server_command(port: int, run: Path, gateways: int = 0) -> Sequence[str]:
     return [
-        *("server", "--json", "--address", f"tcp://127.0.0.1:{port}", "--run", str(run)),
+        *(
+            "server",
+            "--server.gateways",
+            str(gateways),
+            "--json",
+            "--address",
+            f"tcp://127.0.0.1:{port}",
+            "--run",
+            str(run),
+        ),
         *("--server.http-address", "127.0.0.1:0", "--server.num-examples-max", "null", "--server.lease-s", "60"),
         *("--clients", str(CLIENTS), "--rounds", "1000000", "--trigger", "buffered", "--trigger.k", "50"),
         *("--policy", "fedavg", "--model", "logreg", "--data", "digits", "--evaluate-every", "1000000"),
@@ -89,3 +100,21 @@ def test_no_client_times_out_or_leaves_when_the_server_is_killed_and_restarted(
             states = clients_in_state(address)
             assert sum(states.values()) == CLIENTS and not states.keys() & {"absent", "lost", "left"}
             server.process.send_signal(signal.SIGKILL)
+
+
+def test_no_client_leaves_when_gateways_are_aborted_while_all_reconnect(
+    tmp_path: Path, port: int, clients: Thousand
+) -> None:
+    with Process(*server_command(port, tmp_path / "run", gateways=2)) as server:
+        address = server.fact()["http_address"]
+        until(lambda: min(clients.welcomes) >= 1, "a welcome for each client")
+        for number in range(6):
+            gateways = psutil.Process(server.process.pid).children()
+            gateways[number % len(gateways)].send_signal(signal.SIGABRT)  # often before its clients are all back
+            before = sum(clients.accepted)
+            until(lambda before=before: sum(clients.accepted) > before, "updates through the other gateway")
+        before = clients.accepted.copy()
+        until(lambda: all(map(int.__lt__, before, clients.accepted)), "an update of each client")
+        states = clients_in_state(address)
+        assert sum(states.values()) == CLIENTS and not states.keys() & {"absent", "left"}
+        assert sample(f"http://{address}", "unstale_gateways_ended_total") == 6
