@@ -30,7 +30,7 @@ class Attempt:
 
     @property
     def kills(self) -> int:
-        return sum(not death.polite for death in self.deaths)
+        return sum(death.is_kill for death in self.deaths)
 
 
 def attempt(plan: Plan) -> Attempt:

@@ -23,6 +23,7 @@ from unstale_client.net.wakeable_queue import WakeableQueue
 
 STUCK_S = 60.0  # without a new version the run has failed
 GOODBYE_S = 10.0  # after it, clients that missed the end are terminated
+GATEWAY = "gateway"  # name of the gateways of the server, which are aborted beside the planned kills
 LINES_SHOWN = 12  # of each log of a failed run
 
 
@@ -45,6 +46,11 @@ class Death:
     at_s: float
     next_s: float | None = None
     polite: bool = False
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether it counts as one of the planned kills."""
+        return not self.polite and self.process != GATEWAY
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +85,7 @@ class _Table:
 
     @property
     def kills(self) -> int:
-        return sum(not death.polite for death in self.deaths if death.process != "gateway")
+        return sum(death.is_kill for death in self.deaths)
 
     def made(self, version: int, at_s: float) -> None:
         for death in self.deaths:
@@ -246,7 +252,7 @@ class Play:
                 del self._gateway_deaths[0]
                 at_s = now_s() - self._started_s
                 self._table.deaths.append(
-                    Death(process="gateway", life=0, how="aborted", version=self._version, at_s=at_s)
+                    Death(process=GATEWAY, life=0, how="aborted", version=self._version, at_s=at_s)
                 )
 
     def _ended(self, command: _Command) -> None:

@@ -146,6 +146,11 @@ def test_the_records_of_an_undisturbed_run_are_consistent(undisturbed: Played) -
     assert undisturbed.deaths == []
 
 
+def without_gateways(plan: Plan) -> Plan:
+    """The plan with the connections in the server, which sends an ack at once."""
+    return replace(plan, settings={**plan.settings, "server": {"gateways": 0}}, gateway_deaths=())
+
+
 @pytest.mark.network
 @pytest.mark.slow
 def test_a_server_that_acknowledges_before_storing_is_detected(tmp_path: Path) -> None:
@@ -153,7 +158,7 @@ def test_a_server_that_acknowledges_before_storing_is_detected(tmp_path: Path) -
         acknowledged = places.Place("crash.child:acknowledged", places.AFTER, 20)
         return Fate(rounds=ROUNDS, wait_s=0.0, place=acknowledged, call=20) if kind == "server" else None
 
-    plan = drawn(0, 5, kills=1)
+    plan = without_gateways(drawn(0, 5, kills=1))
     with pytest.raises(FailureError, match="was sent, but the stored verdicts are"):
         Checks(Play(plan, tmp_path, fates=fates, early_ack=True).run()).check()
 
@@ -166,6 +171,6 @@ def test_a_run_stopped_during_a_round_is_not_complete(tmp_path: Path) -> None:
         asked = Fate(rounds=ROUNDS, wait_s=0.0, place=making, call=5, polite=True)
         return asked if kind == "server" and life == 0 else None
 
-    played = Play(drawn(0, 5, kills=1), tmp_path, fates=fates).run()
+    played = Play(without_gateways(drawn(0, 5, kills=1)), tmp_path, fates=fates).run()
     Checks(played).check()
     assert [death.polite for death in played.deaths] == [True]
