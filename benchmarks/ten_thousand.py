@@ -1,9 +1,9 @@
 """A server with ten thousand real connections on this machine, to the end of a run.
 
 A server process runs `k-async` with K = 100 and a model of 170 parameters; client processes of thousands answer each
-task at once with an update of zeros in all but one number. Nothing is trained, so the rate is that of server, sockets
-and clients on the machine's cores. Once a second the status page is read: when all have joined, the rounds, the clients
-that were lost, and the memory of the server with its gateways.
+task at once with an update of zeros. Nothing is trained, so the rate is that of server, sockets and clients on the
+machine's cores. Once a second the status page is read: when all have joined, the rounds, the clients that were lost,
+and the memory of the server with its gateways.
 
     python -m benchmarks.ten_thousand [--clients 10000] [--processes 2] [--rounds 1000] [--gateways 1] [--keep-s 600]
 """
@@ -13,50 +13,20 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
-import numpy as np
 import psutil
 
 from benchmarks import report
-from unstale_client.actions import PendingUpdate
-from unstale_client.jobs import Job, Ready, Result, Settlement
+from benchmarks.client_scale import InstantWorker
 from unstale_client.loop import ClientLoop
-from unstale_proto.messages import Update
 
-DIMENSION = 170
 POLL_S = 1.0
 
 
 # --- the processes of the clients ---
-
-
-class InstantWorker:
-    """Posts an update for each task at once."""
-
-    def __init__(self, post: Callable[[Result], None]) -> None:
-        self._post = post
-        self._parcel = [memoryview(np.eye(1, DIMENSION, dtype="<f4").tobytes())]
-
-    def start(self) -> None:
-        pass
-
-    def submit(self, job: Job | Settlement) -> None:
-        if not isinstance(job, Job):
-            return
-        task = job.task
-        update = Update(
-            task_id=task.task_id, base_version=task.version, kind="gradient", num_examples=1, steps=1, loss=1.0,
-            learning_rate=task.learning_rate, signature=task.signature, payload_bytes=task.payload_bytes,
-        )  # fmt: skip
-        pending = PendingUpdate(run_id=job.welcome.run_id, number=task.number, update=update, parcel=self._parcel)
-        self._post(Ready(job=job, pending=pending))
-
-    def close(self) -> None:
-        pass
 
 
 def host(address: str, first: int, clients: int) -> None:

@@ -7,11 +7,10 @@ import tempfile
 import torch
 from torch import nn
 
-from benchmarks.ten_thousand import DIMENSION
 from unstale.config.settings import Settings
 from unstale.server.service import Server
 
-K = 100
+DIMENSION, K = 170, 100
 
 
 class Vector(nn.Module):
