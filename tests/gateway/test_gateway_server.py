@@ -1,21 +1,23 @@
 """Servers whose connections are in gateway processes, over real sockets."""
 
+import errno
 import os
 import signal
 import socket
+import threading
 from contextlib import ExitStack
 
 import numpy as np
 import psutil
 import pytest
 
-from support.running import RunningServer, small, until
+from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import sample
 from support.wire import RawClient, update_of
 from unstale.config import Settings
 from unstale.errors import UserError
 from unstale.gateway import remote
-from unstale_proto.messages import Ack, Task, Welcome
+from unstale_proto.messages import Ack, Task
 
 pytestmark = pytest.mark.network
 
@@ -50,12 +52,9 @@ def pids(server: RunningServer) -> list[int]:
 
 
 def rejoined(client: RawClient) -> Task:
-    """The task of a client that says hello until the server answers, as after a lost connection."""
-    while True:
-        client.say_hello()
-        if client.socket.poll(300):
-            client.hear(Welcome)
-            return client.task()[0]
+    """The task of a client that has lost its connection, and whose next message waits for another one."""
+    client.join()
+    return client.task()[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL], ids=["as by libzmq", "killed"])
@@ -126,3 +125,23 @@ def test_a_gateway_that_cannot_start_is_one_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("unstale.gateway.child.PROGRAM", "unstale.no_such_module")
     with pytest.raises(UserError, match=r"^a gateway \(server\.gateways\) ended as it started with exit code 1$"):
         RunningServer(settings())
+
+
+def test_a_gateway_that_the_system_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunningServer(settings()) as server, RawClient(server.address) as client:
+        client.join()
+        client.task()
+        (pid,) = pids(server)
+        refused = threading.Event()
+
+        def refuse(*_: object, **__: object) -> None:
+            refused.set()
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        with monkeypatch.context() as during:
+            during.setattr("unstale.gateway.child.subprocess.Popen", refuse)
+            os.kill(pid, signal.SIGKILL)
+            assert refused.wait(PATIENCE_S)
+            assert pids(server) == []
+        until(lambda: pids(server) not in ([], [pid]))
+        assert rejoined(client).version == 0

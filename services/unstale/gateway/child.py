@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from unstale.gateway.link import Link, LinkEndedError, mapped, shared_file
@@ -37,21 +38,20 @@ class Child:
         self._spoken_to: set[bytes] = set()  # others that were sent something in this turn
         self._outgoing: list[tuple[bytes, bytes, list[Any], Sequence[Any]]] = []
         self._taken: int | None = None  # value of the ring that was read last and is not reported
-        ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as stack:
+            ours, theirs = socket.socketpair()
             self.link = Link(ours)
-            memory, listening_there = shared_file(memory_bytes), os.dup(listening.fileno())
-            descriptors = (theirs.fileno(), memory, listening_there)
-            try:
-                self._process = subprocess.Popen(  # noqa: S603  (Python itself, and a module of ours)
-                    [sys.executable, "-m", PROGRAM, *map(str, descriptors)],
-                    pass_fds=descriptors,
-                    stdin=subprocess.DEVNULL,
-                )
-                self._memory = mapped(memory, memory_bytes)
-            finally:
-                os.close(memory)
-                os.close(listening_there)
+            undo = stack.enter_context(ExitStack())
+            undo.callback(self.link.close)
+            stack.enter_context(theirs)
+            descriptors = (theirs.fileno(), shared_file(memory_bytes), os.dup(listening.fileno()))
+            for descriptor in descriptors[1:]:
+                stack.callback(os.close, descriptor)
+            self._process = subprocess.Popen(  # noqa: S603  (Python itself, and a module of ours)
+                [sys.executable, "-m", PROGRAM, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
+            )
+            self._memory = mapped(descriptors[1], memory_bytes)
+            undo.pop_all()
         self.link.post((Kind.START, packed(settings), memory_bytes))
 
     def may_have_messages(self, at_s: float) -> bool:

@@ -75,6 +75,8 @@ class GatewayPort:
 
     def __init__(self, settings: PortSettings, gateways: int, callbacks: Callbacks) -> None:
         """gateways: number of processes."""
+        if not hasattr(socket, "send_fds"):
+            raise UserError(f"server.gateways is {gateways}, but this system shares no sockets; expected 0")
         self._callbacks = callbacks
         self._closed = threading.Event()
         self._starts, self._numbers = count(1), count(1)
@@ -135,7 +137,7 @@ class GatewayPort:
             if slot.child is not None:
                 yield from self._receive(slot, slot.child)
             elif now_s() >= slot.due_s:
-                self._start(slot)
+                self._start_again(slot)
 
     @property
     def more_waits(self) -> bool:
@@ -204,6 +206,14 @@ class GatewayPort:
         for number, published in list(self._published.items()):
             child.link.post((Kind.PUBLISH, number, published.size_bytes), self._files[number])
         self._flush(slot)
+
+    def _start_again(self, slot: _Slot) -> None:
+        try:
+            self._start(slot)
+        except OSError as error:  # no process or no memory now
+            slot.pause_s = min(2 * slot.pause_s, PAUSE_S_MAX)
+            slot.due_s = now_s() + slot.pause_s
+            log.error("a gateway cannot be started (%s); trying again in %.1f s", error.strerror, slot.pause_s)
 
     def _wait_until_ready(self) -> str:
         """The address, when all gateways are bound. Raises UserError."""
