@@ -49,11 +49,14 @@ class PendingUpdates:
     def acknowledge(self, task_id: int) -> Entry | None:
         return self._entries.pop(task_id, None)
 
-    def settle_by(self, accepted_id: int) -> list[Settle]:
-        """Settle the updates whose verdict a new task reveals. accepted_id: the newest accepted task; 0 for none.
+    def settle_by(self, accepted_id: int | None) -> list[Settle]:
+        """Settle the updates whose verdict a new task reveals. accepted_id: the newest accepted task, 0 for none; None
+        for a task that does not name it.
 
         When the server gives a task, it has closed all earlier ones, and accepts none of their updates any more.
         """
+        if accepted_id is None:
+            return []
         revealed = sorted(task_id for task_id in self._entries if task_id >= accepted_id)
         return [self._entries.pop(task_id).settled(accepted=task_id == accepted_id) for task_id in revealed]
 

@@ -261,7 +261,7 @@ class ClientSession:
         self._drop_task()
         self._task, self._newest_task_id, self._has_newest = task, task.task_id, True
         self._version = max(self._version, task.version)
-        settled = [] if task.accepted_task is None else self._updates.settle_by(task.accepted_task)
+        settled = self._updates.settle_by(task.accepted_task)
         if not in_chunks:
             return [*settled, Train(welcome=welcome, task=task, parcel=parcel)]
         assert self.models is not None and task.checksum is not None

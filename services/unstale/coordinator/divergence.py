@@ -23,14 +23,11 @@ def reason(coordinator: Coordinator, cause: str | None = None, client_error: str
     cause: with the remedy, if the shell knows it. client_error: what a client said of the last task, if it gave that
     back.
     """
-    membership = coordinator.membership
-    if coordinator.consecutive_failures < CONSECUTIVE_FAILURES_MAX * max(1, len(membership.active)):
-        return None
-    active = [membership.clients[client_id] for client_id in membership.active]
-    if not active or any(client.consecutive_failures < CONSECUTIVE_FAILURES_MAX for client in active):
+    active = _failing(coordinator)
+    if not active:
         return None
     diverges = _diverges(active)
-    if not diverges and any(map(_is_awaited, membership.clients)):
+    if not diverges and any(map(_is_awaited, coordinator.membership.clients)):
         return None
     last = f"the last {coordinator.consecutive_failures} tasks made no update that counts"
     if not diverges or (cause is None and client_error is not None):
@@ -43,6 +40,15 @@ def reason(coordinator: Coordinator, cause: str | None = None, client_error: str
         f"training diverges: {last}, all of them zero, not finite or otherwise refused, at version "
         f"{coordinator.version}; {cause or 'lower training.learning_rate'}"
     )
+
+
+def _failing(coordinator: Coordinator) -> list[Client]:
+    """The active clients if each of them has failed `CONSECUTIVE_FAILURES_MAX` times in a row, else none."""
+    membership = coordinator.membership
+    if coordinator.consecutive_failures < CONSECUTIVE_FAILURES_MAX * len(membership.active):
+        return []
+    active = [membership.clients[client_id] for client_id in membership.active]
+    return active if all(client.consecutive_failures >= CONSECUTIVE_FAILURES_MAX for client in active) else []
 
 
 def _diverges(clients: Sequence[Client]) -> bool:

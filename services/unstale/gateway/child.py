@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from unstale.gateway.link import Link, LinkEndedError, mapped, shared_file
-from unstale.gateway.port import NO_CONNECTIONS, Incoming, PortSettings
+from unstale.gateway.port import NO_CONNECTIONS, Counts, Incoming, PortSettings
 from unstale.gateway.process import Kind, packed
 from unstale_client.net.clock import now_s
 
@@ -112,6 +112,16 @@ class Child:
             for frame in frames
         ]
         return Incoming(self.prefix + route, header, payload, key)
+
+    def note(self, kind: Kind, content: Sequence[Any]) -> None:
+        """Note what the process says of itself."""
+        if kind is Kind.COUNTS:
+            self.counts, self.counted_s = Counts(*content), now_s()
+        elif kind is Kind.WAITS:
+            self.waits = content[0]
+        else:
+            assert kind is Kind.READY, kind
+            self.is_ready = True
 
     def kill(self) -> str:
         """Make sure that the process has ended. Returns how, for people: ` with exit code 1`, ` by SIGABRT`."""

@@ -177,6 +177,12 @@ class Gateway:
         if self._takes_messages:
             self._receive()
         self._transport.flush()
+        self._report()
+        self._link.flush()
+        self._port.turned()
+
+    def _report(self) -> None:
+        """Tell the server which connections there are, once a second, and whether messages wait, when that changes."""
         at_s = now_s()
         if at_s >= self._counts_s + COUNTS_S:
             self._counts_s = at_s
@@ -185,8 +191,6 @@ class Gateway:
         if waits is not self._waits:
             self._waits = waits
             self._link.post((Kind.WAITS, waits))
-        self._link.flush()
-        self._port.turned()
 
     @property
     def _takes_messages(self) -> bool:

@@ -274,19 +274,13 @@ class GatewayPort:
             self._callbacks.on_cut(None if route is None else child.prefix + route, reason)
         elif kind is Kind.HANDSHAKE_REFUSED:
             self._callbacks.on_refused(content[0])
-        elif kind is Kind.COUNTS:
-            child.counts, child.counted_s = Counts(*content), now_s()
-        elif kind is Kind.WAITS:
-            child.waits = content[0]
         elif kind is Kind.LOG:
             level, name, text, peer = content
             logging.getLogger(name).log(level, "%s", text, extra=None if peer is None else about_peer(peer))
-        elif kind is Kind.READY:
-            child.is_ready = True
-            log.info("a gateway is ready again at %s", content[0])
-        else:
-            assert kind is Kind.REFUSED, kind
+        elif kind is Kind.REFUSED:
             log.error("a gateway cannot be started: %s", content[0])
+        else:
+            child.note(kind, content)
 
     def _flush(self, slot: _Slot) -> None:
         if slot.child is not None:
