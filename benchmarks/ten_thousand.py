@@ -87,7 +87,7 @@ def _look(http: str, pid: int, at_s: float) -> Look | None:
         with urlopen(f"http://{http}/status.json", timeout=10) as answer:
             status = json.loads(answer.read())
         process = psutil.Process(pid)
-        memory = sum(one.memory_info().rss for one in (process, *process.children()))
+        memory = sum(one.memory_full_info().pss for one in (process, *process.children()))  # shared memory once
     except (OSError, psutil.Error):
         return None
     states = status["clients"]
