@@ -29,6 +29,7 @@ MARKDOWN = {
     "server_memory": "Memory of the server over the number of clients",
     "client_footprint": "Size and import time of unstale-client",
     "client_scale": "A client process over the number of clients that it hosts",
+    "gateways": "Updates a second through a gateway process",
     "ten_thousand": "Ten thousand connected clients",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}

@@ -48,7 +48,7 @@ def test_a_run_through_gateways_has_the_digest_of_one_without(gateways: int) -> 
 def pids(server: RunningServer) -> list[int]:
     port = server.server._port
     assert isinstance(port, remote.GatewayPort)
-    return port.pids
+    return [child._process.pid for child in port._children()]
 
 
 def rejoined(client: RawClient) -> Task:

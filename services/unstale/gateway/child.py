@@ -58,10 +58,6 @@ class Child:
         """Whether messages may wait there, or on the way: also while it starts, or has not been heard of for long."""
         return not self.is_ready or self.waits or self.link.more_waits or at_s > self.counted_s + SILENT_S
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def send(self, route: bytes, header: bytes, frames: list[Any], kept: Sequence[Any]) -> None:
         """Send a message with the next `post`. route: with prefix. frames: bytes, or numbers of published ones. kept:
         objects that stay alive until then.

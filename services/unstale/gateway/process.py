@@ -26,7 +26,6 @@ from unstale.gateway.port import Incoming, PortSettings
 from unstale.gateway.router import RouterPort
 from unstale.gateway.transport import BufferedTransport, Delivery
 from unstale.net.connections import ConnectionLimits
-from unstale_client.net import files
 from unstale_client.net.clock import now_s
 from unstale_client.net.wakeable_queue import WakeableQueue
 
@@ -123,7 +122,6 @@ class Gateway:
         self._ring, self._memory = RingWriter(memory_bytes), mapped(self._memory_file, memory_bytes)
         os.close(self._memory_file)
         try:
-            files.allow_connections(self._connections(settings), files_each=1)
             self._port = RouterPort(
                 settings,
                 speaks=self._clients.__contains__,
@@ -154,10 +152,6 @@ class Gateway:
             for kind, *content in self._link.receive():
                 assert kind == Kind.START, kind
                 return unpacked(content[0]), content[1]
-
-    @staticmethod
-    def _connections(settings: PortSettings) -> int:
-        return min(settings.limits.connections_max, settings.limits.strangers_max)
 
     def _crashed(self, error: BaseException) -> None:
         self._crash = error

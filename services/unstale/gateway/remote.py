@@ -172,11 +172,6 @@ class GatewayPort:
         counts = [child.counts for child in self._children()] or [NO_CONNECTIONS]
         return Counts(*map(sum, zip(*counts, strict=True)))
 
-    @property
-    def pids(self) -> list[int]:
-        """Any thread."""
-        return [child.pid for child in self._children()]
-
     def close(self) -> None:
         """Let the gateways send what waits, for at most the linger time, and end them. Twice is allowed."""
         if self._closed.is_set():
