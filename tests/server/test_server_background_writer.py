@@ -21,6 +21,7 @@ from unstale.journal.segments import Segments
 from unstale.learner.updates import StagedUpdate
 from unstale.server import background_writer as module
 from unstale.server.background_writer import LARGE_BYTES, BackgroundWriter
+from unstale.server.run import open_journal
 from unstale.settings.learning import SelectorSettings, TriggerSettings
 from unstale_client.disk import NoRoomError
 
@@ -171,4 +172,17 @@ def test_a_round_is_not_made_before_its_rows_are_written(
     following = arrives(1)
     assert any(isinstance(action, actions.ApplyRound) for action in following)
     assert written == [0, 1]
+    journal.close()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, 0), (3, 1)])
+def test_a_server_with_few_cores_writes_rows_in_the_thread_that_receives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
+) -> None:
+    monkeypatch.setattr("unstale.server.run.cores", lambda: cores)
+    journal = open_journal(Settings(run=RunSettings(directory=str(tmp_path / "run"))))
+    assert journal is not None
+    before = threading.active_count()
+    journal.append(row(1), handle=0)
+    assert threading.active_count() == before + threads
     journal.close()

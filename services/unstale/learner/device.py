@@ -1,4 +1,6 @@
-"""The device of the learner's tensors."""
+"""The device of the learner's tensors, and the cores of this process."""
+
+import os
 
 import torch
 
@@ -32,6 +34,11 @@ def _check_is_there(device: torch.device, name: str) -> None:
         raise UserError(
             f"device is {name!r}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; use auto or cpu"
         )
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compute_here() -> None:

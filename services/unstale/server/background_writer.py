@@ -6,6 +6,7 @@ from queue import SimpleQueue
 from unstale_client.disk import write_all
 
 LARGE_BYTES = 64 * 1024  # less is written at once: handing it over takes as long
+WRITER_CORES = 3  # fewest cores of a process with which the thread is worth its cost
 
 
 class BackgroundWriter:

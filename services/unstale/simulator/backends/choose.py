@@ -7,6 +7,7 @@ import torch
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
+from unstale.learner.device import cores
 from unstale.plugins import is_local
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
@@ -42,7 +43,7 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
     name = settings.simulation.backend
     if name == "vmap":
         return Vmap(context.workload)
-    processes = settings.simulation.processes or max(1, _cores() // settings.threads)
+    processes = settings.simulation.processes or max(1, cores() // settings.threads)
     local = _local_part(settings)
     if name == "processes":
         _check_processes(context, local)
@@ -80,10 +81,6 @@ def _local_part(settings: Settings) -> str | None:
     }
     local = [f"{kind} {name!r}" for kind, name in chosen.items() if is_local(kind, name)]
     return local[0] if local else None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_worth_it(settings: Settings, workload: Workload, round_size: int) -> bool:
