@@ -57,7 +57,13 @@ WEIGHTED = (
 SETTINGS: dict[str, dict[str, Any]] = {"fedavg-is": {"probabilities": 0.5}, "mifa": {"init": "zeros"}}
 
 
-def run(quick: bool = False, device: str = "cpu", only: Sequence[str] = ()) -> dict[str, Any]:
+def run(
+    quick: bool = False,
+    device: str = "cpu",
+    only: Sequence[str] = (),
+    dimensions: Sequence[int] = DIMENSIONS,
+    rows: Sequence[int] = ROWS,
+) -> dict[str, Any]:
     """Bandwidth, and by size: the time of one read as measured, and each policy's ratio to one at the bandwidth.
 
     quick: small sizes and few rounds. only: these policies; none named: all.
@@ -67,10 +73,10 @@ def run(quick: bool = False, device: str = "cpu", only: Sequence[str] = ()) -> d
     bytes_per_s = large.nbytes / _read_s(large, 5 if quick else 20)
     del large
     sizes = [
-        _measure(dimension, rows, where, 0.05 if quick else SECONDS, bytes_per_s, only or names())
-        for dimension in (DIMENSIONS[:1] if quick else DIMENSIONS)
-        for rows in ROWS
-        if 4 * dimension * rows <= MATRIX_BYTES_MAX
+        _measure(dimension, count, where, 0.05 if quick else SECONDS, bytes_per_s, only or names())
+        for dimension in (dimensions[:1] if quick else dimensions)
+        for count in rows
+        if 4 * dimension * count <= MATRIX_BYTES_MAX
     ]
     return {
         "benchmark": "aggregation",
@@ -85,7 +91,7 @@ def run(quick: bool = False, device: str = "cpu", only: Sequence[str] = ()) -> d
 def _measure(
     dimension: int, rows: int, device: torch.device, seconds: float, bytes_per_s: float, measured: Sequence[str]
 ) -> dict[str, Any]:
-    batch = _batch(dimension, rows, device)
+    batch = batch_of(dimension, rows, device)
     ratios = {}
     for name in measured:
         policy = create(
@@ -130,11 +136,14 @@ def _read_s(matrix: Tensor, repeats: int) -> float:
     return min(_seconds(read, matrix.device) for _ in range(repeats) for read in reads)
 
 
-def _batch(dimension: int, rows: int, device: torch.device) -> UpdateBatch:
-    """A round whose updates were computed from four models, the current one among them."""
-    models = [torch.randn(dimension, device=device) for _ in range(STALENESS_MAX + 1)]
-    staleness_K = torch.arange(rows) % (STALENESS_MAX + 1)
-    matrix_Kd = torch.randn(rows, dimension, device=device)
+def batch_of(
+    dimension: int, rows: int, device: torch.device, matrix_Kd: Tensor | None = None, *, models: int = STALENESS_MAX + 1
+) -> UpdateBatch:
+    """A round whose updates were computed from several models, the current one among them. matrix_Kd: of its rows."""
+    base_models = [torch.randn(dimension, device=device) for _ in range(models)]
+    staleness_K = torch.arange(rows) % models
+    if matrix_Kd is None:
+        matrix_Kd = torch.randn(rows, dimension, device=device)
     return UpdateBatch(
         version=0,
         matrix_Kd=matrix_Kd,
@@ -143,8 +152,8 @@ def _batch(dimension: int, rows: int, device: torch.device) -> UpdateBatch:
         loss_K=torch.ones(rows),
         client_ids_K=torch.arange(rows),
         extra_Kd=matrix_Kd,
-        model_d=models[0],
-        base_models=tuple(models[s] for s in staleness_K.tolist()),
+        model_d=base_models[0],
+        base_models=tuple(base_models[s] for s in staleness_K.tolist()),
         rate=0.1,
         local_rates_K=torch.full((rows,), 0.1),
     )

@@ -1,0 +1,75 @@
+"""What a GPU is needed for: its tests, conformance, speed, and cells of a table until time is out.
+
+A part that takes too long is stopped, and its output until then is kept. The folder gets `results.md`, with the last
+lines of each part, and `results.jsonl`, with its exit code and seconds.
+
+    scripts/on_gpu [--minutes 25] [--out FOLDER] [--device cuda] [--only PART ...] [--data mnist=FILE]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PARTS = {  # in this order; a part with {data} is left out without that option
+    "machine": "benchmarks.gpu_machine --device {device}",
+    "tests": "pytest -q -m gpu -p no:cacheprovider tests",
+    "conformance": "unstale conformance --device {device}",
+    "determinism": "benchmarks.gpu_determinism --device {device}",
+    "inversion": "benchmarks.gpu_inversion --device {device}",
+    "policies": "benchmarks.gpu_policies --device {device}",
+    "simulation": "benchmarks.simulation --quick --device {device}",
+    "gi-t3": "unstale reproduce run gi-t3 --seeds 1 --device {device} --data {data} --store {out}/gi-t3",
+}
+
+LINES = 120  # of each part's output
+
+
+def run(arguments: list[str], limit_s: float, log: Path) -> dict[str, object]:
+    """Run one part; its output goes to a file. Its exit code is None if it was stopped."""
+    began_s = time.monotonic()
+    with log.open("w") as file:
+        part = subprocess.Popen([sys.executable, "-m", *arguments], stdout=file, stderr=subprocess.STDOUT)
+        try:
+            code = part.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            part.kill()
+            part.wait()
+            code = None
+    return {"rc": code, "seconds": round(time.monotonic() - began_s, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/on_gpu", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=25.0, help="after which it ends; default: 25")
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder of the results")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--data", metavar="NAME=FILE", help="the data of gi-t3, such as mnist=mnist.npz")
+    given = parser.parse_args()
+    end_s = time.monotonic() + 60 * given.minutes
+    given.out.mkdir(parents=True, exist_ok=True)
+    failed = []
+    with (given.out / "results.md").open("w") as report, (given.out / "results.jsonl").open("w") as lines:
+        for name in given.only:
+            left_s = end_s - time.monotonic()
+            if left_s < 1 or ("{data}" in PARTS[name] and given.data is None):
+                print(f"{name}: left out, {'no time is left' if left_s < 1 else 'it needs --data'}")
+                continue
+            command = PARTS[name].format(device=given.device, data=given.data, out=given.out)
+            log = given.out / "part.txt"
+            result = run(command.split(), left_s, log)
+            print(f"{name}: {result}")
+            lines.write(json.dumps({"part": name, "command": command, **result}) + "\n")
+            output = "\n".join(log.read_text(errors="replace").splitlines()[-LINES:])
+            report.write(f"## {name}\n\n`python -m {command}`\n\n{output}\n\n")
+            log.unlink()
+            failed += [name] if result["rc"] not in (0, None) else []
+    print(f"failed: {', '.join(failed)}" if failed else "no part failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
