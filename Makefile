@@ -32,7 +32,7 @@ crash: $(VENV)/.installed-test  ## Kill processes of real runs: KILLS=200 SEED=5
 power: $(VENV)/.installed-test  ## Cut the power of simulated machines: FAILURES=1000, or SEED=11 alone
 	PYTHONPATH=tests $(BIN)/python -m power $(if $(SEED),--seed $(SEED),--failures $(or $(FAILURES),200))
 
-hostile: $(VENV)/.installed-test  ## Attack real servers: every attack once, or SEED=7 COUNT=10 for drawn combinations
+hostile: $(VENV)/.installed-test  ## Attack real servers: every attack once, or SEED=7 COUNT=10 for drawn combinations; GATEWAYS=1
 	$(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED) --count $(or $(COUNT),10))
 
 fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target

@@ -19,21 +19,37 @@ PROBE_EVERY = 5  # samples
 
 
 def memory_bytes(pid: int) -> int:
-    """The memory of a process; 0 when it has ended."""
+    """The memory of a process, and what its gateways have for themselves; 0 when it has ended."""
+    gateways = (_memory_of(f"{child}/smaps_rollup", "Private_") for child in _with_children(pid)[1:])
+    return _memory_of(f"{pid}/status", "VmRSS:") + sum(gateways)
+
+
+def _memory_of(file: str, name: str) -> int:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        lines = Path("/proc", file).read_text().splitlines()
     except OSError:
         return 0
-    lines = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(lines[0].split()[1]) * 1024 if lines else 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def descriptors(pid: int) -> int:
-    """The open files and sockets of a process; 0 when it has ended."""
+    """The open files and sockets of a process or one of its gateways, the most; 0 when it has ended."""
+    return max(map(_descriptors, _with_children(pid)))
+
+
+def _descriptors(pid: int) -> int:
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return 0
+
+
+def _with_children(pid: int) -> list[int]:
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        lists = []
+    return [pid, *(int(child) for children in lists for child in children.split())]
 
 
 def page(address: str, path: str, timeout_s: float = PAGE_S) -> str | None:

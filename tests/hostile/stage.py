@@ -215,7 +215,8 @@ class Stage:
         device = {"task": {"distribution": "constant", "value_s": self.scene.task_s}}
         scenario.write_text(yaml.safe_dump({"groups": [{"name": "honest", "device": device}]}))
         settings = configuration(self.scene, seed)
-        settings["server"] |= {"address": self.address, "http_address": self.http_address}
+        gateways = int(os.environ.get("GATEWAYS", "0"))  # `make hostile GATEWAYS=1`
+        settings["server"] |= {"address": self.address, "http_address": self.http_address, "gateways": gateways}
         settings["run"] |= {"directory": str(self.run)}
         settings["client"] |= {"server": self.address, "directory": str(self.folder / "clients")}
         settings["scenario"] = {"name": str(scenario)}
