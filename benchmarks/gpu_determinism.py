@@ -1,14 +1,17 @@
 """Whether a run on a GPU gives the same bits twice, and how far TF32 is from float32.
 
-Each run is a simulation of `unstale simulate` in a process of its own; a digest is that of its last model. The
-convolutions of a network are computed with and without TF32 and compared with the CPU in float64.
+Each run is a simulation of `unstale simulate` in a process of its own; a digest is that of its last model. Runs without
+TF32 have NVIDIA_TF32_OVERRIDE=0, which its libraries read; the others have what the product chooses. The convolutions
+of a network are computed with and without TF32 and compared with the CPU in float64.
 
     python -m benchmarks.gpu_determinism [--device cuda]
 """
 
 import argparse
 import json
+import os
 import subprocess
+import sys
 import tempfile
 
 import torch
@@ -26,11 +29,13 @@ RUNS = (
 OF_ALL = ("--rounds", "30", "--clients", "20", "--trigger", "k-async", "--k", "5", "--json")
 
 
-def digest(arguments: tuple[str, ...], device: str) -> str:
-    """Digest of the last model of a run."""
+def digest(arguments: tuple[str, ...], device: str, environment: dict[str, str]) -> str:
+    """Digest of the last model of a run. environment: variables besides those of this process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*processes.UNSTALE, "simulate", *OF_ALL, *arguments, "--device", device]
-        printed = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
+        printed = subprocess.run(
+            command, check=True, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, text=True
+        ).stdout
         last = json.loads(printed.splitlines()[-1])
         return str(last["model_digest"])
 
@@ -54,8 +59,10 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for name, arguments in RUNS[:1] if given.quick else RUNS:
-        first, second = (digest(arguments, given.device) for _ in range(2))
-        rows.append([name, "equal" if first == second else "different", first[:16]])
+        for label, environment in (("as chosen", {}), ("without TF32", {"NVIDIA_TF32_OVERRIDE": "0"})):
+            first, second = (digest(arguments, given.device, environment) for _ in range(2))
+            rows.append([f"{name}, {label}", "equal" if first == second else "different", first[:16]])
+            print(*rows[-1], file=sys.stderr, flush=True)
     print(report.table(["two runs", "last models", "digest"], rows) + "\n")
     device = choose(given.device)
     errors = [[str(tf32), f"{error_of_convolutions(device, tf32=tf32):.1e}"] for tf32 in (False, True)]

@@ -3,6 +3,8 @@
 Versions increase and clients return after a few rounds, as in `benchmarks.aggregation`. A step of the GPU ends when its
 result is there. Waits are those that PyTorch reports (`torch.cuda.set_sync_debug_mode`).
 
+At the large sizes there are a few policies unless some are named.
+
     python -m benchmarks.gpu_policies [--device cuda] [--only POLICY ...] [--quick]
 """
 
@@ -22,20 +24,22 @@ from benchmarks.aggregation import CLIENTS, GROUPS, SETTINGS, STALENESS_MAX, bat
 from unstale.learner.device import choose
 from unstale.policies import Policy, UpdateBatch, create, names
 
-SIZES = ((62_006, 10), (62_006, 50), (1_000_000, 10))  # rows of LeNet's size, and larger ones
+SIZES = ((62_006, 10), (62_006, 50), (11_173_962, 10), (11_173_962, 50))  # LeNet's and ResNet-18's parameters; rows
+LARGE = 10**6
+OF_LARGE = ("fedavg", "fedhist", "wkafl", "fedar", "mifa", "fedvarp", "krum")
 WARM, STEPS = 4, 5
 
 
 def run(device: torch.device, only: Sequence[str], sizes: Sequence[tuple[int, int]]) -> Iterator[list[str]]:
     """A row for each policy and size."""
     for dimension, rows in sizes:
-        for name in only or names():
+        for name in only or (OF_LARGE if dimension > LARGE else names()):
             seconds, waits = {}, 0.0
             for where in (torch.device("cpu"), device):
                 policy = create(
                     name,
                     dimension=dimension,
-                    clients=CLIENTS if dimension < 10**6 else 4 * rows,
+                    clients=4 * rows if dimension > LARGE else CLIENTS,
                     device=where,
                     round_size=rows,
                     rounds=10**6,

@@ -1,26 +1,32 @@
 """What a GPU is needed for: its tests, conformance, speed, and cells of a table until time is out.
 
-A part that takes too long is stopped, and its output until then is kept. The folder gets `results.md`, with the last
-lines of each part, and `results.jsonl`, with its exit code and seconds.
+A part gets at most half of the time that is left, and the last one all of it; then it is stopped with its processes, and
+its output until then is kept. The folder gets `results.md`, with the last lines of each part, and `results.jsonl`, with
+its exit code (null if it was stopped) and seconds; both are complete after each part.
 
-    scripts/on_gpu [--minutes 25] [--out FOLDER] [--device cuda] [--only PART ...] [--data mnist=FILE]
+    scripts/on_gpu [--python PYTHON] [--minutes 25] [--out FOLDER] [--device cuda] [--only PART ...] [--data mnist=FILE]
 """
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+# Folders of tests that need packages of their own, and no GPU: an error in them would end the part before its tests.
+IGNORED = " ".join(f"--ignore=tests/{folder}" for folder in ("browser", "kubernetes", "report"))
 PARTS = {  # in this order; a part with {data} is left out without that option
     "machine": "benchmarks.gpu_machine --device {device}",
-    "tests": "pytest -q -m gpu -p no:cacheprovider tests",
+    "tests": f"pytest -q -m gpu -p no:cacheprovider --continue-on-collection-errors {IGNORED} tests",
     "conformance": "unstale conformance --device {device}",
     "determinism": "benchmarks.gpu_determinism --device {device}",
     "inversion": "benchmarks.gpu_inversion --device {device}",
     "policies": "benchmarks.gpu_policies --device {device}",
     "simulation": "benchmarks.simulation --quick --device {device}",
+    "simulation-cpu": "benchmarks.simulation --quick",
     "gi-t3": "unstale reproduce run gi-t3 --seeds 1 --device {device} --data {data} --store {out}/gi-t3",
 }
 
@@ -31,11 +37,12 @@ def run(arguments: list[str], limit_s: float, log: Path) -> dict[str, object]:
     """Run one part; its output goes to a file. Its exit code is None if it was stopped."""
     began_s = time.monotonic()
     with log.open("w") as file:
-        part = subprocess.Popen([sys.executable, "-m", *arguments], stdout=file, stderr=subprocess.STDOUT)
+        command = [sys.executable, "-m", *arguments]
+        part = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = part.wait(limit_s)
         except subprocess.TimeoutExpired:
-            part.kill()
+            os.killpg(part.pid, signal.SIGKILL)
             part.wait()
             code = None
     return {"rc": code, "seconds": round(time.monotonic() - began_s, 1)}
@@ -60,12 +67,14 @@ def main() -> int:
                 continue
             command = PARTS[name].format(device=given.device, data=given.data, out=given.out)
             log = given.out / "part.txt"
-            result = run(command.split(), left_s, log)
+            result = run(command.split(), left_s if name == given.only[-1] else left_s / 2, log)
             print(f"{name}: {result}")
             lines.write(json.dumps({"part": name, "command": command, **result}) + "\n")
             output = "\n".join(log.read_text(errors="replace").splitlines()[-LINES:])
             report.write(f"## {name}\n\n`python -m {command}`\n\n{output}\n\n")
             log.unlink()
+            report.flush()
+            lines.flush()
             failed += [name] if result["rc"] not in (0, None) else []
     print(f"failed: {', '.join(failed)}" if failed else "no part failed")
     return 1 if failed else 0
