@@ -112,12 +112,12 @@ class SimulatedGraphs:
         self.done.append("replay")
         made: dict[int, Tensor] = {}
 
-        def found(value: Any) -> Any:
+        def current(value: Any) -> Any:
             return made.get(id(value), value) if isinstance(value, Tensor) else value
 
         with torch.no_grad():
             for func, args, kwargs, before in recording.calls:
-                after = func(*tree_map(found, args), **tree_map(found, kwargs))
+                after = func(*tree_map(current, args), **tree_map(current, kwargs))
                 for old, new in zip(_tensors(before), _tensors(after), strict=True):
                     made.setdefault(id(old), new)
 

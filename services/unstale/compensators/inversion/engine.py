@@ -80,14 +80,14 @@ class Engine:
 
     def _iterations(self, group: Sequence[Inversion]) -> EagerIterations:
         """The iterations of exactly these inversions, used last of all."""
-        found = next((one for one in self._loaded if one.holds(group)), None)
-        if found is None:
+        loaded = next((one for one in self._loaded if one.holds(group)), None)
+        if loaded is None:
             self.release(group)
-            found = self._free(group)
-            found.release()
-            found.load(group)
-        self._loaded = [*(one for one in self._loaded if one is not found), found]
-        return found
+            loaded = self._free(group)
+            loaded.release()
+            loaded.load(group)
+        self._loaded = [*(one for one in self._loaded if one is not loaded), loaded]
+        return loaded
 
     def _free(self, group: Sequence[Inversion]) -> EagerIterations:
         """Iterations to load this group into: idle ones, else new ones, else those that were not used for longest."""
