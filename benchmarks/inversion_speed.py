@@ -34,9 +34,9 @@ from torch import Tensor
 from benchmarks import machine, report
 from benchmarks.stale_updates import StaleUpdates
 from unstale.compensators import CompensatorContext, StaleRound
-from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.inversions import Inversions
 from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.inversion.state import Inversion
 
 ROUNDS, STALENESS = 100, 40
 PUBLISHED = {"preset": "reference", "images_max": None, "batch_clients": 1}

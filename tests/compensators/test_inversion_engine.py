@@ -10,8 +10,10 @@ from torch import Tensor
 
 from oracles import inversion_oracle as oracle
 from support.compensation import CLASSES, SHAPE, images, network, numbers, reconstruction, settings, smooth
-from unstale.compensators.inversion.engine import Engine, Inversion, Target
+from unstale.compensators.inversion.engine import Engine
+from unstale.compensators.inversion.iteration import Iteration, Targets
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.state import Inversion, State, Target
 from unstale.compensators.network import LocalSteps, Network, as_vector
 from unstale.training.models import build
 
@@ -43,6 +45,11 @@ def precise() -> Network:
 
 def state(one: Inversion) -> tuple[Tensor, Tensor]:
     return one.now.inputs_rX, one.now.labels_rC
+
+
+def slopes_of(net: Network, *some: Inversion) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    targets = Targets.stacked([one.target for one in some], torch.device("cpu"))
+    return Iteration(net, LIKE, settings()).slopes(State.stacked([one.state for one in some]), targets)
 
 
 def iterated(subject: Engine, *inversions: Inversion, times: int) -> None:
@@ -79,8 +86,7 @@ def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
 def test_the_gradients_of_the_disparity_are_the_oracles_for_each_of_several():
     net = precise()
     some = [begun(net, seed) for seed in (0, 1, 2)]
-    inputs_BrX, labels_BrC = (torch.stack(parts) for parts in zip(*map(state, some), strict=True))
-    slopes, disparity_B = engine(net)._slopes(some, inputs_BrX, labels_BrC)
+    slopes, disparity_B = slopes_of(net, *some)
     for place, one in enumerate(some):
         x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
         expected = oracle.disparity(
@@ -97,7 +103,7 @@ def test_the_gradients_with_relu_and_pooling_are_the_oracles():
     net = Network(module, (1, 8, 8), 10)
     one = begun(net)
     one.now = Reconstruction(inputs_rX=images(3, 1, 8, 8).double(), labels_rC=numbers(3, 10, seed=1).double())
-    slopes, _ = engine(net)._slopes([one], one.now.inputs_rX[None], one.now.labels_rC[None])
+    slopes, _ = slopes_of(net, one)
     x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
     expected = oracle.disparity(
         *(module, as_vector(one.target.base), x, l, as_vector(one.target.update)),
@@ -191,36 +197,34 @@ def test_an_update_that_is_not_finite_does_not_change_the_reconstruction():
 def test_an_iterate_that_is_not_finite_is_not_accepted(monkeypatch):
     # The third iteration fails: the result of the second stays, and the fourth continues from it.
     net, at = network(), []
-    slopes = Engine._slopes
+    slopes, one, subject = Iteration.slopes, begun(net), engine(net)
 
-    def failing(self, some, inputs_BrX, labels_BrC):
-        (inputs_slope, labels_slope), disparity_B = slopes(self, some, inputs_BrX, labels_BrC)
-        if some[0].done == 2:
+    def failing(self, *values):
+        (inputs_slope, labels_slope), disparity_B = slopes(self, *values)
+        if one.done == 2:
             labels_slope = labels_slope * torch.nan
         return (inputs_slope, labels_slope), disparity_B
 
-    monkeypatch.setattr(Engine, "_slopes", failing)
-    one, subject = begun(net), engine(net)
+    monkeypatch.setattr(Iteration, "slopes", failing)
     for _ in range(4):
         iterated(subject, one, times=1)
         at.append(state(one))
     assert all(torch.equal(*pair) for pair in zip(at[1], at[2], strict=True))
     assert not torch.equal(at[2][0], at[3][0])
-    assert all(bool(tensor.isfinite().all()) for tensor in (*at[3], *one.adam.moments))
+    assert all(bool(tensor.isfinite().all()) for tensor in (*at[3], *one.state))
 
 
 @pytest.mark.parametrize("number", [torch.inf, torch.nan])
 def test_from_an_iterate_whose_disparity_is_not_finite_it_goes_back_to_the_last_whose_was(monkeypatch, number):
     # That of the second iterate is not finite: the third is the first again, and the fourth continues from it.
     net, at = network(), []
-    slopes = Engine._slopes
+    slopes, one, subject = Iteration.slopes, begun(net), engine(net)
 
-    def failing(self, some, *values):
-        found, disparity_B = slopes(self, some, *values)
-        return found, torch.full_like(disparity_B, number) if some[0].done == 2 else disparity_B
+    def failing(self, *values):
+        found, disparity_B = slopes(self, *values)
+        return found, torch.full_like(disparity_B, number) if one.done == 2 else disparity_B
 
-    monkeypatch.setattr(Engine, "_slopes", failing)
-    one, subject = begun(net), engine(net)
+    monkeypatch.setattr(Iteration, "slopes", failing)
     for _ in range(4):
         iterated(subject, one, times=1)
         at.append(state(one))
@@ -296,7 +300,7 @@ def test_bfloat16_is_near_and_leaves_the_state_in_float32():
     low, full = begun(net), begun(net)
     iterated(engine(net, precision="bfloat16"), low, times=1)
     iterated(engine(net), full, times=1)
-    assert {tensor.dtype for tensor in (*state(low), *low.adam.moments)} == {torch.float32}
+    assert {tensor.dtype for tensor in low.state} == {torch.float32}
     assert isfinite(float(low.disparity))
     assert float(low.disparity) == pytest.approx(float(full.disparity), rel=0.05)
 
@@ -305,8 +309,5 @@ def test_the_published_schedule_has_the_steps_of_the_paper():
     # I = 15,000: floor(I / 2.667) = 5624, floor(I / 1.6) = 9375, floor(I / 1.142) = 13134.
     subject = engine(schedule="steps", learning_rate=1.0, iterations=15_000)
     one = begun(network(), iterations=15_000)
-    rates = []
-    for done in (0, 5623, 5624, 9374, 9375, 13133, 13134, 14999):
-        one.done = done
-        rates.append(subject._rate(one))
+    rates = [subject._rate(one, done) for done in (0, 5623, 5624, 9374, 9375, 13133, 13134, 14999)]
     assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])

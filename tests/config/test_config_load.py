@@ -25,6 +25,7 @@ OTHER = {
     "rounds": 31,
     "evaluate_every": 2,
     "device": "cpu",
+    "device_precision": "tf32",
     "evaluate_clients_every": 5,
     "model.name": "logreg",
     "model.norm": "batch",
@@ -349,9 +350,9 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of app, attack, client, client_settings, clients, compensator, "
-        "data, device, encoding, evaluate_clients_every, evaluate_every, initial, injector, min_clients, model, "
-        "objective, partition, policy, rounds, run, save_model, scenario, seed, selector, server, simulation, threads, "
-        "training, trigger"
+        "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, initial, injector, "
+        "min_clients, model, objective, partition, policy, rounds, run, save_model, scenario, seed, selector, server, "
+        "simulation, threads, training, trigger"
     ),
     "server: {norm_max: 0}": (
         "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"

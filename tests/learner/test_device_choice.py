@@ -1,5 +1,7 @@
 """The device of a name on different machines."""
 
+import os
+
 import pytest
 import torch
 
@@ -49,3 +51,60 @@ def test_a_missing_device_is_one_error_sentence(
     with pytest.raises(UserError) as caught:
         device.choose(name)
     assert str(caught.value) == expected
+
+
+def read() -> dict[str, object]:
+    """All settings of the arithmetic, by both of PyTorch's names."""
+    backends = torch.backends
+    return {
+        "products": backends.cuda.matmul.fp32_precision,
+        "convolutions": backends.cudnn.conv.fp32_precision,
+        "recurrent": backends.cudnn.rnn.fp32_precision,
+        "products, older name": backends.cuda.matmul.allow_tf32,
+        "cuDNN, older name": backends.cudnn.allow_tf32,
+        "cuDNN deterministic": backends.cudnn.deterministic,
+        "cuDNN benchmark": backends.cudnn.benchmark,
+        "deterministic": torch.get_deterministic_debug_mode(),
+    }
+
+
+@pytest.mark.parametrize(("precision", "name"), [("strict", "ieee"), ("tf32", "tf32")])
+def test_the_precision_of_a_cuda_device_is_set_by_both_of_its_names_and_restored(
+    monkeypatch: pytest.MonkeyPatch, precision: device.Precision, name: str
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    before = read()
+    with device.arithmetic_restored():
+        device.set_precision(torch.device("cuda"), precision)
+        assert read() == {
+            "products": name,
+            "convolutions": name,
+            "recurrent": name,
+            "products, older name": name == "tf32",
+            "cuDNN, older name": name == "tf32",
+            "cuDNN deterministic": True,
+            "cuDNN benchmark": False,
+            "deterministic": 1,
+        }
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert read() == before
+
+
+@pytest.mark.parametrize("name", ["cpu", "mps"])
+def test_other_devices_keep_the_arithmetic_of_pytorch(name: str) -> None:
+    before = read()
+    device.set_precision(torch.device(name), "tf32")
+    assert read() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_strict_products_are_float32_and_tf32_products_are_not() -> None:
+    # 1 + 2^-12 has no TF32 number: it is rounded to 1.
+    left = torch.full((64, 64), 1 + 2.0**-12, device="cuda")
+    right = torch.eye(64, device="cuda")
+    with device.arithmetic_restored():
+        device.set_precision(left.device, "strict")
+        assert torch.equal(left @ right, left)
+        device.set_precision(left.device, "tf32")
+        assert torch.equal(left @ right, torch.ones_like(left))

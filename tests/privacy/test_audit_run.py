@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from unstale.compensators import StaleUpdate
-from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.state import Inversion
 from unstale.config import Settings
 from unstale.config.workspace import training_context
 from unstale.errors import UserError

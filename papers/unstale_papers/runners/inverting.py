@@ -9,7 +9,7 @@ import torch
 
 from unstale.compensators import StaleUpdate
 from unstale.compensators.gradient_inversion import GradientInversion
-from unstale.compensators.inversion.engine import Inversion
+from unstale.compensators.inversion.state import Inversion
 from unstale.errors import UserError
 
 SHOWN_MAX = 200  # points of a curve over iterations that are kept

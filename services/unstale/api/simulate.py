@@ -19,6 +19,7 @@ from unstale.config.compensation import compensator
 from unstale.config.metrics import main_metric
 from unstale.config.workspace import training_context
 from unstale.errors import UserError
+from unstale.learner.device import arithmetic_restored
 from unstale.report import files
 from unstale.simulator.assemble import simulation
 from unstale.training import model_file
@@ -159,6 +160,7 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
     threads = torch.get_num_threads()
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, threads)
+        stack.enter_context(arithmetic_restored())
         if directory is None:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="unstale-run-")))
         else:

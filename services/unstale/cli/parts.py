@@ -61,10 +61,12 @@ def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJs
     import torch
 
     from unstale.conformance import Row, examine
-    from unstale.learner.device import choose
+    from unstale.learner.device import choose, set_precision
 
     torch.set_num_threads(1)  # as in a run by default; the bits depend on it
-    rows = list(examine(tuple(policies or ()), choose(device)))
+    chosen = choose(device)
+    set_precision(chosen, "strict")
+    rows = list(examine(tuple(policies or ()), chosen))
     failed = sum(row.verdict != "pass" for row in rows)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

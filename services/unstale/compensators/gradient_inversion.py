@@ -24,10 +24,10 @@ from unstale.compensators.compensator import (
 )
 from unstale.compensators.errors import Matches, Recent, Waiting, is_finite, measured, share_after_switch
 from unstale.compensators.first_order import FirstOrder
-from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.inversions import MEMORY, NOT_FINITE, TOO_LARGE, Inversions, Inverted
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.inversion.state import Inversion
 from unstale.compensators.inversion.stopping import (
     RESIDUALS,
     TRUSTS,

@@ -224,6 +224,11 @@ class Settings(Section):
     )
     save_model: Text | None = setting(None, "File for the last version of the model (safetensors); null for none.")
     device: Text = setting("auto", "Device: auto, cpu, cuda, cuda:0, ... or mps.")
+    device_precision: Literal["strict", "tf32"] = setting(
+        "strict",
+        "Arithmetic of matrix products and convolutions on CUDA: strict (float32), or tf32, which is faster and has a "
+        "mantissa of 10 bits.",
+    )
     threads: int = setting(
         1,
         "CPU threads for computation in each process; the bits of results may depend on it.",

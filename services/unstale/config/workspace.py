@@ -13,7 +13,7 @@ from unstale.config.data import ClientData, read_dataset
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.flat import FlatModel
-from unstale.learner.device import choose
+from unstale.learner.device import choose, set_precision
 from unstale.settings.learning import AttackSettings
 from unstale.settings.part import value_of
 from unstale.training.app import App
@@ -98,8 +98,7 @@ def _workspace(
     settings: Settings, data: Data | None, client_data: ClientData | None, code: Collection[str] | None
 ) -> Workspace:
     """data: that the model must fit; None if it is not here."""
-    torch.set_num_threads(settings.threads)
-    device = choose(settings.device)
+    device = _device(settings)
     objective = create_objective(settings.objective, code=code)
     module = _model(settings, data, objective, code)
     if settings.training.name == "moon":
@@ -118,10 +117,17 @@ def _workspace(
     )
 
 
-def _of_app(settings: Settings, agree: Agree | None = None) -> Workspace:
-    """agree: as for `received_model`; None for the first version of the model."""
+def _device(settings: Settings) -> torch.device:
+    """The device, with the threads and the arithmetic of the settings in this process from here on."""
     torch.set_num_threads(settings.threads)
     device = choose(settings.device)
+    set_precision(device, settings.device_precision)
+    return device
+
+
+def _of_app(settings: Settings, agree: Agree | None = None) -> Workspace:
+    """agree: as for `received_model`; None for the first version of the model."""
+    device = _device(settings)
     check_app(settings)
     app = load_app(settings)
     if agree is None or app is None:

@@ -34,7 +34,10 @@ from unstale.training.measured import MainMetric
 from unstale_client.disk import DamagedError
 
 MACHINE_KEYS = frozenset(
-    ("device", "threads", "data.path", "data.cache", "data.download", "policy.memory", "policy.memory_folder")
+    (
+        *("device", "device_precision", "threads", "data.path", "data.cache", "data.download"),
+        *("policy.memory", "policy.memory_folder"),
+    )
 )
 """Keys about the machine that replays: they change a result by rounding at most."""
 

@@ -13,9 +13,9 @@ from torch.nn.functional import softmax
 
 from unstale.compensators import Compensated, Compensator, FreshUpdate, Made, Outcome, StaleRound, StaleUpdate
 from unstale.compensators.compensator import UNCHANGED
-from unstale.compensators.inversion.engine import Inversion
 from unstale.compensators.inversion.inversions import Inversions
 from unstale.compensators.inversion.settings import InversionSettings
+from unstale.compensators.inversion.state import Inversion
 from unstale.compensators.registry import describe
 from unstale.config.compensation import compensator
 from unstale.config.settings import Settings
@@ -168,18 +168,18 @@ class _Watch(Compensator[InversionSettings]):
         """The updates of a round inverted together, and the disparity of each before each iteration."""
         try:
             ones = [self._inversions.begin(update) for update in updates]
-            disparities: list[list[float]] = [[] for _ in ones]
+            disparities: list[list[Tensor]] = [[] for _ in ones]
             while waiting := [index for index, one in enumerate(ones) if not one.is_over]:
                 some = [index for index in waiting if ones[index].kind == ones[waiting[0]].kind]
                 self._inversions.engine.iterate([ones[index] for index in some])
                 for index in some:
-                    disparities[index].append(float(ones[index].disparity))
+                    disparities[index].append(ones[index].disparity)
         except torch.OutOfMemoryError:
             raise UserError(
                 "the device's memory is too small to invert even one update at a time; lower "
                 "compensator.settings.images_max, or give --device cpu"
             ) from None
-        return ones, disparities
+        return ones, [torch.stack(of_one).tolist() if of_one else [] for of_one in disparities]
 
     def _compared(self, number: int, update: StaleUpdate, one: Inversion, disparity: Sequence[float]) -> Reconstructed:
         of_update = update.client_id, update.base_version, update.task_id

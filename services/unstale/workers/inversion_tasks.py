@@ -25,6 +25,7 @@ from unstale.compensators.registry import find
 from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
+from unstale.learner.device import set_precision
 from unstale.training.datasets import Dataset
 from unstale.training.models import build
 from unstale.version import __version__
@@ -45,6 +46,7 @@ def described(settings: Settings, dataset: Dataset) -> dict[str, Any]:
         "steps": asdict(local_steps(settings)),
         "inversion": {name: getattr(inversion, name) for name in InversionSettings.model_fields},
         "threads": settings.threads,
+        "precision": settings.device_precision,
         "gpus": chosen.ray_gpus,
     }
 
@@ -100,6 +102,7 @@ def _bench(text: str, gpu: int | None) -> _Bench:
     device = torch.device("cpu")
     if gpu is not None:
         device = torch.device("cuda", gpu)
+        set_precision(device, description["precision"])
         torch.cuda.set_per_process_memory_fraction(description["gpus"], device)
     model = description["model"]
     name, shape, classes = model.pop("name"), tuple(description["input_shape"]), description["classes"]

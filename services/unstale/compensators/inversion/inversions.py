@@ -14,10 +14,11 @@ import torch
 
 from unstale.compensators.compensator import NO_BASE, WITHOUT_BASE, CompensatorContext, StaleUpdate
 from unstale.compensators.inversion import start
-from unstale.compensators.inversion.engine import Engine, Inversion, Target
+from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.reconstruction import Reconstruction, WarmStarts
 from unstale.compensators.inversion.remote_inversion import RemoteInversions
 from unstale.compensators.inversion.settings import EXAMPLES_MAX, InversionSettings
+from unstale.compensators.inversion.state import Inversion, Target
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
@@ -191,6 +192,7 @@ class Inversions:
     def close(self, updates: Iterable[StaleUpdate]) -> None:
         """End the inversions of these updates, here and on other machines."""
         closed = [self._open.pop(update.key) for update in updates if update.key in self._open]
+        self.engine.release(closed)
         if self._remote is not None:
             self.budget.seconds += self._remote.forget(closed)
 

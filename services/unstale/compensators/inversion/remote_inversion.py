@@ -13,8 +13,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from unstale.compensators.compensator import Executor
-from unstale.compensators.inversion.engine import Engine, Inversion, Target
+from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.reconstruction import Reconstruction
+from unstale.compensators.inversion.state import Inversion, State, Target
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.network import Network, as_vector
 from unstale.errors import WorkerLostError
@@ -101,8 +102,7 @@ def taken_back(group: Sequence[Inversion], answer: Tensors, device: torch.device
                 checkpoints, answer["inputs_MBrX"], answer["labels_MBrC"], strict=True
             )
         }
-        one.now = kept[checkpoints[-1]]
-        one.disparity = answer["disparity_B"][index].to(device)
+        one.state = State.first(kept[checkpoints[-1]])._replace(disparity=answer["disparity_B"][index].to(device))
         one.done = one.iterations = int(answer["done_B"][index])
         one.kept = {
             checkpoint: reconstruction
