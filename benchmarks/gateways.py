@@ -1,9 +1,9 @@
-"""Updates a second through a server with a gateway process, over those of a server without one.
+"""Updates a second through a server with gateway processes, over those of a server without one.
 
 Both run for all measurements of a size, and the clients of `benchmarks.ingest` alternate between them in pairs of
 windows. The ratios are taken per pair; CPU time is that of the process that decides, without its gateway.
 
-    python -m benchmarks.gateways [--quick]
+    python -m benchmarks.gateways [--gateways 1] [--quick]
 """
 
 import argparse
@@ -20,16 +20,18 @@ CLIENTS, K = 64, 32
 SIZES = (("1 KB", 256, "off"), ("250 KB", 62_500, "off"), ("250 KB", 62_500, "normal"), ("4 MB", 1_000_000, "normal"))
 
 
-def compare(dimension: int, durability: str, pairs: int, window_s: float) -> tuple[list[float], list[float]]:
-    """Rates and CPU times an update with a gateway, over those without, pair by pair."""
+def compare(
+    dimension: int, durability: str, gateways: int, pairs: int, window_s: float
+) -> tuple[list[float], list[float]]:
+    """Rates and CPU times an update with gateways, over those without, pair by pair."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     rates, seconds = [], []
     with ExitStack() as stack:
         servers = []
-        for gateways in (0, 1):
+        for count in (0, gateways):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             of_run = ("--dimension", str(dimension), "--clients", str(CLIENTS), "--k", str(K), "--trigger", "buffered")
-            stored = ("--durability", durability, "--folder", f"{folder}/run", "--gateways", str(gateways))
+            stored = ("--durability", durability, "--folder", f"{folder}/run", "--gateways", str(count))
             servers.append(stack.enter_context(process("benchmarks.ingest_server", *of_run, *stored)))
         clients = [Clients(context, server["address"], count=CLIENTS, dimension=dimension) for server in servers]
         for pair in range(pairs):
@@ -53,10 +55,11 @@ def compare(dimension: int, durability: str, pairs: int, window_s: float) -> tup
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two sizes, three short pairs")
-    quick = parser.parse_args().quick
+    parser.add_argument("--gateways", type=int, default=1, help="number of processes; default: 1")
+    given = parser.parse_args()
     rows = []
-    for name, dimension, durability in SIZES[:2] if quick else SIZES:
-        ratios = compare(dimension, durability, *((3, 0.4) if quick else (PAIRS, 1.0)))
+    for name, dimension, durability in SIZES[:2] if given.quick else SIZES:
+        ratios = compare(dimension, durability, given.gateways, *((3, 0.4) if given.quick else (PAIRS, 1.0)))
         rows.append([f"{name}, {durability}", *map(report.median_and_spread, ratios)])
     print(report.table(["update, durability", "updates a second", "CPU time an update"], rows))
 
