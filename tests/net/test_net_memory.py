@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import subprocess
 import sys
 
 import pytest
@@ -56,3 +57,21 @@ def test_what_is_free_is_returned_now_and_then_only_unless_something_was_freed()
     for now, has_freed in ((0.0, False), (0.1, False), (0.2, True), (0.3, False), (0.2 + PAUSE_S, False)):
         assert bound.is_exceeded(now, has_freed=has_freed)
     assert shrunk == [0.0, 0.2, 0.45]
+
+
+CHILD = """
+import os
+from unstale.net.memory import resident_bytes_with_parent
+before = resident_bytes_with_parent(1)
+own = bytearray(os.urandom(1)) * 64_000_000
+print(before, resident_bytes_with_parent(1), resident_bytes_with_parent(2))
+"""
+
+
+@on_linux
+def test_a_gateway_counts_its_server_once_and_each_gateway_with_its_own_memory() -> None:
+    printed = subprocess.run([sys.executable, "-c", CHILD], check=True, capture_output=True, text=True).stdout
+    before, one, two = map(int, printed.split())
+    assert before > resident_bytes() // 2, "it counts the server"
+    assert 60_000_000 < one - before < 80_000_000
+    assert two - one > 60_000_000

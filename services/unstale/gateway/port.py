@@ -28,7 +28,8 @@ class PortSettings:
     heartbeat_s: float
     linger_s: float
     limits: ConnectionLimits
-    memory_bytes_max: int  # of the process that has the sockets
+    memory_bytes_max: int  # of the server with its gateways
+    gateways: int = 0  # of the server; 0 where it has the sockets itself
     update_bytes_max: int  # longest payload of a client without encoding
 
 

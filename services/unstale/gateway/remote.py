@@ -321,7 +321,7 @@ class GatewayPort:
 
 
 def _share(settings: PortSettings, gateways: int) -> PortSettings:
-    """The settings of each of several gateways: bounds of the whole are divided, that of memory also by the server."""
+    """The settings of each of several gateways: bounds of connections are divided, that of memory is common."""
     limits = settings.limits
     return replace(
         settings,
@@ -330,5 +330,5 @@ def _share(settings: PortSettings, gateways: int) -> PortSettings:
             strangers_max=-(-limits.strangers_max // gateways),
             unread_bytes_max=limits.unread_bytes_max // gateways,
         ),
-        memory_bytes_max=settings.memory_bytes_max // (gateways + 1),
+        gateways=gateways,
     )

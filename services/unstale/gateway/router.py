@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import zmq
@@ -10,7 +11,7 @@ from unstale.gateway.port import Counts, Incoming, PortSettings
 from unstale.gateway.transport import Delivery
 from unstale.net import authorized_keys, connections
 from unstale.net.limiter import ConnectionLimiter
-from unstale.net.memory import MemoryBound
+from unstale.net.memory import MemoryBound, resident_bytes_with_parent
 from unstale.net.zap import ZapAuthenticator
 from unstale_client.net import sockets
 from unstale_proto.limits import FRAMES_MAX, HEADER_BYTES_MAX
@@ -56,7 +57,7 @@ class RouterPort:
                 settings.limits,
                 is_client=speaks,
                 message_bytes_max=HEADER_BYTES_MAX + settings.update_bytes_max,
-                memory=MemoryBound(settings.memory_bytes_max),
+                memory=_memory_bound(settings),
                 on_cut=on_cut,
                 on_failed=self._authenticator.on_handshake_failed,
                 on_crash=on_crash,
@@ -128,3 +129,9 @@ class RouterPort:
     def close(self) -> None:
         """Send what waits, for at most the linger time, and end. Twice is allowed."""
         self._closing.close()
+
+
+def _memory_bound(settings: PortSettings) -> MemoryBound:
+    if not settings.gateways:
+        return MemoryBound(settings.memory_bytes_max)
+    return MemoryBound(settings.memory_bytes_max, used=partial(resident_bytes_with_parent, settings.gateways))

@@ -12,13 +12,27 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 PAUSE_S = 0.25  # least time between calls of malloc_trim, which take milliseconds
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 if the system does not report it."""
+def resident_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process; 0 if the system does not report it."""
+    return _pages(process)[0] * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes_with_parent(gateways: int) -> int:
+    """Resident memory of a gateway's server and of its gateways: this one is one of so many that are taken as equal.
+
+    Memory that processes share, such as libraries and received payloads, counts for the server only.
+    """
+    resident, shared = _pages("self")
+    return resident_bytes(os.getppid()) + gateways * (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(process: int | str) -> tuple[int, int]:
+    """Resident pages, and those of them that lie in files or are shared."""
     try:
-        pages = Path("/proc/self/statm").read_text().split()[1]
+        _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
     except OSError:
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return 0, 0
+    return int(resident), int(shared)
 
 
 def bytes_max_by_default() -> int:
