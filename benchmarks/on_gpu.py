@@ -1,6 +1,6 @@
 """What a GPU is needed for: its tests, conformance, speed, and cells of a table until time is out.
 
-A part gets at most half of the time that is left, and the last one all of it; then it is stopped with its processes, and
+A part gets at most half of the time that is left, and the last one all of it. Then it is stopped with its processes;
 its output until then is kept. The folder gets `results.md`, with the last lines of each part, and `results.jsonl`, with
 its exit code (null if it was stopped) and seconds; both are complete after each part.
 
@@ -58,7 +58,7 @@ def main() -> int:
     given = parser.parse_args()
     end_s = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed, stopped = [], []
     with (given.out / "results.md").open("w") as report, (given.out / "results.jsonl").open("w") as lines:
         for name in given.only:
             left_s = end_s - time.monotonic()
@@ -76,7 +76,8 @@ def main() -> int:
             report.flush()
             lines.flush()
             failed += [name] if result["rc"] not in (0, None) else []
-    print(f"failed: {', '.join(failed)}" if failed else "no part failed")
+            stopped += [name] if result["rc"] is None else []
+    print(f"failed: {', '.join(failed) or 'none'}; stopped before their end: {', '.join(stopped) or 'none'}")
     return 1 if failed else 0
 
 
