@@ -68,11 +68,12 @@ def run(quick: bool = False, shape: Shape = USUAL) -> list[dict[str, Any]]:
     """Figures of each size. quick: two sizes, short."""
     if quick:
         sizes = [size._replace(window_s=0.4, acks=64) for size in SIZES[1:3]]
-        return [_measure(size, shape, pairs=3) for size in sizes]
-    return [_measure(size, shape, pairs=PAIRS) for size in SIZES]
+        return [measure(size, shape, pairs=3) for size in sizes]
+    return [measure(size, shape, pairs=PAIRS) for size in SIZES]
 
 
-def _measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
+def measure(size: Size, shape: Shape, pairs: int) -> dict[str, Any]:
+    """Figures of one size."""
     model = ("--dimension", str(size.dimension), "--clients", str(shape.clients))
     rounds = ("--trigger", shape.trigger, "--k", str(shape.k))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

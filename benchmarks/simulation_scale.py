@@ -43,9 +43,9 @@ BUDGET_BYTES = 2 * 10**9
 class Null(Backend):
     """A backend with equal updates."""
 
-    def __init__(self) -> None:
+    def __init__(self, dimension: int) -> None:
         local = LocalUpdate(
-            vector_d=torch.ones(1),
+            vector_d=torch.ones(dimension),
             kind="gradient",
             num_examples=1,
             batch_examples=1,
@@ -78,7 +78,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         if isinstance(event, events.RoundApplied) and event.version == 1:
             first_s.append(time.process_time())
 
-    simulation = _simulation(rounds, observe)
+    simulation = simulation_of(CLIENTS, rounds, K, observe)
     started_s = time.process_time()
     outcome = simulation.run()
     ended_s = time.process_time()
@@ -94,11 +94,12 @@ def run(quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _simulation(rounds: int, observe: Observer) -> Simulation:
+def simulation_of(clients: int, rounds: int, k: int, observe: Observer, dimension: int = 1) -> Simulation:
+    """Clients with exponential latencies and equal updates of some dimension, in rounds of k."""
     coordinator_settings = CoordinatorSettings(
-        clients=CLIENTS,
+        clients=clients,
         rounds=rounds,
-        trigger=TriggerSettings(name="k-async", k=K),
+        trigger=TriggerSettings(name="k-async", k=k),
         selector=SelectorSettings(name="all"),
         seed=0,
         lease_s=inf,
@@ -107,15 +108,15 @@ def _simulation(rounds: int, observe: Observer) -> Simulation:
         min_clients=None,
     )
     device = Device(task=Exponential(distribution="exponential", mean_s=1.0))
-    policy = create("fedavg", dimension=1, clients=CLIENTS, device="cpu")
+    policy = create("fedavg", dimension=dimension, clients=clients, device="cpu")
     parts = Parts(
         coordinator=Coordinator(coordinator_settings),
-        learner=Learner(torch.zeros(1), policy, learning_rate=lambda _: 1.0, keep_versions=True),
-        staging=Staging(1, K, blocks_max=CLIENTS // K + 2),
+        learner=Learner(torch.zeros(dimension), policy, learning_rate=lambda _: 1.0, keep_versions=True),
+        staging=Staging(dimension, k, blocks_max=clients // k + 2),
         clients=Clients(
-            backend=Null(),
+            backend=Null(dimension),
             steps_of=lambda _: 1,
-            conditions=Conditions(devices=Devices(0, dict.fromkeys(range(CLIENTS), device))),
+            conditions=Conditions(devices=Devices(0, dict.fromkeys(range(clients), device))),
         ),
         times=Times(heartbeat_s=2.0, lease_s=10.0),
         evaluate=lambda _: Measured(metrics={"accuracy": 0.0, "loss": 0.0}, num_examples=1),

@@ -50,39 +50,48 @@ class Look(NamedTuple):
     memory_bytes: int
 
 
+def serve(
+    stack: ExitStack, clients: int, rounds: int, gateways: int, durability: str = "normal"
+) -> tuple["subprocess.Popen[str]", dict[str, str]]:
+    """A server's process, which ends with the stack, and its addresses."""
+    of_server = ("--clients", clients, "--rounds", rounds, "--gateways", gateways, "--durability", durability)
+    server = _process(stack, "benchmarks.ten_thousand_server", *of_server)
+    assert server.stdout is not None
+    return server, json.loads(server.stdout.readline())
+
+
+def hosts(stack: ExitStack, address: str, clients: int, processes: int) -> list["subprocess.Popen[str]"]:
+    """Processes that host these clients together, and end with the stack."""
+    each = -(-clients // processes)
+    return [
+        _process(
+            stack,
+            *("benchmarks.ten_thousand", "host", "--address", address),
+            *("--first", first, "--clients", min(each, clients - first)),
+        )
+        for first in range(0, clients, each)
+    ]
+
+
 def measure(clients: int, processes: int, rounds: int, gateways: int, durability: str, keep_s: float) -> dict[str, Any]:
     """One run. keep_s: after which it is ended."""
     with ExitStack() as stack:
-        of_server = ("--clients", clients, "--rounds", rounds, "--gateways", gateways, "--durability", durability)
-        server = stack.enter_context(_process("benchmarks.ten_thousand_server", *of_server))
+        server, addresses = serve(stack, clients, rounds, gateways, durability)
         assert server.stdout is not None
-        addresses = json.loads(server.stdout.readline())
         began_s = time.monotonic()
-        each = -(-clients // processes)
-        hosts = [
-            stack.enter_context(
-                _process(
-                    *("benchmarks.ten_thousand", "host", "--address", addresses["address"]),
-                    *("--first", first, "--clients", min(each, clients - first)),
-                )
-            )
-            for first in range(0, clients, each)
-        ]
+        hosts(stack, addresses["address"], clients, processes)
         looks: list[Look] = []
         while server.poll() is None and time.monotonic() < began_s + keep_s:
             time.sleep(POLL_S)
-            looks.append(_look(addresses["http"], server.pid, time.monotonic() - began_s) or looks[-1])
+            looks.append(look(addresses["http"], server.pid, time.monotonic() - began_s) or looks[-1])
             print(looks[-1], file=sys.stderr, flush=True)
         ended_s = time.monotonic() - began_s
         line = server.stdout.readline() if server.poll() is not None else ""
-        for process in (server, *hosts):
-            if process.poll() is None:
-                process.terminate()
         return {"looks": looks, "outcome": json.loads(line) if line else None, "seconds": ended_s, "rc": server.poll()}
 
 
-def _look(http: str, pid: int, at_s: float) -> Look | None:
-    """None if the server has ended, or does not answer."""
+def look(http: str, pid: int, at_s: float) -> Look | None:
+    """A look at the run now; None if the server has ended, or does not answer."""
     try:
         with urlopen(f"http://{http}/status.json", timeout=10) as answer:
             status = json.loads(answer.read())
@@ -97,14 +106,17 @@ def _look(http: str, pid: int, at_s: float) -> Look | None:
     )
 
 
-def _process(module: str, *arguments: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-m", module, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+def _process(stack: ExitStack, module: str, *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    stack.callback(process.terminate)
+    return process
 
 
 def markdown(figures: dict[str, Any], clients: int) -> str:
     """The figures as a table."""
     looks: list[Look] = figures["looks"]
-    joined_s = next((look.at_s for look in looks if look.active == clients), None)
+    joined_s = next((one.at_s for one in looks if one.active == clients), None)
     last = looks[-1]
     rate = last.accepted / last.at_s
     ended = f"{figures['seconds']:.0f} s"
@@ -113,8 +125,8 @@ def markdown(figures: dict[str, Any], clients: int) -> str:
         ["end of the run after", ended if figures["outcome"] else f"not in {ended}"],
         ["rounds", f"{figures['outcome']['versions'] if figures['outcome'] else last.version:,}"],
         ["updates accepted a second, over the whole run", f"{rate:,.0f}"],
-        ["most clients lost at a time", f"{max(look.lost for look in looks):,}"],
-        ["most memory of the server and its gateways", report.megabytes(max(look.memory_bytes for look in looks))],
+        ["most clients lost at a time", f"{max(one.lost for one in looks):,}"],
+        ["most memory of the server and its gateways", report.megabytes(max(one.memory_bytes for one in looks))],
     ]
     return report.table(["", f"{clients:,} clients"], rows)
 

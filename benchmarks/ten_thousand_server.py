@@ -42,7 +42,7 @@ def main() -> None:
                 data={"private": True},
                 training={"name": "gradient"},
                 policy={"name": "fedavg"},
-                trigger={"name": "k-async", "k": K},
+                trigger={"name": "k-async", "k": min(K, given.clients)},
                 server={
                     "address": "tcp://127.0.0.1:0",
                     "http_address": "127.0.0.1:0",
