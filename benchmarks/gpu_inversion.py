@@ -8,7 +8,7 @@ Both ways must agree: the examples after the first 20 iterations within 1e-3, an
 within 1 %. With deterministic algorithms and strict float32 all bits are expected to be equal, and it says whether they
 are.
 
-    python -m benchmarks.gpu_inversion [--device cuda] [--iterations 500] [--precision tf32] [--model NAME] [--quick]
+    python -m benchmarks.gpu_inversion [--device cuda] [--iterations 500] [--precision tf32] [--kernels] [--quick]
 """
 
 import argparse
@@ -34,6 +34,7 @@ from unstale.training.models import build
 
 GOAL_ITERATIONS, GOAL_S = 15_000, 60.0
 FIRST, FIRST_TOLERANCE, LAST_TOLERANCE = 20, 1e-3, 0.01
+KERNELS_SHOWN = 15
 WARM = 5  # iterations before measuring
 SHAPES = {"lenet_28": (1, 28, 28), "lenet_gi": (1, 28, 28), "lenet_cifar": (3, 32, 32)}
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
@@ -141,13 +142,28 @@ class _Count(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def kernels(procedure: Procedure, device: torch.device) -> str:
+    """A table of the kernels that take most of the device's time in one iteration."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+        procedure.iterate(1)
+        _synchronize(device)
+    averages = [event for event in profiled.key_averages() if event.self_device_time_total]
+    averages.sort(key=lambda event: -event.self_device_time_total)
+    total_us = sum(event.self_device_time_total for event in averages)
+    rows = [
+        [event.key[:80], f"{event.count}", f"{event.self_device_time_total:,.0f}"] for event in averages[:KERNELS_SHOWN]
+    ]
+    number = sum(event.count for event in averages)
+    return report.table(["kernel", "calls", "us"], [*rows, ["all", f"{number:,}", f"{total_us:,.0f}"]])
+
+
 def launches(procedure: Procedure, device: torch.device) -> int:
     """Of one iteration."""
     if device.type != "cuda":
         with _Count() as counted:
             procedure.iterate(1)
         return counted.launches
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
         procedure.iterate(1)
         _synchronize(device)
     return sum(event.count for event in profiled.key_averages() if event.key.startswith(LAUNCHES))
@@ -205,6 +221,7 @@ def measure(options: argparse.Namespace) -> tuple[str, bool]:
             "",
             f"- captured over eager: {report.median_and_spread(speedups)}",
             *lines,
+            *(["", kernels(procedures["captured"], device)] if options.kernels and device.type == "cuda" else []),
         ]
     )
     return text, agree
@@ -224,6 +241,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=32)
     parser.add_argument("--steps", type=int, default=5, help="local steps of the clients")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--kernels", action="store_true", help="also the kernels that take most of the time, on CUDA")
     parser.add_argument("--quick", action="store_true", help="30 iterations of two clients with four examples")
     options = parser.parse_args()
     if options.quick:
