@@ -18,6 +18,7 @@ from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.state import Inversion, Target
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.network import LocalSteps, Network
+from unstale.learner.device import set_precision
 from unstale.training.models import build
 
 LIKE = LocalSteps(steps=2, momentum=0.5, weight_decay=0.01, mu=0.1)
@@ -86,6 +87,7 @@ def test_an_iteration_reads_no_value_on_the_host(optimiser: str, precision: str)
         lambda tensor: tensor[tensor > 0],
         lambda tensor: torch.tensor([1.0, 2.0]) + tensor,
         lambda tensor: tensor.to("meta"),
+        lambda tensor: torch.where(tensor > 0, tensor, 0.0),
     ],
 )
 def test_work_that_waits_for_the_device_is_an_error_on_the_simulated_one(wait: Callable[[Tensor], Any]) -> None:
@@ -207,6 +209,7 @@ def test_on_cuda_a_captured_graph_gives_the_results_of_eager_iterations() -> Non
     net = cnn("cuda")
     device = torch.device("cuda")
     some, others = ([begun(net, seed, device="cuda") for seed in range(3)] for _ in range(2))
+    set_precision(device, "strict")
     eager = iterated(engine(net, _NoGraphs(device)), *some, times=20)
     captured = iterated(engine(net), *others, times=20)
     for one, other in zip(eager, captured, strict=True):
@@ -219,9 +222,9 @@ def test_on_cuda_an_iteration_does_not_wait_for_the_device() -> None:
     net = cnn("cuda")
     some, subject = [begun(net, seed, device="cuda") for seed in range(2)], engine(net)
     iterated(subject, *some, times=5)
-    with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings(action="ignore"):  # PyTorch calls this mode a prototype
+            torch.cuda.set_sync_debug_mode("error")
         for _ in range(10):
             subject.iterate(some)
     finally:

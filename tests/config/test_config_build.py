@@ -1,6 +1,7 @@
 """Parts made from the configuration, and their errors before anything starts."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from unstale.config import Settings, load
+from unstale.config import Settings, load, workspace
+from unstale.config import app as app_module
 from unstale.config.build import check, coordinator_settings, evaluation, learning_rate, policy, run_components, staging
-from unstale.config.workspace import make_workspace
+from unstale.config.workspace import Workspace, make_workspace, training_context
 from unstale.coordinator.triggers import TRIGGERS
 from unstale.errors import UserError
 from unstale.flat import FlatModel
@@ -307,3 +309,21 @@ def test_where_clients_are_groups_of_the_data_the_test_set_is_theirs(tmp_path: P
     model = workspace.model
     measured = evaluation(workspace)(Version(model_d=model.parameters_d, buffers_b=model.buffers_b))
     assert measured.num_examples == 3 + 2
+
+
+@pytest.mark.parametrize("make", [make_workspace, training_context])
+@pytest.mark.parametrize("app", [None, "support.apps:regression"])
+def test_every_workspace_sets_the_precision_of_its_device_before_it_computes(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[Settings], Workspace], app: str | None
+) -> None:
+    calls: list[object] = []
+
+    def moved(*given: Any, **more: Any) -> FlatModel:
+        calls.append("model")
+        return FlatModel(*given, **more)
+
+    monkeypatch.setattr(workspace, "set_precision", lambda *given: calls.append(given))
+    for module in (workspace, app_module):
+        monkeypatch.setattr(module, "FlatModel", moved)
+    make(Settings(device="cpu", device_precision="tf32", app=app))
+    assert calls == [(CPU, "tf32"), "model"]

@@ -59,6 +59,8 @@ class NoWaiting(TorchDispatchMode):
             raise WaitsForDeviceError(f"{func}: a copy to {kwargs['device']}")
         if func is aten.index.Tensor and any(index is not None and index.dtype == torch.bool for index in args[1]):
             raise WaitsForDeviceError(f"{func}: the shape of a result depends on values")
+        if func is aten.where.self and any(value.ndim == 0 for value in args):
+            raise WaitsForDeviceError(f"{func}: a number is copied to the device")
         returns = func._schema.returns
         is_view = bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
         self.launches += not is_view

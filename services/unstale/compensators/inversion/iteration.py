@@ -62,7 +62,8 @@ class Iteration:
         slopes, disparity_B = self.slopes(state, targets)
         is_number_B = disparity_B.isfinite()
         is_finite_B = is_number_B & _all_finite(slopes[0]) & _all_finite(slopes[1])
-        inputs_slope, labels_slope = _where(is_finite_B, slopes, (0.0, 0.0))
+        # `torch.where` with a number copies it to the device, and waits.
+        inputs_slope, labels_slope = (slope.masked_fill(~_wide(is_finite_B, slope), 0.0) for slope in slopes)
         if self._uses_signs:
             inputs_slope = inputs_slope.sign()
         inputs, *inputs_moments = _adam(state.inputs, inputs_slope, state[2:4], factors_3B)
@@ -111,7 +112,7 @@ def _adam(
     return values_B - rate_B * (mean_B / corrections[0]) / root, mean_B, square_B
 
 
-def _where(is_chosen_B: Tensor, values: Sequence[Tensor], others: Sequence[Tensor | float]) -> _Pair:
+def _where(is_chosen_B: Tensor, values: Sequence[Tensor], others: Sequence[Tensor]) -> _Pair:
     """`values` for the chosen inversions, `others` for the rest."""
     inputs_BrX = torch.where(_wide(is_chosen_B, values[0]), values[0], others[0])
     return inputs_BrX, torch.where(_wide(is_chosen_B, values[1]), values[1], others[1])

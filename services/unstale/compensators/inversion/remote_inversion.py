@@ -49,6 +49,7 @@ def computed(group: Tensors, network: Network, engine: Engine, device: torch.dev
     except torch.OutOfMemoryError:
         for one in inversions:
             one.is_too_large = not one.is_over
+    engine.release(inversions)
     return _packed_results(inversions, engine.together, has_checkpoints=bool(group["has_marks"]))
 
 
