@@ -53,7 +53,7 @@ BUDGET_OVERHEAD = 0.15
 MODELS = {"digits_cnn": (), "lenet_28": (28, 28, 1), "lenet_cifar": (32, 32, 3)}
 """Models, and the shape of their noise images; none: the digits."""
 
-BARE = "bare loop"
+BARE, LOOP = "bare loop", "simulator, loop"
 
 Batch = tuple[Tensor, Tensor]
 Seconds = Callable[[], float]
@@ -70,12 +70,13 @@ class Recorded:
     evaluations: int
 
 
-def run(quick: bool = False, device: str = "cpu") -> list[dict[str, Any]]:
-    """Figures of each model: client gradients per second of each arrangement, by turn."""
-    turns, rounds = (2, 40) if quick else (TURNS, ROUNDS)
+def run(
+    turns: int = TURNS, rounds: int = ROUNDS, device: str = "cpu", only: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Figures of each model: seconds of each arrangement, by turn. only: these arrangements; none named: all."""
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as folder:
         return [
-            _measure(_recorded(_settings(model, _data(Path(folder), shape), rounds, device)), turns)
+            _measure(_recorded(_settings(model, _data(Path(folder), shape), rounds, device)), turns, only)
             for model, shape in MODELS.items()
         ]
 
@@ -124,7 +125,7 @@ def _recorded(settings: Settings) -> Recorded:
     return Recorded(settings=settings, order=order, evaluations=len(evaluations))
 
 
-def _measure(recorded: Recorded, turns: int) -> dict[str, Any]:
+def _measure(recorded: Recorded, turns: int, only: Sequence[str]) -> dict[str, Any]:
     settings = recorded.settings
     batches = list(_batches(recorded))
     tests = _tests(settings)
@@ -136,7 +137,7 @@ def _measure(recorded: Recorded, turns: int) -> dict[str, Any]:
     arrangements: dict[str, Seconds] = {
         BARE: bare(torch.contiguous_format),
         "bare loop, channels last": bare(torch.channels_last),
-        "simulator, loop": lambda: _simulated_s(settings, "loop"),
+        LOOP: lambda: _simulated_s(settings, "loop"),
         "simulator, vmap": lambda: _simulated_s(settings, "vmap"),
     }
     cores = os.cpu_count() or 1
@@ -144,10 +145,10 @@ def _measure(recorded: Recorded, turns: int) -> dict[str, Any]:
         if on_cpu and cores > 1:
             arrangements[f"bare, {cores} processes"] = side_by_side_s
             arrangements[f"simulator, {cores} processes"] = lambda: _simulated_s(settings, "processes")
-        seconds: dict[str, list[float]] = {name: [] for name in arrangements}
+        seconds: dict[str, list[float]] = {name: [] for name in only or arrangements}
         for _ in range(turns):
-            for name, measured_s in arrangements.items():
-                seconds[name].append(measured_s())
+            for name, taken in seconds.items():
+                taken.append(arrangements[name]())
     return {"model": settings.model.name, "gradients": len(batches), "seconds": seconds}
 
 
@@ -272,7 +273,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, ...")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(markdown(run(arguments.quick, arguments.device)))
+    size = {"turns": 2, "rounds": 40} if arguments.quick else {}
+    print(markdown(run(**size, device=arguments.device)))
 
 
 if __name__ == "__main__":
