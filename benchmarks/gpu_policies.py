@@ -21,6 +21,7 @@ import torch
 
 from benchmarks import report
 from benchmarks.aggregation import CLIENTS, GROUPS, SETTINGS, STALENESS_MAX, batch_of
+from unstale.config.memory import allocator
 from unstale.learner.device import choose
 from unstale.policies import Policy, UpdateBatch, create, names
 
@@ -43,6 +44,7 @@ def run(device: torch.device, only: Sequence[str], sizes: Sequence[tuple[int, in
                     device=where,
                     round_size=rows,
                     rounds=10**6,
+                    allocate=allocator("auto", None, where),
                     **SETTINGS.get(name, {}),
                 )
                 seconds[where.type], waits = _steps(policy, batch_of(dimension, rows, where))

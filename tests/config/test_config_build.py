@@ -249,7 +249,7 @@ WRONG = {
     ("sentence", "values"),
     [
         (
-            "policy.memory is 'pinned' with device cpu, expected host or mapped without CUDA",
+            "policy.memory is 'pinned' with device cpu, expected auto, host or mapped without CUDA",
             {"policy__memory": "pinned"},
         ),
         (

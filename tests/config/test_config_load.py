@@ -386,7 +386,9 @@ WRONG_FILES = {
     "policy: {clip_norm: 0}": (
         "FILE, line 1: policy.clip_norm is 0, expected a number > 0 and <= 1,000,000,000,000 or null"
     ),
-    "policy: {memory: disk}": "FILE, line 1: policy.memory is 'disk', expected host or pinned or mapped",
+    "policy: {memory: disk}": (
+        "FILE, line 1: policy.memory is 'disk', expected auto or device or host or pinned or mapped"
+    ),
     "policy: {optimiser: {name: sgd}}": (
         "FILE, line 1: policy.optimiser.name is 'sgd', expected none or momentum or adam or yogi"
     ),

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.simulated_device import CUDA, simulated_device
 from unstale.config.memory import allocator
 from unstale.errors import UserError
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("kind", ["host", "mapped"])
+@pytest.mark.parametrize("kind", ["auto", "host", "mapped"])
 def test_memory_is_zeros_that_can_be_written_and_read(kind: str, tmp_path: Path) -> None:
     memory_NX = allocator(kind, str(tmp_path), CPU)(3, 1000)
     assert (memory_NX.shape, memory_NX.dtype, memory_NX.device) == ((3, 1000), torch.float32, CPU)
@@ -59,9 +60,35 @@ def test_too_little_host_memory_is_an_error_of_the_user(kind: str, where: torch.
         allocator(kind, None, where)(2**30, 2**30)
 
 
-def test_pinned_memory_needs_a_cuda_device() -> None:
-    with pytest.raises(UserError, match=r"^policy\.memory is 'pinned' with device cpu, expected host or mapped"):
-        allocator("pinned", None, CPU)
+@pytest.mark.parametrize("kind", ["device", "pinned"])
+def test_memory_of_a_cuda_device_needs_one(kind: str) -> None:
+    with pytest.raises(UserError) as raised:
+        allocator(kind, None, CPU)
+    assert str(raised.value) == (
+        f"policy.memory is '{kind}' with device cpu, expected auto, host or mapped without CUDA"
+    )
+
+
+def test_auto_reads_the_free_memory_once_and_uses_the_host_after_the_first_that_does_not_fit() -> None:
+    read = []
+
+    def free_bytes(where: torch.device) -> int:
+        read.append(where)
+        return 2 * 4 * 100
+
+    with simulated_device():
+        allocate = allocator("auto", None, CUDA, free_bytes)
+        assert read == []
+        devices = [allocate(*shape).device.type for shape in ((9, 10), (11, 1), (1, 1))]
+    assert devices == ["cuda", "cpu", "cpu"]
+    assert read == [CUDA]
+
+
+def test_auto_without_cuda_is_host_memory_and_reads_no_free_memory() -> None:
+    def free_bytes(_: torch.device) -> int:
+        raise AssertionError
+
+    assert allocator("auto", None, CPU, free_bytes)(2, 3).device == CPU
 
 
 @pytest.mark.gpu

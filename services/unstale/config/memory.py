@@ -1,4 +1,4 @@
-"""Allocates host memory for a policy's state of all clients: pageable, pinned or memory-mapped."""
+"""Allocates memory for a policy's state of all clients: on the device, or pageable, pinned or mapped on the host."""
 
 import os
 import tempfile
@@ -13,30 +13,63 @@ from unstale.errors import UserError
 from unstale.policies.policy import host_memory
 
 Allocate = Callable[[int, int], Tensor]
-"""(rows, columns) -> zeros [rows, columns], float32, in host memory."""
+"""(rows, columns) -> zeros [rows, columns], float32."""
 
 
-def allocator(kind: str, folder: str | None, where: torch.device) -> Allocate:
+def free_bytes(where: torch.device) -> int:
+    """Free memory of a CUDA device."""
+    return torch.cuda.mem_get_info(where)[0]
+
+
+def allocator(
+    kind: str, folder: str | None, where: torch.device, free_bytes: Callable[[torch.device], int] = free_bytes
+) -> Allocate:
     """A function that allocates memory of a kind. It raises UserError where there is too little.
 
     Args:
-        kind: `host`, `pinned` (faster copies to a CUDA device) or `mapped` (an unlinked temporary file).
+        kind: `device`, `host`, `pinned` (faster copies to a CUDA device), `mapped` (an unlinked temporary file), or
+            `auto`: `device` up to half of the free memory of a CUDA device, then `host`.
         folder: Folder of the mapped file; None for the system's temporary folder.
         where: The policy's device.
+        free_bytes: Free memory of a CUDA device, read at the first allocation.
 
     Raises:
-        UserError: Pinned memory without CUDA, or a folder that does not exist.
+        UserError: Memory on the device or pinned memory without CUDA, or a folder that does not exist.
     """
-    if kind == "pinned":
+    on_device = partial(_allocated, partial(torch.zeros, device=where))
+    on_host = partial(_allocated, host_memory)
+    if kind in ("device", "pinned"):
         if where.type != "cuda":
-            raise UserError(f"policy.memory is 'pinned' with device {where}, expected host or mapped without CUDA")
-        return partial(_allocated, partial(torch.zeros, pin_memory=True))
+            raise UserError(
+                f"policy.memory is '{kind}' with device {where}, expected auto, host or mapped without CUDA"
+            )
+        return on_device if kind == "device" else partial(_allocated, partial(torch.zeros, pin_memory=True))
+    if kind == "auto" and where.type == "cuda":
+        return _WhileItFits(on_device, on_host, partial(free_bytes, where))
     if kind == "mapped":
         path = Path(folder or tempfile.gettempdir()).expanduser()
         if not path.is_dir():
             raise UserError(f"policy.memory_folder is '{path}', expected a folder that exists")
         return partial(_mapped, path)
-    return partial(_allocated, host_memory)
+    return on_host
+
+
+class _WhileItFits:
+    """Allocates on a device up to half of its free memory. From the first memory beyond that on, it uses the host."""
+
+    def __init__(self, on_device: Allocate, on_host: Allocate, free_bytes: Callable[[], int]) -> None:
+        self._on_device, self._on_host, self._free_bytes = on_device, on_host, free_bytes
+        self._left_bytes: int | None = None
+
+    def __call__(self, rows: int, columns: int) -> Tensor:
+        if self._left_bytes is None:
+            self._left_bytes = self._free_bytes() // 2
+        size_bytes = 4 * rows * columns
+        if size_bytes > self._left_bytes:
+            self._left_bytes = -1  # later memories belong to this one, so they follow it, also small ones
+            return self._on_host(rows, columns)
+        self._left_bytes -= size_bytes
+        return self._on_device(rows, columns)
 
 
 def _allocated(allocate: Allocate, rows: int, columns: int) -> Tensor:

@@ -147,8 +147,8 @@ class Recovery:
         if result.sent.digest != row.digest:
             raise UserError(
                 f"version {row.version}, computed again from {self._journal.directory.path}, differs from the recorded "
-                "one: its bits depend on device, threads and the version of PyTorch; resume on the machine where the "
-                "run began, or start a new run with --run"
+                "one: its bits depend on device, policy.memory, threads and the version of PyTorch; resume on the "
+                "machine where the run began, or start a new run with --run"
             )
 
     def _evaluate_missing(self, version: int) -> None:

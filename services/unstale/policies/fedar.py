@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
-from unstale.policies.row_memory import RowMemory, float64_zeros, host_like, latest_rows
+from unstale.policies.row_memory import RowMemory, float64_zeros, host_copy, latest_rows, uploaded
 from unstale.policies.weights import on_rows
 
 _T0 = {"convex": 10.0, "nonconvex": 25.0}
@@ -73,7 +73,7 @@ class FedAr(Policy[FedArSettings]):
         direction_d = (1/N_t) * sum_{i seen} psi_i G_i;   0 where N_t = 0
 
     t: version + 1. g(t): the cut-off, in rounds.
-    G: [N, d] float32 on the host; of a client that is there twice, the last row. Staleness and examples do not matter.
+    G: [N, d] float32; of a client that is there twice, the last row. Staleness and examples do not matter.
     All of those last seen in the same round share tau, so psi multiplies the sum over such a cohort: a round costs two
     reads of its own rows and one of the cohorts that still count, not of all N. Without a cut-off, the cohorts
     whose psi has come to its end are one.
@@ -90,7 +90,7 @@ class FedAr(Policy[FedArSettings]):
         self._round = 0
         self._seen_N = [_NEVER] * context.clients  # the round in which each client was last there
         self._settled = _NEVER  # clients last seen up to this round are one cohort, which has this name
-        self._sums: dict[int, Tensor] = {}  # by round last seen: the sum of its rows, [d] float64 on the host
+        self._sums: dict[int, Tensor] = {}  # by round last seen: the sum of its rows, [d] float64
         self._sizes: dict[int, int] = {}
         self._spare: list[Tensor] = []
 
@@ -100,15 +100,17 @@ class FedAr(Policy[FedArSettings]):
         psi = self._age(batch.version + 1)
         latest = latest_rows(batch.client_ids_K)
         leaving = self._leave(latest)
-        fresh_d = self._spare.pop() if self._spare else float64_zeros(self.context)
+        fresh_d = self._vector()
         count = len(latest) + sum(self._sizes.values())
-        out_d = host_like(self.result_d)
+        out_d = self._memory.output(self.result_d)
         for columns, new_Lc, old_Lc in self._memory.exchange(batch, latest):
             for cohort, places in leaving.items():
-                self._sums[cohort][columns].sub_(old_Lc[places].sum(0, dtype=torch.float64))
-            sum_c = torch.sum(new_Lc, 0, dtype=torch.float64, out=fresh_d[columns]).clone()
+                sum_d = self._sums[cohort]
+                sum_d[columns].sub_(old_Lc.index_select(0, places).sum(0, dtype=torch.float64).to(sum_d.device))
+            sum_c = new_Lc.sum(0, dtype=torch.float64)
+            fresh_d[columns].copy_(sum_c)
             for cohort, sum_d in self._sums.items():
-                sum_c.add_(sum_d[columns], alpha=psi[cohort])
+                sum_c.add_(sum_d[columns].to(sum_c.device), alpha=psi[cohort])
             out_d[columns] = sum_c.div_(max(count, 1))
         if latest:
             self._sums[self._round], self._sizes[self._round] = fresh_d, len(latest)
@@ -140,12 +142,13 @@ class FedAr(Policy[FedArSettings]):
         """Join a cohort with those that settled before it, under its name. Called in order of age, oldest first."""
         older = self._settled
         if older in self._sums and older != cohort:
-            self._sums[cohort].add_(self._sums[older])
+            sum_d = self._sums[cohort]
+            sum_d.add_(self._sums[older].to(sum_d.device))
             self._sizes[cohort] += self._sizes[older]
             self._drop(older)
         self._settled = cohort
 
-    def _leave(self, latest: dict[int, int]) -> dict[int, list[int]]:
+    def _leave(self, latest: dict[int, int]) -> dict[int, Tensor]:
         """Take the round's clients out of their cohorts; by cohort still there, the places in `latest` of who left."""
         leaving: dict[int, list[int]] = {}
         for index, client in enumerate(latest):
@@ -157,7 +160,14 @@ class FedAr(Policy[FedArSettings]):
         for cohort in [cohort for cohort in leaving if self._sizes[cohort] == 0]:
             self._drop(cohort)
             del leaving[cohort]
-        return leaving
+        places = uploaded([place for of_cohort in leaving.values() for place in of_cohort], self._memory.device)
+        return dict(
+            zip(leaving, places.split_with_sizes([len(of_cohort) for of_cohort in leaving.values()]), strict=True)
+        )
+
+    def _vector(self) -> Tensor:
+        """[d] float64, with any values."""
+        return self._spare.pop() if self._spare else float64_zeros(self.context)
 
     def _drop(self, cohort: int) -> None:
         self._spare.append(self._sums.pop(cohort))
@@ -187,9 +197,9 @@ class FedAr(Policy[FedArSettings]):
         return settings.cutoff == "none" and (settings.rho == 0 or self._psi(tau) == settings.psi_max)
 
     def state_dict(self) -> dict[str, Any]:
-        sums = [sum_d.clone() for sum_d in self._sums.values()]
+        sums = [sum_d.cpu() for sum_d in self._sums.values()]
         return {
-            "rows_Nd": self._memory.rows_Nd.clone(),
+            "rows_Nd": host_copy(self._memory.rows_Nd),
             "round": self._round,
             "seen_N": list(self._seen_N),
             "settled": self._settled,
@@ -201,10 +211,10 @@ class FedAr(Policy[FedArSettings]):
         self._memory.rows_Nd.copy_(state["rows_Nd"])
         self._round, self._settled = state["round"], state["settled"]
         self._seen_N = list(state["seen_N"])
+        self._spare += self._sums.values()
         self._sums = {
-            cohort: float64_zeros(self.context).copy_(sum_d)
+            cohort: self._vector().copy_(sum_d)
             for cohort, sum_d in zip(state["cohorts"], state["cohort_sums_Td"], strict=True)
         }
         cohorts = [self._cohort_of(client) for client in range(self.clients)]
         self._sizes = {cohort: cohorts.count(cohort) for cohort in self._sums}
-        self._spare = []

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from unstale.part_settings import setting
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, S, Step, UpdateBatch
-from unstale.policies.row_memory import RowMemory, host_like, latest_rows
+from unstale.policies.row_memory import RowMemory, host_copy, latest_rows
 from unstale.policies.weights import on_rows, uniform, weighted_sum
 
 
 class _SummedRows(RowMemory):
-    """Rows and their sum: sum_d, float64 on the host, kept up to date by what changes.
+    """Rows and their sum: sum_d, float64 on the same device, kept up to date by what changes.
 
     In float64, because what a row adds must leave with it. In float32 each change would leave a rounding error of the
     size of the largest row of its time, for ever: after large rows in the beginning little else.
@@ -22,7 +22,7 @@ class _SummedRows(RowMemory):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self.sum_d = torch.zeros(context.dimension, dtype=torch.float64)
+        self.sum_d = torch.zeros(context.dimension, dtype=torch.float64, device=self.device)
 
     def replace(self, batch: UpdateBatch, latest: dict[int, int]) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """As `exchange`, but gives the sum before the round, [c] float64, not to be kept, and how much it changes."""
@@ -40,7 +40,7 @@ class _RememberedUpdates(Policy[S]):
         self._memory = _SummedRows(context)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows_Nd": self._memory.rows_Nd.clone(), "sum_d": self._memory.sum_d.clone()}
+        return {"rows_Nd": host_copy(self._memory.rows_Nd), "sum_d": host_copy(self._memory.sum_d)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._memory.rows_Nd.copy_(state["rows_Nd"])
@@ -61,7 +61,7 @@ class Mifa(_RememberedUpdates[MifaSettings]):
 
         G_i <- g_i for the clients of the round;   direction_d = (1/N) * sum_{i=1..N} G_i
 
-    G: [N, d] float32 on the host, zeros at first; of a client that is there twice, the last row. Staleness and examples
+    G: [N, d] float32, zeros at first; of a client that is there twice, the last row. Staleness and examples
     do not matter. Until everyone was there once, rounds pass that do not step and do not count (all updates are still
     from the first model then):
     init="force" remembers their updates, and steps from the round on in which the last client is first seen;
@@ -90,7 +90,7 @@ class Mifa(_RememberedUpdates[MifaSettings]):
             return self._pass(batch)
         complete = not self._missing
         self._missing -= latest.keys()
-        out_d = host_like(self.result_d)
+        out_d = self._memory.output(self.result_d)
         for columns, sum_c, change_c in self._memory.replace(batch, latest):
             out_d[columns] = (sum_c + change_c).div_(self.clients)
         if self._missing or not (complete or self.settings.init == "force"):
@@ -121,7 +121,7 @@ class FedVarp(_RememberedUpdates[PolicySettings]):
         direction_d = ybar + (1/K) * sum_i (g_i - y_i),   ybar = (1/N) * sum_{i=1..N} y_i,   both before the round
         then y_i <- g_i for the clients of the round
 
-    y: [N, d] float32 on the host, zeros at first. In an empty round the direction is ybar. Both rows of a client that
+    y: [N, d] float32, zeros at first. In an empty round the direction is ybar. Both rows of a client that
     is there twice count; the last is remembered. Staleness and examples do not matter.
     Source: FedVARP (Jhunjhunwala et al., UAI 2022), docs/methods/policies-with-memory.md#fedvarp
     """
@@ -134,7 +134,7 @@ class FedVarp(_RememberedUpdates[PolicySettings]):
         latest = latest_rows(batch.client_ids_K)
         rows = max(len(batch), 1)
         repeated_d = self._repeated(batch, latest)
-        out_d = host_like(self.result_d)
+        out_d = self._memory.output(self.result_d)
         for columns, sum_c, change_c in self._memory.replace(batch, latest):
             out_d[columns] = (sum_c / self.clients).add_(change_c, alpha=1 / rows)
         if repeated_d is not None:
@@ -142,11 +142,11 @@ class FedVarp(_RememberedUpdates[PolicySettings]):
         return Step(direction_d=self.result_d.copy_(out_d), rate_factor=1.0, weights_K=uniform(len(batch)))
 
     def _repeated(self, batch: UpdateBatch, latest: dict[int, int]) -> Tensor | None:
-        """The sum of g_i - y_i over the rows that are not remembered, [d] float32 on the host; None: there are none."""
+        """The sum of g_i - y_i over the rows that are not remembered, [d] float32, or None. It lies beside the memory."""
         repeated = sorted(set(range(len(batch))) - set(latest.values()))
         if not repeated:
             return None
-        sum_d = weighted_sum(batch.matrix_Kd, on_rows(repeated, 1.0, len(batch))).cpu()
+        sum_d = weighted_sum(batch.matrix_Kd, on_rows(repeated, 1.0, len(batch))).to(self._memory.device)
         for client in batch.client_ids_K[repeated].tolist():
             sum_d.sub_(self._memory.rows_Nd[client])
         return sum_d

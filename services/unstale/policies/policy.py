@@ -45,8 +45,8 @@ class PolicyContext:
     round_size: int | None = None  # K, most updates of a round; None if unknown
     rounds: int | None = None  # R, rounds of the run; None if unknown
     allocate: Callable[[int, int], Tensor] = host_memory
-    """Allocates zeros [rows, columns], float32, in pageable, pinned or memory-mapped host memory, for memories that are
-    too large for the device."""
+    """Allocates zeros [rows, columns], float32, for memories of all clients: on the device, or in pageable, pinned or
+    memory-mapped host memory if they are too large for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

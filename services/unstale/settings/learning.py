@@ -226,10 +226,11 @@ class PolicySettings(Section):
         None, "Largest norm of an update; longer ones are scaled down. null for no limit.", gt=0, le=1e12
     )
     optimiser: OptimiserSettings = OptimiserSettings()
-    memory: Literal["host", "pinned", "mapped"] = setting(
-        "host",
-        "Location of a policy's memory of all clients: host memory, pinned host memory, or a file in "
-        "policy.memory_folder.",
+    memory: Literal["auto", "device", "host", "pinned", "mapped"] = setting(
+        "auto",
+        "Location of a policy's memory of all clients: the CUDA device, host memory, pinned host memory, or a file in "
+        "policy.memory_folder. auto: the CUDA device if half of its free memory is enough, else host memory; the two "
+        "can differ in the last bits of the model.",
     )
     memory_folder: Text | None = setting(
         None, "Folder of the file for policy.memory mapped; null for the system's temporary folder."
