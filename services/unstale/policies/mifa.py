@@ -142,7 +142,7 @@ class FedVarp(_RememberedUpdates[PolicySettings]):
         return Step(direction_d=self.result_d.copy_(out_d), rate_factor=1.0, weights_K=uniform(len(batch)))
 
     def _repeated(self, batch: UpdateBatch, latest: dict[int, int]) -> Tensor | None:
-        """The sum of g_i - y_i over the rows that are not remembered, [d] float32, or None. It lies beside the memory."""
+        """The sum of g_i - y_i over the rows that are not remembered, [d] float32 beside the memory, or None."""
         repeated = sorted(set(range(len(batch))) - set(latest.values()))
         if not repeated:
             return None
