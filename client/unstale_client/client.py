@@ -221,7 +221,7 @@ class Task:
         self._parameters = Tensors(welcome.tensors, "task.parameters")
         self._buffers = Tensors(welcome.buffers or (), "task.buffers")
         d = self._parameters.numbers
-        base_D = job.model.vector(encodings.of_task(welcome, task))
+        base_D = job.model.vector(encodings.of_task(welcome, task), folder)
         self._base_d, self._buffers_b = base_D[:d], base_D[d:]
         self.parameters: Mapping[str, Array] = self._parameters.views(self._base_d)
         self.buffers: Mapping[str, Array] = self._buffers.views(self._buffers_b)

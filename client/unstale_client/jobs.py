@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from mmap import mmap
+from pathlib import Path
 
 import numpy as np
 
@@ -20,10 +21,10 @@ class ReceivedModel:
 
     frames: Sequence[memoryview]
 
-    def vector(self, encoding: Encoding) -> Vector:
+    def vector(self, encoding: Encoding, folder: Path | None = None) -> Vector:
         """The vector of a version, [D] float32. A view where the payload is a mapped file of float32, else a new one.
 
-        Raises RemoteContractError.
+        folder: as of `vectors.built`. Raises RemoteContractError.
         """
         numbers = encoding.dimension + encoding.behind
         source = self.frames[0].obj if self.frames else None
@@ -31,7 +32,9 @@ class ReceivedModel:
             whole = memoryview(source)
             if len(whole) == sum(map(len, self.frames)) == FLOAT.itemsize * numbers:
                 return np.frombuffer(whole, FLOAT)
-        return vectors.from_bytes(encoding.decode(self.frames), numbers)
+        return vectors.built(
+            lambda: (np.frombuffer(piece, FLOAT) for piece in encoding.decode(self.frames)), numbers, folder
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class Worker:
     ) -> None:
         self._prepare = prepare
         self._store = UpdateStore(outbox)
+        self._folder = None if outbox is None else outbox.folder
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
@@ -132,7 +133,7 @@ class Worker:
         if self._duration_s is not None:
             duration_s = self._duration_s(client_id, task.number, workload.steps_of(client_id))
         try:
-            model_D = job.model.vector(encodings.of_task(job.welcome, task))
+            model_D = job.model.vector(encodings.of_task(job.welcome, task), self._folder)
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
         base_d, buffers_b, extra_d = _received(workload.model, model_D, extra=bool(job.welcome.extra))

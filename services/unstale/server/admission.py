@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from math import hypot
 
+import torch
 from torch import Tensor
 
 from unstale.config.settings import Settings
@@ -126,4 +127,4 @@ def configured(
 
 def _norm(vector_d: Tensor) -> float:
     """The L2 norm of [d] float32, in float64, of a part at a time."""
-    return hypot(*(float(part.double().norm()) for part in vector_d.split(_PART)))
+    return hypot(*(float(part.double().norm()) for part in torch.split(vector_d, _PART)))
