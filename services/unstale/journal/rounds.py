@@ -35,10 +35,17 @@ class StoredRows:
         self._locations = locations
         self._path_of = path_of
         self._files: dict[int, int] = {}
+        self._memory = torch.empty(0)  # reused: page faults of fresh memory cost as much as the copy
 
     def columns(self, start: int, end: int) -> Tensor:
-        """Columns start to end of all rows: [K, end - start] float32. Raises UserError for a damaged file."""
-        part_Kc = torch.empty(len(self._locations), end - start)
+        """Columns start to end of all rows: [K, end - start] float32, valid until the next call.
+
+        Raises UserError for a damaged file.
+        """
+        numbers = len(self._locations) * (end - start)
+        if len(self._memory) < numbers:
+            self._memory = torch.empty(numbers)
+        part_Kc = self._memory[:numbers].view(len(self._locations), end - start)
         for row_c, location in zip(part_Kc, self._locations, strict=True):
             self._read(location, start, row_c)
         return part_Kc

@@ -62,7 +62,7 @@ class Rows(Protocol):
         ...
 
     def columns(self, start: int, end: int) -> Tensor:
-        """Columns start to end of all rows: [K, end - start] float32 in host memory, for the reader to keep."""
+        """Columns start to end of all rows: [K, end - start] float32 in host memory, valid until the next call."""
         ...
 
 
