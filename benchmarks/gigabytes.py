@@ -45,7 +45,7 @@ CLIENTS, ROUNDS, CUTS = 6, 3, 5
 LAYER = 25_000_000  # numbers
 PEAK, ANONYMOUS, FILES = "VmHWM", ("RssAnon", "RssShmem"), ("RssFile",)
 SAMPLE_S = 0.05
-CUT_POLL_S, CUT_S = 0.005, 2.0  # a planned cut waits so long for a chunk
+CUT_POLL_S, CUT_S = 0.005, 10.0  # a planned cut waits so long for a chunk
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a number on the wire
 
 
@@ -201,13 +201,15 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             clients.append(stack.enter_context(_process("take-part", own)))
             peaks.watch(clients[-1].pid)
         bases = [_line(client)["base"] for client in clients]
+        processes = {"server": [server], "clients": clients}
+        began = {name: _processor_s(each) for name, each in processes.items()}
         times_s = [began_s]
         cuts = Cuts(http, given)
         while "round" in (line := _line(server)):
             times_s.append(time.monotonic())
             cuts.rounds = line["round"]
         broken = cuts.close()
-        cpu_s = {"server": machine.processor_s(server.pid), "clients": sum(machine.processor_s(c.pid) for c in clients)}
+        cpu_s = {name: _processor_s(each) - began[name] for name, each in processes.items()}
         return {
             "accepted": line["accepted"],
             "round_s": [after - before for before, after in pairwise(times_s)],
@@ -287,6 +289,10 @@ class Cuts:
 def wire_bytes(given: argparse.Namespace) -> int:
     """Size of a model, or an update, as it is sent."""
     return WIDTHS[given.encoding] * given.dimension
+
+
+def _processor_s(processes: Sequence["subprocess.Popen[str]"]) -> float:
+    return sum(machine.processor_s(process.pid) for process in processes)
 
 
 def _process(role: str, given: argparse.Namespace) -> Any:
