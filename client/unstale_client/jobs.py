@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unstale_client import vectors
 from unstale_client.actions import PendingUpdate, Settle
+from unstale_client.built_vectors import built
 from unstale_client.vectors import FLOAT, Vector
 from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.errors import Reason
@@ -24,7 +24,7 @@ class ReceivedModel:
     def vector(self, encoding: Encoding, folder: Path | None = None) -> Vector:
         """The vector of a version, [D] float32. A view where the payload is a mapped file of float32, else a new one.
 
-        folder: as of `vectors.built`. Raises RemoteContractError.
+        folder: as of `built_vectors.built`. Raises RemoteContractError.
         """
         numbers = encoding.dimension + encoding.behind
         source = self.frames[0].obj if self.frames else None
@@ -32,9 +32,7 @@ class ReceivedModel:
             whole = memoryview(source)
             if len(whole) == sum(map(len, self.frames)) == FLOAT.itemsize * numbers:
                 return np.frombuffer(whole, FLOAT)
-        return vectors.built(
-            lambda: (np.frombuffer(piece, FLOAT) for piece in encoding.decode(self.frames)), numbers, folder
-        )
+        return built(lambda: (np.frombuffer(piece, FLOAT) for piece in encoding.decode(self.frames)), numbers, folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

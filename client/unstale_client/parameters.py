@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from unstale_client.built_vectors import built
 from unstale_client.errors import UserError
-from unstale_client.vectors import FLOAT, built, is_finite
+from unstale_client.vectors import FLOAT, is_finite
 from unstale_proto.encodings import Vector
 from unstale_proto.messages import TensorSpec
 
@@ -51,12 +52,12 @@ class Tensors:
     def vector(
         self, arrays: Mapping[str, Any], argument: str, folder: Path | None = None, change: Change = _unchanged
     ) -> Vector:
-        """A new vector of these arrays.
+        """A new vector of these arrays, read-only.
 
         Args:
             arrays: By name; each must have the shape of the tensor, dtype float32, and finite numbers.
             argument: Name of the argument, for error messages.
-            folder: Where a large vector lies in a file (`vectors.built`); None for memory.
+            folder: Where a large vector lies in a file (`built_vectors.built`); None for memory.
             change: Changes the numbers from a position on, in place.
 
         Raises:
@@ -66,7 +67,9 @@ class Tensors:
         checked = {
             name: _checked(arrays[name], shape, f"{argument}[{name!r}]") for name, (_, shape) in self._parts.items()
         }
-        return built(lambda: self._blocks(checked, argument, change), self.numbers, folder)
+        vector = built(lambda: self._blocks(checked, argument, change), self.numbers, folder)
+        vector.flags.writeable = False  # a file would not change with it
+        return vector
 
     def _blocks(self, arrays: Mapping[str, Array], argument: str, change: Change) -> Iterator[Vector]:
         scratch: Vector = np.empty(min(BLOCK, self.numbers), FLOAT)

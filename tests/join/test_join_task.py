@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.wire import RUN, welcome
-from unstale_client import Task, UserError, parameters, vectors
+from unstale_client import Task, UserError, built_vectors, parameters
 from unstale_client.client import _without_model
 from unstale_client.handover import Handover
 from unstale_client.jobs import Failed, Job, Ready, ReceivedModel, Result, Settlement
@@ -97,7 +97,7 @@ def test_an_update_in_a_file_is_the_update_in_memory(
     weights = {"w": (BASE_W - np.float32(0.3))[::-1], "b": np.float32(10.7)}
     small = Taken(about)
     small.task.send(weights, **GOOD)
-    monkeypatch.setattr(vectors, "FILE_BYTES", 28)
+    monkeypatch.setattr(built_vectors, "FILE_BYTES", 28)
     monkeypatch.setattr(parameters, "BLOCK", block)
     large = Taken(about, folder=tmp_path)
     large.task.send(weights, **GOOD)
