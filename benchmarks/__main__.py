@@ -17,6 +17,8 @@ MARKDOWN = {
     "ingest": "Updates a second through the server",
     "injector": "Updates a second through the injector",
     "large_transfer": "A model of 760 MB over a link that breaks",
+    "gigabytes": "Rounds of a large model over links that break",
+    "gigabyte_steps": "What each step of a large update costs",
     "first_round": "From start to the first round",
     "simulation": "Simulator against a bare loop",
     "app_overhead": "Simulation of an app against its training in a bare loop",

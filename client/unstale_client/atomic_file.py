@@ -2,18 +2,20 @@
 
 8 bytes    MAGIC, with the version of this format
 4 bytes    size of the facts, little-endian
-facts      JSON; its `parts` are the sizes of the parts
+facts      JSON, perhaps with spaces behind it; its `parts` are the sizes of the parts
 parts      one after the other
 8 bytes    xxh3_64 of all bytes before, little-endian
 """
 
 import ctypes
+import errno
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +23,8 @@ import numpy as np
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from unstale_client.disk import NOFOLLOW, DamagedError, sync_folder, user_errors
+from unstale_client.built_vectors import HEAD_BYTES, BuiltFile, file_of
+from unstale_client.disk import NOFOLLOW, DamagedError, sync_folder, user_errors, write_all
 
 MAGIC = b"unstale1"
 TEMPORARY = ".tmp"
@@ -61,13 +64,22 @@ def write(
 ) -> None:
     """Write or replace a file. Raises OSError, and then leaves the old file as it was.
 
-    parts: each in frames of format "B". durable: the file survives a power failure.
+    parts: each in frames of format "B". If the second one begins with the vector of a `built_vectors.BuiltFile`, that
+    becomes the file and is not copied, where the system can name it. durable: the file survives a power failure.
     """
     sizes = [sum(len(frame) for frame in frames) for frames in parts]
     encoded = json.dumps({**facts, "parts": sizes}).encode()
-    head = MAGIC + len(encoded).to_bytes(_SIZE_BYTES, "little") + encoded
-    checksum = xxhash.xxh3_64(head)
     temporary = path.with_name(path.name + TEMPORARY)
+    found = file_of(parts[1]) if len(parts) > 1 else None
+    if found is not None:
+        try:
+            _complete(*found, encoded, parts, temporary, durable=durable)
+            _rename(temporary, path, durable=durable)
+            return
+        except OSError:
+            temporary.unlink(missing_ok=True)  # before it would be overwritten: the frames lie there
+    head = _head(encoded)
+    checksum = xxhash.xxh3_64(head)
     try:
         with open(temporary, "wb", opener=_open_private) as file:
             file.write(head)
@@ -79,13 +91,60 @@ def write(
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if durable:
-            sync_folder(path.parent)
+        _rename(temporary, path, durable=durable)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _complete(
+    built: BuiltFile,
+    count: int,
+    encoded: bytes,
+    parts: Sequence[Sequence[bytes | memoryview]],
+    temporary: Path,
+    *,
+    durable: bool,
+) -> None:
+    """Write everything but the first `count` frames of the second part, which are there, and give the file a name.
+
+    Spaces behind the JSON fill the room before them. Raises OSError.
+    """
+    before = b"".join(parts[0])
+    room = HEAD_BYTES - len(before) - len(_head(encoded))
+    if room < 0:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    before = _head(encoded + b" " * room) + before
+    checksum = xxhash.xxh3_64(before)
+    for frame in parts[1][:count]:
+        checksum.update(frame)
+    file = built.take()
+    try:
+        temporary.unlink(missing_ok=True)
+        # With a descriptor, which an absolute path ignores, Python follows the link to the file.
+        os.link(f"/proc/self/fd/{file}", temporary.absolute(), src_dir_fd=file, follow_symlinks=True)
+        write_all(file, memoryview(before), 0)
+        end = len(built)
+        for frame in (*parts[1][count:], *chain(*parts[2:])):
+            checksum.update(frame)
+            write_all(file, memoryview(frame), end)
+            end += len(frame)
+        write_all(file, memoryview(checksum.intdigest().to_bytes(_CHECKSUM_BYTES, "little")), end)
+        if durable:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _rename(temporary: Path, path: Path, *, durable: bool) -> None:
+    os.replace(temporary, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def _head(encoded: bytes) -> bytes:
+    return MAGIC + len(encoded).to_bytes(_SIZE_BYTES, "little") + encoded
 
 
 def read(path: Path, kind: type[F]) -> Record[F]:

@@ -179,7 +179,7 @@ class Client:
                 "support; choose another training.name or policy on the server"
             )
         try:
-            return Task(job, self._handover)
+            return Task(job, self._handover, self._state_dir)
         except RemoteContractError as error:
             log.warning("the model of task %d cannot be decoded: %s", job.task.number, error)
             self._handover.give_back(job, f"the model cannot be decoded: {error}", Reason.NON_FINITE)
@@ -211,8 +211,8 @@ class Task:
         buffers: By name, the float buffers of the model, such as running means; likewise.
     """
 
-    def __init__(self, job: Job, handover: Handover) -> None:
-        """Raises RemoteContractError for a model that cannot be decoded."""
+    def __init__(self, job: Job, handover: Handover, folder: Path | None = None) -> None:
+        """folder: for large vectors; None for memory. Raises RemoteContractError for a model that cannot be decoded."""
         welcome, task = job.welcome, job.task
         self.number = task.number
         self.version = task.version
@@ -220,14 +220,13 @@ class Task:
         self.settings: Mapping[str, float | int | str] = MappingProxyType(dict(welcome.settings or {}))
         self._parameters = Tensors(welcome.tensors, "task.parameters")
         self._buffers = Tensors(welcome.buffers or (), "task.buffers")
-        d, b = self._parameters.numbers, self._buffers.numbers
-        frames = encodings.of_task(welcome, task).decode(job.model.frames)
-        base_D = vectors.from_bytes(frames, d + b)
+        d = self._parameters.numbers
+        base_D = job.model.vector(encodings.of_task(welcome, task), folder)
         self._base_d, self._buffers_b = base_D[:d], base_D[d:]
         self.parameters: Mapping[str, Array] = self._parameters.views(self._base_d)
         self.buffers: Mapping[str, Array] = self._buffers.views(self._buffers_b)
         self._job = _without_model(job)
-        self._handover = handover
+        self._handover, self._folder = handover, folder
         self.is_open = True
 
     @property
@@ -261,9 +260,7 @@ class Task:
             UserError: An argument is invalid. The task stays open, so that another call may follow.
         """
         self._check_open("task.send")
-        vector_d = self._parameters.vector(weights, "weights")
-        with np.errstate(all="ignore"):  # checked below
-            np.subtract(self._base_d, vector_d, out=vector_d)
+        vector_d = self._vector(weights, "weights", self._base_d)
         self._finish(vector_d, "weights", num_examples, loss, steps, buffers, metrics)
 
     def send_delta(
@@ -278,8 +275,25 @@ class Task:
     ) -> None:
         """Send the update itself: by name, parameters before the training minus parameters after it. Else as `send`."""
         self._check_open("task.send_delta")
-        vector_d = self._parameters.vector(delta, "delta")
+        vector_d = self._vector(delta, "delta")
         self._finish(vector_d, "delta", num_examples, loss, steps, buffers, metrics)
+
+    def _vector(self, arrays: Mapping[str, Any], argument: str, base_d: "Vector | None" = None) -> Vector:
+        """The vector that is sent. base_d: [d] float32, from which the arrays are subtracted; None for a delta."""
+        rate = np.float32(self._job.task.learning_rate) if self._is_gradient else None
+
+        def change(block: Vector, position: int) -> None:
+            if base_d is not None:
+                np.subtract(base_d[position : position + len(block)], block, out=block)
+            if rate is not None:
+                np.divide(block, rate, out=block)
+
+        return self._parameters.vector(arrays, argument, self._folder, change)
+
+    @property
+    def _is_gradient(self) -> bool:
+        """Whether the run's updates are gradients."""
+        return self._job.welcome.training.name == "gradient"
 
     def decline(self, why: str = "") -> None:
         """Skip this task. The server gives it to another client, and this one a later task."""
@@ -308,18 +322,13 @@ class Task:
                 f"loss is {loss!r}, expected a finite number; call task.decline to skip a task whose training diverged"
             )
         named = arguments.metrics(metrics)
-        is_gradient = job.welcome.training.name == "gradient"
-        if is_gradient:
-            with np.errstate(all="ignore"):
-                vector_d /= np.float32(task.learning_rate)
-        self._parameters.check_finite(vector_d, argument)
-        if not (is_gradient or vector_d.any()):
+        if not (self._is_gradient or vector_d.any()):
             raise UserError(f"{argument} changes no parameter, expected a trained model; call task.decline to skip it")
         parts = [vector_d, *self._sent_buffers(buffers)]
         update = Update(
             task_id=task.task_id,
             base_version=task.version,
-            kind="gradient" if is_gradient else "delta",
+            kind="gradient" if self._is_gradient else "delta",
             num_examples=examples,
             steps=arguments.index(steps, "steps", 1, limits.INTEGER_MAX),
             loss=mean_loss,
@@ -341,8 +350,6 @@ class Task:
     def _sent_buffers(self, buffers: Mapping[str, Any] | None) -> list[Vector]:
         """The vector of buffers, if the model has any. buffers: None for those of the task."""
         buffers_b = self._buffers_b if buffers is None else self._buffers.vector(buffers, "buffers")
-        if buffers is not None:
-            self._buffers.check_finite(buffers_b, "buffers")
         return [buffers_b] if self._buffers.numbers else []
 
     def _check_open(self, call: str) -> None:

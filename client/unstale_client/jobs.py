@@ -2,8 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from mmap import mmap
+from pathlib import Path
+
+import numpy as np
 
 from unstale_client.actions import PendingUpdate, Settle
+from unstale_client.built_vectors import built
+from unstale_client.vectors import FLOAT, Vector
+from unstale_proto.encodings import FLOAT32, Encoding
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Task, Welcome
 
@@ -13,6 +20,19 @@ class ReceivedModel:
     """Payload frames of a version, shared by all hosted clients with a task on it."""
 
     frames: Sequence[memoryview]
+
+    def vector(self, encoding: Encoding, folder: Path | None = None) -> Vector:
+        """The vector of a version, [D] float32. A view where the payload is a mapped file of float32, else a new one.
+
+        folder: as of `built_vectors.built`. Raises RemoteContractError.
+        """
+        numbers = encoding.dimension + encoding.behind
+        source = self.frames[0].obj if self.frames else None
+        if encoding.name == FLOAT32 and isinstance(source, mmap) and all(each.obj is source for each in self.frames):
+            whole = memoryview(source)
+            if len(whole) == sum(map(len, self.frames)) == FLOAT.itemsize * numbers:
+                return np.frombuffer(whole, FLOAT)
+        return built(lambda: (np.frombuffer(piece, FLOAT) for piece in encoding.decode(self.frames)), numbers, folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

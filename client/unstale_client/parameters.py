@@ -1,12 +1,14 @@
 """The exchanged tensors of a model as named NumPy arrays, and the checks of arrays that a user gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from unstale_client.built_vectors import built
 from unstale_client.errors import UserError
 from unstale_client.vectors import FLOAT, is_finite
 from unstale_proto.encodings import Vector
@@ -15,6 +17,14 @@ from unstale_proto.messages import TensorSpec
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 NAMES_SHOWN = 3
+BLOCK = 1024**2  # numbers that are changed and checked at a time: 4 MiB fit in a processor's cache
+
+Change = Callable[[Vector, int], object]
+"""Changes a block of a vector in place, given the position of its first number."""
+
+
+def _unchanged(_block: Vector, _position: int) -> None:
+    pass
 
 
 class Tensors:
@@ -39,30 +49,43 @@ class Tensors:
         vector.flags.writeable = False
         return MappingProxyType({name: vector[part].reshape(shape) for name, (part, shape) in self._parts.items()})
 
-    def vector(self, arrays: Mapping[str, Any], argument: str) -> Vector:
-        """A new vector with these arrays.
+    def vector(
+        self, arrays: Mapping[str, Any], argument: str, folder: Path | None = None, change: Change = _unchanged
+    ) -> Vector:
+        """A new vector of these arrays, read-only.
 
         Args:
             arrays: By name; each must have the shape of the tensor, dtype float32, and finite numbers.
             argument: Name of the argument, for error messages.
+            folder: Where a large vector lies in a file (`built_vectors.built`); None for memory.
+            change: Changes the numbers from a position on, in place.
 
         Raises:
-            UserError: The arrays do not fit.
+            UserError: The arrays do not fit, or a changed number is not finite.
         """
         self._check_names(arrays, argument)
-        vector: Vector = np.empty(self.numbers, FLOAT)
-        for name, (part, shape) in self._parts.items():
-            vector[part] = _checked(arrays[name], shape, f"{argument}[{name!r}]").ravel()
+        checked = {
+            name: _checked(arrays[name], shape, f"{argument}[{name!r}]") for name, (_, shape) in self._parts.items()
+        }
+        vector = built(lambda: self._blocks(checked, argument, change), self.numbers, folder)
+        vector.flags.writeable = False  # a file would not change with it
         return vector
 
-    def check_finite(self, vector: Vector, argument: str) -> None:
-        """Raise UserError for a vector with a number that is not finite, and name its tensor."""
+    def _blocks(self, arrays: Mapping[str, Array], argument: str, change: Change) -> Iterator[Vector]:
+        scratch: Vector = np.empty(min(BLOCK, self.numbers), FLOAT)
         for name, (part, _) in self._parts.items():
-            if not is_finite(vector[part]):
-                raise UserError(
-                    f"{argument}[{name!r}] has a number that is NaN, infinite or too large, expected finite float32 "
-                    "numbers; call task.decline to skip this task"
-                )
+            numbers = arrays[name].ravel()
+            for start in range(0, len(numbers), BLOCK):
+                block = scratch[: min(BLOCK, len(numbers) - start)]
+                block[:] = numbers[start : start + BLOCK]
+                with np.errstate(all="ignore"):  # checked here
+                    change(block, part.start + start)
+                if not is_finite(block):
+                    raise UserError(
+                        f"{argument}[{name!r}] has a number that is NaN, infinite or too large, expected finite "
+                        "float32 numbers; call task.decline to skip this task"
+                    )
+                yield block
 
     def _check_names(self, arrays: Mapping[str, Any], argument: str) -> None:
         if not isinstance(arrays, Mapping):

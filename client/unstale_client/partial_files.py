@@ -41,7 +41,7 @@ class PartialFile:
     def mapped(self) -> memoryview:
         if not self._have:
             return memoryview(b"")
-        return memoryview(mmap.mmap(self._file, self._have, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(self._file, self._have, access=mmap.ACCESS_COPY))
 
     def frames(self) -> Sequence[memoryview]:
         return _Frames(duplicate(self._file), self._have)

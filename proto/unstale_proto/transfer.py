@@ -36,7 +36,7 @@ class Part(Protocol):
         ...
 
     def mapped(self) -> memoryview:
-        """All bytes, readable after `delete` too."""
+        """All bytes, also after `delete`. Writing to them changes no file."""
         ...
 
     def frames(self) -> Sequence[memoryview]:

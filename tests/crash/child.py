@@ -11,6 +11,7 @@ from typing import Any
 from crash.places import Place, arm
 from unstale.cli.main import run
 from unstale.coordinator.actions import Acknowledge, Outcome
+from unstale.journal import rounds
 from unstale.journal.disk import PART
 from unstale.journal.journal import Journal
 from unstale.journal.recorder import IncomingUpdate
@@ -63,7 +64,7 @@ def _prepare(kept: Path) -> None:
     session.GREETING_S = GREETING_S
     defaults: Any = Segments.__init__.__kwdefaults__
     defaults["segment_bytes"] = SEGMENT_BYTES
-    background_writer.LARGE_BYTES = 1  # as rows of larger models are written
+    background_writer.LARGE_BYTES = rounds.MAPPED_BYTES = 1  # as rows of larger models are written
     forget: Any = Journal._forget
 
     def preserve_and_forget(journal: Journal) -> None:

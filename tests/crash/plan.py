@@ -121,6 +121,8 @@ def drawn(seed: int, number: int, kills: int) -> Plan:
     }
     own = _draws(seed, f"gateways of run {number}")
     settings["server"] = {"gateways": int(own.integers(0, 3))}
+    if _draws(seed, f"rows of run {number}").random() < 0.5:
+        settings["run"]["rows_memory_bytes_max"] = 0  # rows wait on disk, where the policy allows it
     deaths = sorted({int(version) for version in own.integers(1, ROUNDS, size=GATEWAY_DEATHS)})
     return Plan(
         seed=seed,

@@ -94,7 +94,6 @@ def test_connections_of_all_gateways_are_counted() -> None:
 @pytest.mark.parametrize("memory_bytes", [3 * 4 * NUMBERS, 4 * NUMBERS], ids=["full ring", "longer than half"])
 def test_payloads_pass_when_the_shared_memory_is_small(memory_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(remote, "MEMORY_BYTES_MAX", memory_bytes)
     with RunningServer(settings(clients=8, min_clients=8, rounds=100)) as server, ExitStack() as stack:
         clients = [stack.enter_context(RawClient(server.address, client_id)) for client_id in range(8)]
         for client in clients:

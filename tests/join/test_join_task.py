@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.wire import RUN, welcome
-from unstale_client import Task, UserError
+from unstale_client import Task, UserError, built_vectors, parameters
 from unstale_client.client import _without_model
 from unstale_client.handover import Handover
 from unstale_client.jobs import Failed, Job, Ready, ReceivedModel, Result, Settlement
@@ -44,14 +44,16 @@ def job_of(about: Welcome, number: int = 0, wanted: bool = True) -> Job:
 class Taken:
     """A task as a user has it, and what the loop is told about it."""
 
-    def __init__(self, about: Welcome, outbox: Outbox | None = None, *, wanted: bool = True) -> None:
+    def __init__(
+        self, about: Welcome, outbox: Outbox | None = None, *, wanted: bool = True, folder: Path | None = None
+    ) -> None:
         self.results: list[Result] = []
         self.about = about
         self.handover = Handover(self.results.append, outbox)
         self.handover.submit(job_of(about, wanted=True))
         job = self.handover.next_job()
         assert job is not None
-        self.task = Task(job if wanted else job_of(about, wanted=False), self.handover)
+        self.task = Task(job if wanted else job_of(about, wanted=False), self.handover, folder)
 
     @property
     def ready(self) -> Ready:
@@ -84,6 +86,23 @@ def test_an_update_is_the_base_minus_the_trained_weights() -> None:
     update = taken.ready.pending.update
     assert (update.task_id, update.base_version, update.kind, update.learning_rate) == (1, 7, "delta", 0.25)
     assert (update.num_examples, update.loss, update.steps, update.payload_bytes) == (3, 0.5, 4, 28)
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+@pytest.mark.parametrize("training", ["sgd", "gradient"])
+def test_an_update_in_a_file_is_the_update_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, training: str
+) -> None:
+    about = told(training=TrainingPlan(name=training, batch_size=8))
+    weights = {"w": (BASE_W - np.float32(0.3))[::-1], "b": np.float32(10.7)}
+    small = Taken(about)
+    small.task.send(weights, **GOOD)
+    monkeypatch.setattr(built_vectors, "FILE_BYTES", 28)
+    monkeypatch.setattr(parameters, "BLOCK", block)
+    large = Taken(about, folder=tmp_path)
+    large.task.send(weights, **GOOD)
+    assert large.sent() == small.sent()
+    assert large.ready.pending.update == small.ready.pending.update
 
 
 def test_a_delta_is_sent_as_it_is() -> None:

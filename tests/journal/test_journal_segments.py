@@ -284,6 +284,66 @@ def test_a_row_that_does_not_fit_on_the_disk_leaves_the_segment_unchanged(
     segments.close()
 
 
+def filled(segments: Segments, pieces: list[bytes]) -> memoryview:
+    return segments.fill([memoryview(piece) for piece in pieces], sum(map(len, pieces)))
+
+
+def test_a_row_in_pieces_is_the_row_that_append_writes(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    whole, in_pieces = Segments(tmp_path / "a"), Segments(tmp_path / "b")
+    for segments in (whole, in_pieces):
+        append(segments, b"first")
+    expected = append(whole, b"0123456789")
+    row = filled(in_pieces, [b"0123", b"", b"456789"])
+    assert bytes(row) == b"0123456789"
+    assert in_pieces.append(row) == expected
+    whole.close()
+    in_pieces.close()
+    contents = {(tmp_path / name / "00000001.rows").read_bytes() for name in "ab"}
+    assert contents == {HEADER + b"first0123456789"}
+
+
+def test_a_row_in_pieces_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = Segments(tmp_path)
+    row = filled(segments, [b"0123456789"])
+    monkeypatch.setattr(os, "pwrite", short_writes(4, 0))
+    assert segments.append(row).offset == START
+    monkeypatch.undo()
+    segments.close()
+
+
+def test_a_row_in_pieces_that_is_not_appended_is_overwritten(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    filled(segments, [b"0123456789"])
+    second = filled(segments, [b"abc"])
+    place = segments.append(second)
+    assert (place.segment, place.offset, read(segments, place)) == (1, START, b"abc")
+    filled(segments, [b"unused"])
+    after = append(segments, b"defg")
+    assert (after.segment, after.offset, read(segments, after)) == (1, START + 3, b"defg")
+    segments.close()
+    again = Segments(tmp_path)
+    again.cut({1: START + 7})
+    assert (tmp_path / "00000001.rows").read_bytes() == HEADER + b"abcdefg"
+    again.close()
+
+
+@pytest.mark.parametrize("room", range(START, START + 10))
+def test_a_row_in_pieces_that_does_not_fit_on_the_disk_leaves_the_segment_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    segments = Segments(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", short_writes(4, room))
+        with pytest.raises(NoRoomError, match=r"cannot write .*00000001\.rows: the disk is full; make room"):
+            filled(segments, [b"01234", b"56789"])
+    assert (tmp_path / "00000001.rows").read_bytes() == HEADER
+    place = append(segments, b"0123456789")
+    assert (place.segment, place.offset, read(segments, place)) == (1, START, b"0123456789")
+    segments.close()
+
+
 @pytest.mark.parametrize("room", range(START))
 def test_a_segment_whose_header_does_not_fit_on_the_disk_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from unstale.journal import rounds
 from unstale.journal.rounds import Spill
 from unstale.journal.rows import Location
 from unstale.journal.segments import Segments
@@ -27,7 +28,7 @@ class Stored:
     def __init__(self, folder: Path) -> None:
         self.segments = Segments(folder, segment_bytes=64)  # two rows each
         self.places: dict[int, Location] = {}
-        self.spill = Spill(D, locations=self.places, path_of=self.segments.path)
+        self.spill = Spill(D, locations=self.places, segments=self.segments)
 
     def add(self, client_id: int, value: float) -> int:
         handle, (row_D, *_) = self.spill.row()
@@ -78,10 +79,28 @@ def test_a_stored_row_occupies_no_memory(tmp_path: Path) -> None:
     assert gone() is None
 
 
+def test_a_large_row_goes_to_its_segment_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "MAPPED_BYTES", 4 * D)
+    stored = Stored(tmp_path)
+    frames = [memoryview(torch.arange(D).float().numpy()).cast("B")]
+    handle, row = stored.spill.fill(frames, "delta", 0.5, D - 1)
+    stored.spill.discard(handle)
+    assert stored.places == {}
+    handle, row = stored.spill.fill(frames, "delta", 0.5, D - 1)
+    assert row.vector_D.tolist() == [0.0, 2.0, 4.0, 6.0, 4.0], "the first four are divided by the learning rate"
+    stored.places[handle] = stored.segments.append(row.data)
+    stored.spill.keep(handle, about(0))
+    del row
+    other = stored.add(1, 10.0)
+    taken = stored.spill.take([handle, other])
+    assert read(taken.rows).columns(0, D).tolist() == [[0.0, 2.0, 4.0, 6.0, 4.0], [10.0, 11.0, 12.0, 13.0, 14.0]]
+    taken.release()
+
+
 def test_restored_it_holds_what_the_other_one_held(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     handles = [stored.add(client_id, 10.0 * client_id) for client_id in range(2)]
-    again = Spill(D, locations=stored.places, path_of=stored.segments.path)
+    again = Spill(D, locations=stored.places, segments=stored.segments)
     looked_at = []
     again.restore([(handle, about(0), lambda row_D: looked_at.append(row_D)) for handle in handles], 9)
     assert len(looked_at) == 2, "each row is read once, which finds damage"

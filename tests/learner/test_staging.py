@@ -1,6 +1,8 @@
 """Staged rows, and payloads written into them."""
 
 import struct
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from unstale.learner import row_checks
-from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, write
+from unstale.learner.updates import Round, RoundUpdate, StagedUpdate, Staging, pieces, write
+from unstale.training.local import Kind
 
 
 def update(client_id: int) -> StagedUpdate:
@@ -213,6 +216,33 @@ def test_an_unaligned_frame_is_read_correctly() -> None:
     row_D = torch.empty(2)
     write(row_D.numpy(), [memoryview(b"x" + floats(4.0, 8.0))[1:]], "delta", 2.0, 2)
     assert row_D.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "delta"])
+@pytest.mark.parametrize("dimension", [1, 3, 6])
+@pytest.mark.parametrize("cuts", [(), (2,), (1, 3), (0, 2, 4, 6)])
+def test_pieces_are_the_bytes_of_the_row_that_is_written(kind: Kind, dimension: int, cuts: tuple[int, ...]) -> None:
+    numbers = [1.0, -3.0, 1e-45, 3e38, 0.7, -0.0]
+    bounds = [0, *cuts, len(numbers)]
+    frames = [memoryview(floats(*numbers[start:end])) for start, end in pairwise(bounds)]
+    row_D = torch.empty(len(numbers))
+    write(row_D.numpy(), frames, kind, 0.3, dimension)
+    assert b"".join(map(bytes, pieces(frames, kind, 0.3, dimension))) == row_D.numpy().tobytes()
+
+
+def test_a_payload_that_cannot_be_decoded_leaves_no_row() -> None:
+    def decoded() -> Iterator[memoryview]:
+        yield memoryview(floats(1.0))
+        raise ValueError("malformed")
+
+    staging = Staging(2, 2, blocks_max=2)
+    with pytest.raises(ValueError, match="malformed"):
+        staging.fill(decoded(), "gradient", 1.0, 2)
+    handle, row = staging.fill([memoryview(floats(1.0, 2.0))], "delta", 0.5, 2)
+    staging.keep(handle, update(0))
+    taken = staging.take([handle])
+    assert taken.rows.tolist() == [[2.0, 4.0]]  # type: ignore[union-attr]
+    assert row.vector_D.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("frames", [[floats(1.0)], [floats(1.0), floats(2.0, 3.0)]])

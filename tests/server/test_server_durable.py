@@ -19,7 +19,7 @@ from support.scrape import sample
 from support.wire import RawClient, update_of
 from unstale.config import Settings
 from unstale.errors import UserError
-from unstale.journal import checkpoints, database
+from unstale.journal import checkpoints, database, rounds
 from unstale.journal.database import Database
 from unstale.journal.journal import Journal
 from unstale.journal.rounds import RecordedRounds
@@ -204,9 +204,12 @@ def test_a_disk_that_fills_up_while_it_is_written_ends_the_server_and_nothing_wa
             assert a.answer(task, ONES).outcome == "accepted"
 
 
-def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: Path) -> None:
-    models = []
-    for name, most in (("memory", 2**30), ("disk", 0)):
+def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, segments = [], []
+    for name, most, mapped_bytes in (("memory", 2**30, 1), ("disk", 0, 2**30), ("large", 0, 1)):
+        monkeypatch.setattr(rounds, "MAPPED_BYTES", mapped_bytes)
         settings = kept_in(tmp_path / name, rounds=2, run={"rows_memory_bytes_max": most})
         with RunningServer(settings) as first, client(first, 0) as a, client(first, 1) as b:
             task, _ = a.task()
@@ -217,7 +220,11 @@ def test_rows_that_wait_on_disk_make_the_same_model_as_rows_in_memory(tmp_path: 
             task, model_d = a.task()
         assert task.version == 1
         models.append(model_d)
-    assert np.array_equal(*models)
+        (path,) = (tmp_path / name / "run" / "segments").iterdir()
+        segments.append(path.read_bytes())
+    for model_d, segment in zip(models[1:], segments[1:], strict=True):
+        assert np.array_equal(model_d, models[0])
+        assert segment == segments[0]
 
 
 def as_it_is(folder: Path, copy: Path) -> None:

@@ -2,14 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from unstale import flat, translate
+from unstale import translate
 from unstale.client.time_limit import TimeLimit
 from unstale.errors import HangingError
 from unstale.flat import FlatModel
@@ -21,6 +21,7 @@ from unstale_client.jobs import Crashed, Failed, Job, Ready, Result, Settlement
 from unstale_client.net.clock import now_s
 from unstale_client.outbox import Outbox, State
 from unstale_client.update_store import UpdateStore
+from unstale_client.vectors import Vector
 from unstale_proto import encodings, limits
 from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Welcome
@@ -65,6 +66,7 @@ class Worker:
     ) -> None:
         self._prepare = prepare
         self._store = UpdateStore(outbox)
+        self._folder = None if outbox is None else outbox.folder
         self._durations = durations
         self._duration_s: Durations | None = None
         self._post = post
@@ -131,10 +133,10 @@ class Worker:
         if self._duration_s is not None:
             duration_s = self._duration_s(client_id, task.number, workload.steps_of(client_id))
         try:
-            model = encodings.of_task(job.welcome, task).decode(job.model.frames)
-            base_d, buffers_b, extra_d = _received(workload.model, model, extra=bool(job.welcome.extra))
+            model_D = job.model.vector(encodings.of_task(job.welcome, task), self._folder)
         except RemoteContractError as error:
             return Failed(job=job, message=f"the model cannot be decoded: {error}", duration_s=duration_s)
+        base_d, buffers_b, extra_d = _received(workload.model, model_D, extra=bool(job.welcome.extra))
         given = ClientTask(
             client_id=client_id,
             number=task.number,
@@ -215,16 +217,11 @@ class _StateInArrays:
         self.workload.restore(client_id, _tensors(kept), by_number)
 
 
-def _received(
-    model: FlatModel, frames: Iterable[memoryview], *, extra: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The vectors in the payload of a task, on the model's device: model [d], buffers [b] or None, extra [d] or None.
-
-    frames: float32; the caller has checked that their sizes add up.
-    """
+def _received(model: FlatModel, payload_D: Vector, *, extra: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The vectors of a task's payload, on the model's device: model [d], buffers [b] or None, extra [d] or None."""
     d, b = model.dimension, model.buffers_b.numel()
-    payload_D = flat.from_bytes(frames, d + b + (d if extra else 0), model.buffers_b.device)
-    return payload_D[:d], payload_D[d : d + b] if b else None, payload_D[d + b :] if extra else None
+    received_D = torch.from_numpy(payload_D).to(model.buffers_b.device)
+    return received_D[:d], received_D[d : d + b] if b else None, received_D[d + b :] if extra else None
 
 
 def _arrays(state: Mapping[str, Tensor]) -> State:

@@ -26,9 +26,7 @@ from unstale_client.net.clock import now_s
 log = logging.getLogger("unstale.server")
 
 START_S = 60.0  # that a gateway may take until it is ready
-MEMORY_BYTES = 64 * 2**20  # for the payloads that one gateway has received and the server has not
-MESSAGES_OF_MEMORY = 4  # or as much as these need, if that is more
-MEMORY_BYTES_MAX = 2**30
+MEMORY_BYTES = 64 * 2**20  # for the payloads that one gateway has received and the server has not: 16 chunks
 PAUSE_S, PAUSE_S_MAX = 0.1, 10.0  # before a gateway that ended at once is started again; twice as long each time
 STEADY_S = 30.0  # of running, after which it is started again without a pause
 CLIENTS_S = 1.0  # between two looks at which connections still speak for a client
@@ -93,7 +91,6 @@ class GatewayPort:
         )
         self.owner_of = self._keys.owner_of
         self._settings = _share(settings, gateways)
-        self._memory_bytes = max(MEMORY_BYTES, min(MESSAGES_OF_MEMORY * settings.update_bytes_max, MEMORY_BYTES_MAX))
         self._poll = select.poll()
         self._polled: dict[int, int] = {}
         self._slots = [_Slot(each) for each in listen(settings.address, gateways)]
@@ -196,7 +193,7 @@ class GatewayPort:
     def _start(self, slot: _Slot) -> None:
         """Start a gateway. Its READY follows."""
         prefix = next(self._starts).to_bytes(PREFIX_BYTES, "big")
-        slot.child = child = Child(prefix, self._settings, self._memory_bytes, slot.listening)
+        slot.child = child = Child(prefix, self._settings, MEMORY_BYTES, slot.listening)
         self._by_prefix[prefix] = child
         for number, published in list(self._published.items()):
             child.link.post((Kind.PUBLISH, number, published.size_bytes), self._files[number])

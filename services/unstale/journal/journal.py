@@ -137,7 +137,7 @@ class Journal:
     def spill(self, row_numbers: int) -> Spill:
         """Staging for rows that are read from the segments when their round closes. row_numbers: D."""
         self._locations = {}
-        return Spill(row_numbers, locations=self._locations, path_of=self.segments.path)
+        return Spill(row_numbers, locations=self._locations, segments=self.segments)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the disk has room for an update, beside run.free_bytes_min. Measured once a turn: it takes 15 us."""

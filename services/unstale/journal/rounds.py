@@ -4,7 +4,7 @@ Legend: K updates of a round, in order of arrival; D numbers of a row.
 """
 
 import os
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from unstale.journal import checkpoints
 from unstale.journal.database import Database
 from unstale.journal.disk import read_all
 from unstale.journal.rows import Location, RoundRow, UpdateRow
-from unstale.journal.segments import Segments
-from unstale.learner.updates import Round, RoundUpdate, Row, StagedUpdate, Staging
+from unstale.journal.segments import SEGMENT_BYTES, Segments
+from unstale.learner.updates import Round, RoundUpdate, Row, StagedUpdate, Staging, pieces
+from unstale.training.local import Kind
 from unstale_client.disk import DamagedError, open_file, user_errors
 
 FLOAT_BYTES = 4
+MAPPED_BYTES = SEGMENT_BYTES  # rows from this size on, which have a segment of their own, take no memory of the process
 
 
 class StoredRows:
@@ -33,10 +35,17 @@ class StoredRows:
         self._locations = locations
         self._path_of = path_of
         self._files: dict[int, int] = {}
+        self._memory = torch.empty(0)  # reused: page faults of fresh memory cost as much as the copy
 
     def columns(self, start: int, end: int) -> Tensor:
-        """Columns start to end of all rows: [K, end - start] float32. Raises UserError for a damaged file."""
-        part_Kc = torch.empty(len(self._locations), end - start)
+        """Columns start to end of all rows: [K, end - start] float32, valid until the next call.
+
+        Raises UserError for a damaged file.
+        """
+        numbers = len(self._locations) * (end - start)
+        if len(self._memory) < numbers:
+            self._memory = torch.empty(numbers)
+        part_Kc = self._memory[:numbers].view(len(self._locations), end - start)
         for row_c, location in zip(part_Kc, self._locations, strict=True):
             self._read(location, start, row_c)
         return part_Kc
@@ -123,18 +132,17 @@ def damaged_estimates(version: int, path: Path) -> DamagedError:
 class Spill(Staging):
     """Staging that keeps pending rows on disk, for rounds that do not fit in memory: the journal has stored them.
 
-    Only for policies that work column by column. The row that is being written is in memory.
+    Only for policies that work column by column. The row that is being written is in memory, or, where it is large, in
+    the page cache.
     """
 
-    def __init__(
-        self, row_numbers: int, *, locations: MutableMapping[int, Location], path_of: Callable[[int], Path]
-    ) -> None:
-        """locations: by handle; the journal adds them and a round removes them. path_of: the file of a segment."""
+    def __init__(self, row_numbers: int, *, locations: MutableMapping[int, Location], segments: Segments) -> None:
+        """locations: by handle; the journal adds them and a round removes them."""
         super().__init__(row_numbers, 1, blocks_max=2)
+        self._segments = segments
         self._row: Row | None = None
         self._kept: dict[int, StagedUpdate] = {}
         self._locations = locations
-        self._path_of = path_of
 
     @override
     def row(self) -> tuple[int, Row]:
@@ -143,6 +151,19 @@ class Spill(Staging):
         self._handles += 1
         self._row = Row.of(torch.empty(self._row_numbers)) if self._row is None else self._row
         return self._being_written, self._row
+
+    @override
+    def fill(self, frames: Iterable[memoryview], kind: Kind, learning_rate: float, dimension: int) -> tuple[int, Row]:
+        """As inherited; a large row is written to its segment piece by piece, and mapped from there."""
+        size_bytes = FLOAT_BYTES * self._row_numbers
+        if size_bytes < MAPPED_BYTES:
+            return super().fill(frames, kind, learning_rate, dimension)
+        assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
+        data = self._segments.fill(pieces(frames, kind, learning_rate, dimension), size_bytes)
+        self._being_written = self._handles
+        self._handles += 1
+        vector_D = torch.frombuffer(data, dtype=torch.float32)
+        return self._being_written, Row(vector_D, vector_D.numpy(), data)
 
     @override
     def keep(self, handle: int, update: StagedUpdate) -> None:
@@ -154,5 +175,5 @@ class Spill(Staging):
     def take(self, handles: Sequence[int]) -> Round:
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
         updates = tuple(self._kept.pop(handle) for handle in handles)
-        rows = StoredRows([self._locations.pop(handle) for handle in handles], self._row_numbers, self._path_of)
+        rows = StoredRows([self._locations.pop(handle) for handle in handles], self._row_numbers, self._segments.path)
         return Round(rows, updates, rows.close)

@@ -5,8 +5,9 @@ the last row that it names were not committed, or belong to an older segment: an
 as the next segment, which takes a third of the processor time of a new file.
 """
 
+import mmap
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
+from unstale.errors import UserError
 from unstale.journal.disk import read_all
 from unstale.journal.rows import Location
 from unstale_client.disk import DamagedError, duplicate, open_file, opened, sync_folder, trouble, user_errors, write_all
@@ -70,6 +72,7 @@ class Segments:
         self._spares: list[Path] = []  # files to overwrite as next segments
         self._current: int | None = None  # number of the segment that is written
         self._file = -1
+        self._filled: mmap.mmap | None = None  # row that `fill` wrote last, and `append` has not taken
         self._is_synced = True
         self._full: list[int] = []  # open files of full segments that are not synced
         self._is_new_in_folder = False
@@ -77,24 +80,57 @@ class Segments:
         self._syncing: Future[None] | None = None
 
     def append(self, data: memoryview) -> Location:
-        """Write a row, whose memory must not change until the next `settle`. Raises UserError, NoRoomError."""
+        """Write a row, whose memory must not change until the next `settle`. One of `fill` is not written again.
+
+        Raises UserError, NoRoomError.
+        """
         self._raise_if_sync_failed()
+        is_filled = self._filled is not None and data.obj is self._filled
+        self._filled = None
         data = data.cast("B")
-        number = self._current
-        if number is None or (
-            self._sizes[number] > len(HEADER) and self._sizes[number] + len(data) > self._segment_bytes
-        ):
-            number = self._begin()
+        number = self._segment_for(len(data))
         offset = self._sizes[number]
         self._is_synced = False
-        try:
-            self._writer.write(self._file, data, offset)
-        except OSError as error:
-            with suppress(OSError):  # frees space; bytes that stay are overwritten
-                os.ftruncate(self._file, offset)
-            raise trouble("write", self.path(number), error) from None
+        if not is_filled:
+            try:
+                self._writer.write(self._file, data, offset)
+            except OSError as error:
+                raise self._cut_off(number, error) from None
         self._sizes[number] = offset + len(data)
         return Location(number, offset, len(data), checksum=xxh3_64_intdigest(data))
+
+    def fill(self, pieces: Iterable[memoryview], size_bytes: int) -> memoryview:
+        """Write a row in pieces, each valid until the next one, where the next `append` puts it; returns it mapped.
+
+        The row counts once it is appended. Raises UserError, NoRoomError, and errors of `pieces`.
+        """
+        self._raise_if_sync_failed()
+        number = self._segment_for(size_bytes)
+        offset = end = self._sizes[number]
+        try:
+            for piece in pieces:
+                write_all(self._file, piece, end)
+                end += len(piece)
+            assert end == offset + size_bytes, f"the pieces of a row are {end - offset} bytes, expected {size_bytes}"
+            self._filled = mmap.mmap(self._file, end, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise self._cut_off(number, error) from None
+        return memoryview(self._filled)[offset:end]
+
+    def _segment_for(self, size_bytes: int) -> int:
+        """Number of the segment that the next row belongs to, which becomes the one that is written."""
+        number = self._current
+        if number is None or (
+            self._sizes[number] > len(HEADER) and self._sizes[number] + size_bytes > self._segment_bytes
+        ):
+            number = self._begin()
+        return number
+
+    def _cut_off(self, number: int, error: OSError) -> UserError:
+        """Free the space of a row that could not be written; returns the error for it."""
+        with suppress(OSError):  # bytes that stay are overwritten
+            os.ftruncate(self._file, self._sizes[number])
+        return trouble("write", self.path(number), error)
 
     def settle(self) -> None:
         """Return when all appended rows are written. On a UserError, rows since the last call are lost."""

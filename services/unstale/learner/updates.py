@@ -8,7 +8,7 @@ comes behind (PROTOCOL.md 9).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -62,7 +62,7 @@ class Rows(Protocol):
         ...
 
     def columns(self, start: int, end: int) -> Tensor:
-        """Columns start to end of all rows: [K, end - start] float32 in host memory, for the reader to keep."""
+        """Columns start to end of all rows: [K, end - start] float32 in host memory, valid until the next call."""
         ...
 
 
@@ -178,6 +178,16 @@ class Staging:
         self._handles += 1
         return self._being_written, block.rows[len(block.handles)]
 
+    def fill(self, frames: Iterable[memoryview], kind: Kind, learning_rate: float, dimension: int) -> tuple[int, Row]:
+        """As `row`, with a payload in it (see `write`). An error of the frames leaves it discarded."""
+        handle, row = self.row()
+        try:
+            write(row.array_D, frames, kind, learning_rate, dimension)
+        except BaseException:
+            self.discard(handle)
+            raise
+        return handle, row
+
     def keep(self, handle: int, update: StagedUpdate) -> None:
         """The row last given is part of the round to come."""
         assert handle == self._being_written, f"row {self._being_written} is being written, not {handle}"
@@ -265,3 +275,21 @@ def write(
             array_D[offset + split : end] = part[split:]
         offset = end
     assert offset == len(array_D), f"payload holds {offset} numbers, expected {len(array_D)}"
+
+
+def pieces(
+    frames: Iterable[memoryview | bytes], kind: Kind, learning_rate: float, dimension: int
+) -> Iterator[memoryview]:
+    """The bytes that `write` fills a row with, frame by frame; each piece is valid until the next one."""
+    divided = dimension if kind == "delta" else 0
+    offset = 0
+    scratch: Vector = np.empty(0, dtype="<f4")
+    for frame in frames:
+        length = len(frame) // 4
+        if offset < divided:
+            scratch = scratch if len(scratch) == length else np.empty(length, dtype="<f4")
+            write(scratch, (frame,), kind, learning_rate, divided - offset)
+            yield scratch.data.cast("B")
+        else:
+            yield memoryview(frame)
+        offset += length

@@ -72,8 +72,8 @@ class UpdateBatch:
     rate: float = 1.0  # eta, the server's effective learning rate
     local_rates_K: Tensor | None = None  # float32, eta_l of each client; None stands for `rate`
     columns: Callable[[int, int], Tensor] | None = None
-    """Reads columns start to end of a matrix on disk, [K, end - start], for a `column_wise` policy; then matrix_Kd is
-    [K, 0]."""
+    """Reads columns start to end of a matrix on disk, [K, end - start], valid until the next call, for a `column_wise`
+    policy; then matrix_Kd is [K, 0]."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, with the name of the field, if shapes or types do not match."""

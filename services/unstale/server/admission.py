@@ -4,6 +4,10 @@ import logging
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from math import hypot
+
+import torch
+from torch import Tensor
 
 from unstale.config.settings import Settings
 from unstale.coordinator.actions import Acknowledge, Outcome
@@ -19,6 +23,8 @@ from unstale_proto.errors import Reason
 from unstale_proto.messages import Update
 
 log = logging.getLogger("unstale.server")
+
+_PART = 2**22  # numbers whose copy in float64 takes 32 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +113,8 @@ def configured(
         NormBounds(
             server.norm_max,
             clients=settings.clients,
-            model_norm=float(initial.model_d.double().norm()),
-            buffers_norm=float(initial.buffers_b.double().norm()),
+            model_norm=_norm(initial.model_d),
+            buffers_norm=_norm(initial.buffers_b),
         ),
         Expected(
             kind=create_training(settings.training).kind,
@@ -117,3 +123,8 @@ def configured(
         ),
         rates=[learner.learning_rate],
     )
+
+
+def _norm(vector_d: Tensor) -> float:
+    """The L2 norm of [d] float32, in float64, of a part at a time."""
+    return hypot(*(float(part.double().norm()) for part in torch.split(vector_d, _PART)))

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from unstale import translate
 from unstale.journal.recorder import IncomingUpdate
 from unstale.learner.row_checks import Layout, Norms
-from unstale.learner.updates import Staging, write
+from unstale.learner.updates import Staging
 from unstale.server.admission import Admission
 from unstale_proto import limits, payload
 from unstale_proto.encodings import FLOAT32, Encoding, Frames
@@ -64,8 +64,8 @@ class UpdateDecoder:
         norms: Norms | None = None
         try:
             payload.check([len(frame) for frame in frames], encoding.payload_bytes)
-            handle, row = self.staging.row()
-            write(row.array_D, encoding.decode(frames), update.kind, update.learning_rate, self.layout.dimension)
+            decoded = encoding.decode(frames)
+            handle, row = self.staging.fill(decoded, update.kind, update.learning_rate, self.layout.dimension)
             norms, defect = self.admission.screen(client_id, update, row.array_D, self.layout)
             row_bytes = row.data
         except RemoteContractError as error:
