@@ -22,7 +22,10 @@ def main() -> None:
         # Not if SIGINT is ignored, as under nohup.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, interrupt)
-        from unstale.cli.main import main as run_command_line
+        from unstale.imports import imports
+
+        with imports():
+            from unstale.cli.main import main as run_command_line
 
         run_command_line()
     except BaseException as error:
