@@ -24,6 +24,11 @@ def main() -> None:
             signal.signal(signal.SIGINT, interrupt)
         from unstale.imports import imports
 
+        if sys.argv[1:2] == ["demo"] and not {"-h", "--help", "--help-all"} & {*sys.argv}:
+            from unstale.cli import demo_processes
+
+            demo_processes.prepare()  # imports PyTorch while this process imports the command line
+
         with imports():
             from unstale.cli.main import main as run_command_line
 

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import tempfile
 import threading
@@ -32,9 +33,11 @@ CONTEXT.set_forkserver_preload([MODULE])
 
 
 def prepare() -> None:
-    """Start the process that the others are forked from. It imports while this one continues."""
+    """Start the process that the others are forked from. It imports while this one continues, and ignores Ctrl-C."""
     if CONTEXT.get_start_method() == "forkserver":
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         forkserver.ensure_running()
+        signal.signal(signal.SIGINT, handler)
 
 
 class Process:
