@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from benchmarks import report
+from benchmarks.noise import write_noise
 from benchmarks.preset_start import CELL, TimingEnded
 from unstale import translate
 from unstale.config.settings import Settings, SimulationSettings
@@ -114,16 +114,6 @@ def settings_of(data: Path, device: str = "cpu") -> Settings:
             "threads": 1,
         }
     )
-
-
-def write_noise(path: Path) -> None:
-    """Write noise images in CIFAR-10's number and shape."""
-    rng = np.random.default_rng(0)
-    parts: dict[str, Any] = {}
-    for part, examples in (("train", 50_000), ("test", 10_000)):
-        parts[f"x_{part}"] = rng.integers(0, 256, (examples, 32, 32, 3), dtype=np.uint8)
-        parts[f"y_{part}"] = np.arange(examples) % 10
-    np.savez(path, **parts)
 
 
 def run(settings: Settings, quick: bool = False) -> dict[str, Any]:

@@ -22,7 +22,15 @@ def main() -> None:
         # Not if SIGINT is ignored, as under nohup.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, interrupt)
-        from unstale.cli.main import main as run_command_line
+        from unstale.imports import imports
+
+        if sys.argv[1:2] == ["demo"] and not {"-h", "--help", "--help-all"} & {*sys.argv}:
+            from unstale.cli import demo_processes
+
+            demo_processes.prepare()  # imports PyTorch while this process imports the command line
+
+        with imports():
+            from unstale.cli.main import main as run_command_line
 
         run_command_line()
     except BaseException as error:

@@ -7,7 +7,6 @@ import queue
 import re
 import signal
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from support.processes import START_S, free_port
 from support.processes import Process as Command
-from unstale.cli import demo, main, printing
+from unstale.cli import demo, demo_output, demo_processes, main, printing
 from unstale.config import Settings, load
 from unstale.errors import UserError
 
@@ -63,8 +62,8 @@ FINISHED = {
 }
 
 
-def lines(*facts: dict[str, Any]) -> demo.Events:
-    events: demo.Events = queue.SimpleQueue()
+def lines(*facts: dict[str, Any]) -> demo_processes.Events:
+    events: demo_processes.Events = queue.SimpleQueue()
     for fact in facts:
         events.put(json.dumps(fact))
     return events
@@ -75,28 +74,31 @@ def lines(*facts: dict[str, Any]) -> demo.Events:
 
 def test_figures_that_are_null_are_shown_as_dashes() -> None:
     console = Console(file=io.StringIO(), width=100)
-    assert demo._watch(lines({**PROGRESS, "metrics": {"accuracy": None, "loss": None}}, FINISHED), console) == FINISHED
+    assert (
+        demo_output.watch(lines({**PROGRESS, "metrics": {"accuracy": None, "loss": None}}, FINISHED), console)
+        == FINISHED
+    )
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
     assert shown[-7:] == ["3/9", "-", "-", "-", "2", "7", "1.5"]
-    assert "test accuracy -" in demo._result({**FINISHED, "metrics": {"accuracy": None}})
+    assert "test accuracy -" in demo_output.result({**FINISHED, "metrics": {"accuracy": None}})
 
 
 def test_a_value_that_was_not_reached_is_a_line_of_the_result() -> None:
     missed = "run.until, mae < 0.5, was not reached in 9 rounds; the last mae is 0.7500"
-    assert demo._result({**FINISHED, "missed": missed}).splitlines()[2] == missed
+    assert demo_output.result({**FINISHED, "missed": missed}).splitlines()[2] == missed
 
 
 @pytest.mark.parametrize(("height", "rows_shown"), [(1, 1), (10, 8), (26, 24), (80, 24)])
 def test_the_table_has_as_many_rows_as_fit_in_the_terminal(height: int, rows_shown: int) -> None:
     console = Console(file=io.StringIO(), width=40, height=height, force_terminal=True)
-    rows = [demo._row(PROGRESS)] * 50
-    shown = console.render_lines(demo._table(rows[-demo._rows_max(console) :], ["accuracy", "loss"]))
+    rows = [demo_output._row(PROGRESS)] * 50
+    shown = console.render_lines(demo_output._table(rows[-demo_output._rows_max(console) :], ["accuracy", "loss"]))
     assert len(shown) == 1 + rows_shown  # the heading; and no row takes two lines, though there are 40 columns only
 
 
 def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
     honest, attacked = (
-        demo._introduction(Settings(clients=3, attack={"name": name, "clients": 3}), LISTENING)  # type: ignore[arg-type]
+        demo_output.introduction(Settings(clients=3, attack={"name": name, "clients": 3}), LISTENING)  # type: ignore[arg-type]
         for name in (None, "noise")
     )
     assert attacked == honest.replace("\nserver", "\n[bold]attack[/bold] noise by 10 (clients 0, 1, 2).\nserver")
@@ -104,15 +106,15 @@ def test_the_introduction_names_the_attackers_if_there_are_any() -> None:
 
 
 def test_all_rows_are_shown_without_a_terminal() -> None:
-    assert demo._rows_max(Console(file=io.StringIO(), height=5)) == demo.ROWS
+    assert demo_output._rows_max(Console(file=io.StringIO(), height=5)) == demo_output.ROWS
 
 
 @pytest.mark.parametrize(("columns", "left_out"), [(100, 0), (80, 0), (60, 0), (50, 1), (40, 3)])
 def test_figures_are_whole_in_narrow_terminals(columns: int, left_out: int) -> None:
     metrics = {"accuracy": 0.9831, "loss": 1.25}
-    row = demo._row({**PROGRESS, "version": 190, "rounds": 200, "metrics": metrics, "elapsed_s": 123.4})
+    row = demo_output._row({**PROGRESS, "version": 190, "rounds": 200, "metrics": metrics, "elapsed_s": 123.4})
     console = Console(file=io.StringIO(), width=columns)
-    console.print(demo._table([row], list(metrics), width=columns))
+    console.print(demo_output._table([row], list(metrics), width=columns))
     heading, figures = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(figures.split()) == len(heading.split()) == len(row) - left_out
     assert {*figures.split()} <= {*row}
@@ -122,16 +124,16 @@ def test_figures_are_whole_in_narrow_terminals(columns: int, left_out: int) -> N
 def test_a_terminal_shows_the_remaining_time() -> None:
     # 40 versions took 20 s, so that the other 160 take 80 s, 3 s of which are over.
     last = {**PROGRESS, "version": 40, "rounds": 200, "elapsed_s": 20.0}
-    assert demo._left(last, 3.0) == "a round takes 0.50 s on average; about 77 s left"
-    assert demo._left(last, 100.0) == "a round takes 0.50 s on average; about 0 s left"
-    assert demo._left({**last, "version": 0, "elapsed_s": 0.0}, 4.0) == (
+    assert demo_output._left(last, 3.0) == "a round takes 0.50 s on average; about 77 s left"
+    assert demo_output._left(last, 100.0) == "a round takes 0.50 s on average; about 0 s left"
+    assert demo_output._left({**last, "version": 0, "elapsed_s": 0.0}, 4.0) == (
         "the first of 200 rounds are under way, for 4 s"
     )
 
 
 def test_a_terminal_shows_the_table_and_under_it_the_time_left() -> None:
     console = Console(file=io.StringIO(), width=60, height=10, force_terminal=True)
-    view = demo._View(console)
+    view = demo_output._View(console)
     for version in range(20):
         view.take({**PROGRESS, "version": version})
     view.take({**INJECTED})
@@ -151,7 +153,7 @@ OF_CLIENTS = {**PROGRESS, "metrics": {}, "client_metrics": MAE, "training_metric
 def test_without_a_test_set_the_means_over_the_clients_are_shown_by_name() -> None:
     console = Console(file=io.StringIO(), width=80)
     finished = {**FINISHED, "test_accuracy": None, "metrics": {}, "client_metrics": MAE}
-    demo._watch(
+    demo_output.watch(
         lines({**OF_CLIENTS, "client_metrics": {}}, OF_CLIENTS, {**OF_CLIENTS, "version": 6}, finished), console
     )
     shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -162,14 +164,14 @@ def test_without_a_test_set_the_means_over_the_clients_are_shown_by_name() -> No
         ["3/9", "48.2500", "0.5000"],
         ["6/9", "48.2500", "0.5000"],
     ]
-    assert "clients mae 48.2500" in demo._result(finished)
+    assert "clients mae 48.2500" in demo_output.result(finished)
 
 
 def test_long_names_of_metrics_fit_in_narrow_terminals() -> None:
     names = ["val/mean_intersection_over_union", "loss"]
-    row = demo._row({**PROGRESS, "metrics": dict.fromkeys(names, 0.5)})
+    row = demo_output._row({**PROGRESS, "metrics": dict.fromkeys(names, 0.5)})
     console = Console(file=io.StringIO(), width=60)
-    console.print(demo._table([row], names, width=60))
+    console.print(demo_output._table([row], names, width=60))
     heading, figures = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(figures.split()) == len(heading.split()) == len(row)
 
@@ -179,14 +181,14 @@ def test_without_a_terminal_every_row_is_printed_as_it_comes() -> None:
     events = lines(PROGRESS, {**PROGRESS, "version": 6})
     events.put(int(signal.SIGTERM))
     with pytest.raises(typer.Exit):
-        demo._watch(events, console)
+        demo_output.watch(events, console)
     shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert [line[0] for line in shown] == ["version", "3/9", "6/9"]
 
 
 def test_the_introduction_explains_slow_synchronous_rounds() -> None:
     texts = {
-        name: demo._introduction(Settings(clients=3, trigger={"name": name}), LISTENING)  # type: ignore[arg-type]
+        name: demo_output.introduction(Settings(clients=3, trigger={"name": name}), LISTENING)  # type: ignore[arg-type]
         for name in ("sync", "k-async")
     }
     assert "\nEach round waits for all 3 clients: its slowest message" in texts["sync"]
@@ -196,12 +198,16 @@ def test_the_introduction_explains_slow_synchronous_rounds() -> None:
 # -------------------------------------------------------------------------------------------------------- its processes
 
 
-def python(program: str, events: demo.Events) -> demo.Process:
-    return demo.Process([sys.executable, "-c", program], os.environ, events)
+def python(program: str, events: demo_processes.Events) -> demo_processes.Process:
+    return demo_processes.Process(execute, [program], os.environ, events)
+
+
+def execute(program: str) -> None:
+    exec(program, {})
 
 
 def test_a_process_reports_its_lines_and_then_its_end() -> None:
-    events: demo.Events = queue.SimpleQueue()
+    events: demo_processes.Events = queue.SimpleQueue()
     with python("print('one'); print('two')", events) as process:
         assert [events.get(timeout=START_S) for _ in range(3)] == ["one\n", "two\n", process]
         assert process.code == 0
@@ -209,35 +215,48 @@ def test_a_process_reports_its_lines_and_then_its_end() -> None:
 
 
 def test_a_process_that_ended_with_a_sentence_ends_the_demo_with_it() -> None:
-    events: demo.Events = queue.SimpleQueue()
+    events: demo_processes.Events = queue.SimpleQueue()
     program = "import sys; sys.exit(print('unstale.x: told\\nunstale: wrong\\nlater', file=sys.stderr) or 2)"
     with python(program, events), pytest.raises(UserError, match=r"^wrong$"):
-        demo._next_message(events)
+        demo_processes.next_message(events)
+
+
+FACTS = """
+import multiprocessing, os, sys
+print("torch" in sys.modules, multiprocessing.get_start_method(allow_none=True), os.environ.get("OTHER"), flush=True)
+"""
+
+
+@pytest.mark.skipif(demo_processes.CONTEXT.get_start_method() != "forkserver", reason="processes are not forked here")
+def test_processes_begin_with_pytorch_imported_and_their_own_environment() -> None:
+    events: demo_processes.Events = queue.SimpleQueue()
+    with demo_processes.Process(execute, [FACTS], {**os.environ, "OTHER": "theirs"}, events):
+        assert events.get(timeout=START_S) == "True None theirs\n"
 
 
 def test_errors_of_a_crashed_process_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    events: demo.Events = queue.SimpleQueue()
+    events: demo_processes.Events = queue.SimpleQueue()
     with python("raise AssertionError('ours')", events), pytest.raises(typer.Exit) as raised:
-        demo._next_message(events)
+        demo_processes.next_message(events)
     assert raised.value.exit_code == 1
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("Traceback")
+    assert said[:2] == ["Process unstale raise AssertionError('ours'):", "Traceback (most recent call last):"]
     assert said[-2:] == ["AssertionError: ours", "unstale: a process of the demo ended with code 1"]
 
 
 def test_a_process_that_ended_well_ends_nothing() -> None:
-    events: demo.Events = queue.SimpleQueue()
+    events: demo_processes.Events = queue.SimpleQueue()
     with python("", events) as process:
         ended = events.get(timeout=START_S)
         assert ended is process
         events.put(ended)
         events.put(json.dumps(PROGRESS))
-        assert demo._next_message(events) == PROGRESS
+        assert demo_processes.next_message(events) == PROGRESS
 
 
 def test_a_process_that_ignores_termination_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "KILL_S", 0.01)
-    events: demo.Events = queue.SimpleQueue()
+    monkeypatch.setattr(demo_processes, "KILL_S", 0.01)
+    events: demo_processes.Events = queue.SimpleQueue()
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     with python(program, events) as process:
         assert events.get(timeout=START_S) == "deaf\n"
@@ -245,10 +264,10 @@ def test_a_process_that_ignores_termination_is_killed(monkeypatch: pytest.Monkey
 
 
 def test_a_signal_ends_the_demo_with_its_number() -> None:
-    events: demo.Events = queue.SimpleQueue()
+    events: demo_processes.Events = queue.SimpleQueue()
     events.put(int(signal.SIGTERM))
     with pytest.raises(typer.Exit) as raised:
-        demo._next_message(events)
+        demo_processes.next_message(events)
     assert raised.value.exit_code == 143
 
 
@@ -271,9 +290,11 @@ class Played:
 
     codes: Mapping[str, int | None]
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], events: demo.Events) -> None:
-        self.code = self.codes[command[3]]
-        if command[3] == "server":
+    def __init__(
+        self, function: object, arguments: Sequence[str], environment: object, events: demo_processes.Events
+    ) -> None:
+        self.code = self.codes[arguments[0]]
+        if arguments[0] == "server":
             for fact in (LISTENING, PROGRESS, FINISHED):
                 events.put(json.dumps(fact))
 
@@ -291,8 +312,9 @@ class Played:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> type[Played]:
     monkeypatch.setattr(printing, "stop_on_signals", lambda stop: None)
-    monkeypatch.setattr(demo, "Process", Played)
-    monkeypatch.setattr(demo, "GOODBYE_S", 0.01)
+    monkeypatch.setattr(demo_processes, "prepare", lambda: None)
+    monkeypatch.setattr(demo_processes, "Process", Played)
+    monkeypatch.setattr(demo_processes, "GOODBYE_S", 0.01)
     return Played
 
 
@@ -389,11 +411,10 @@ def test_a_process_that_was_started_by_another_ends_with_it(
         "server": ["--json", "--address", address, "--server.http-address", "null"],
         "client": ["--server", address],
     }
-    events: demo.Events = queue.SimpleQueue()
-    command = [sys.executable, "-m", "unstale", name, "--ends-with-input", *options[name]]
-    with demo.Process(command, os.environ, events) as process:
-        assert process._process.stdin is not None
-        process._process.stdin.close()
+    events: demo_processes.Events = queue.SimpleQueue()
+    command = [name, "--ends-with-input", *options[name]]
+    with demo_processes.Process(demo_processes.command, command, os.environ, events) as process:
+        process.close_input()
         while isinstance(events.get(timeout=START_S), str):
             pass
         assert process.code == 0

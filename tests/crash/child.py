@@ -25,7 +25,6 @@ PRELOADED = [
     "unstale.injector.service",
     "unstale.client.service",
     "unstale.client.workspace",
-    "sklearn.datasets",
     "crash.child",
 ]
 """Imports of the process from which the others are forked."""

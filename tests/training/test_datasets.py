@@ -1,8 +1,11 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from unstale.errors import UserError
 from unstale.seeds import Stream, stream
@@ -37,6 +40,26 @@ def test_digits_are_split_once_and_for_all_with_equal_shares_of_each_class():
     assert torch.equal(test_C, (train_C + test_C) // 5)
     assert torch.equal(first.train.stored_NX, second.train.stored_NX)
     assert torch.equal(first.test.labels_N, second.test.labels_N)
+
+
+def test_digits_are_those_that_scikit_learn_loads():
+    ours, theirs = load("digits"), load_digits()
+    is_test_N = np.zeros(len(theirs.target), dtype=bool)
+    for label in range(10):
+        is_test_N[np.flatnonzero(theirs.target == label)[4::5]] = True
+    for split, chosen_N in ((ours.train, ~is_test_N), (ours.test, is_test_N)):
+        assert np.array_equal(split.stored_NX.numpy()[:, 0], theirs.images[chosen_N])
+        assert np.array_equal(split.labels_N.numpy(), theirs.target[chosen_N])
+
+
+def test_digits_import_no_scikit_learn():
+    # It would take half as long as to import PyTorch, in each process of a run.
+    program = (
+        "import sys; from unstale.training.datasets import load; load('digits'); "
+        "sys.exit([name for name in ('sklearn', 'scipy') if name in sys.modules] or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_digits_are_normalised_by_their_training_part():

@@ -8,8 +8,8 @@ from unstale.cli import printing
 from unstale.cli.options import takes_settings
 from unstale.cli.parameters import EndsWithInput
 from unstale.config import Settings
-from unstale.config.scenario import read
 from unstale.errors import HangingError
+from unstale.imports import imports
 
 HANGING = 3
 """Exit code after a task that does not end."""
@@ -33,10 +33,12 @@ def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:
     devices of the scenario. The client stores
     unacknowledged updates in a directory; after a crash, the same command resumes from there.
     """
-    from unstale.client.service import ClientProcess
-    from unstale.client.workspace import durations_of, training_context_of  # imports torch
-    from unstale_client.net.keys import client_identity
-    from unstale_client.outbox import Outbox
+    with imports():
+        from unstale.client.service import ClientProcess
+        from unstale.client.workspace import durations_of, training_context_of  # imports torch
+        from unstale.config.scenario import read
+        from unstale_client.net.keys import client_identity
+        from unstale_client.outbox import Outbox
 
     printing.log_to_stderr()
     scenario = settings.scenario.name

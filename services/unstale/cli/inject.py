@@ -8,6 +8,7 @@ from unstale.cli import printing
 from unstale.cli.options import takes_settings
 from unstale.cli.parameters import AsJson, EndsWithInput
 from unstale.config import Settings
+from unstale.imports import imports
 
 if TYPE_CHECKING:
     from unstale.injector.numbers import Numbers
@@ -29,7 +30,8 @@ def inject(settings: Settings, as_json: AsJson = False, ends_with_input: EndsWit
     Clients connect to --injector.address in place of the server. The number of clients, the seed, the data and the
     partition are those of the run.
     """
-    from unstale.injector.service import Injector
+    with imports():
+        from unstale.injector.service import Injector
 
     printing.log_to_stderr()
     injector = Injector(settings)

@@ -1,4 +1,4 @@
-"""The command line `unstale`. Commands import torch when they run, and not before.
+"""The command line `unstale`. Commands import PyTorch, NumPy and rich when they run.
 
 A command is a function, added to `app` below. With `@takes_settings(...)` its first
 parameter is the configuration, and the keys of some sections are its options. Other packages register commands under

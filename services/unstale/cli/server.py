@@ -5,6 +5,7 @@ from unstale.cli.inversion import announce
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.cli.parameters import AsJson, EndsWithInput
 from unstale.config import Settings
+from unstale.imports import imports
 
 
 @takes_settings(
@@ -16,7 +17,8 @@ from unstale.config import Settings
 )
 def server(settings: Settings, as_json: AsJson = False, ends_with_input: EndsWithInput = False) -> None:
     """Serve one run: wait for clients, send them the model, aggregate their updates."""
-    from unstale.server.service import Server  # imports torch
+    with imports():
+        from unstale.server.service import Server  # imports torch
 
     printing.log_to_stderr()
     announce(settings)

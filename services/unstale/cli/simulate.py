@@ -13,6 +13,7 @@ from unstale.cli.inversion import announce
 from unstale.cli.options import COMMON_IN_RUNS, RUN, takes_settings
 from unstale.cli.parameters import AsJson
 from unstale.config import Settings
+from unstale.imports import imports
 
 if TYPE_CHECKING:
     from unstale.simulator.simulated_client import Traffic
@@ -33,10 +34,11 @@ Record = Annotated[
 )
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Simulate a run in virtual time: the same coordinator and learner, without sockets or waiting."""
-    from unstale.config.compensation import compensator  # imports torch
-    from unstale.config.workspace import attack_of
-    from unstale.simulator.assemble import simulation
-    from unstale.workers.inversion_executor import connect
+    with imports():
+        from unstale.config.compensation import compensator  # imports torch
+        from unstale.config.workspace import attack_of
+        from unstale.simulator.assemble import simulation
+        from unstale.workers.inversion_executor import connect
 
     printing.log_to_stderr()
     announce(settings)

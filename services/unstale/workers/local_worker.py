@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from unstale.errors import UserError
+from unstale.imports import imports
 from unstale.workers.channel import Kind, Pipe, receive, send
 from unstale.workers.program import Progress, loaded
 
@@ -47,7 +48,8 @@ def main(descriptor: int) -> None:
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _, _, program = receive(pipe)
         try:
-            compute = loaded(program.decode())
+            with imports():
+                compute = loaded(program.decode())
         except UserError as error:
             send(pipe, Kind.REFUSED, content=str(error).encode())
             return
