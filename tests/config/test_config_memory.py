@@ -69,26 +69,26 @@ def test_memory_of_a_cuda_device_needs_one(kind: str) -> None:
     )
 
 
-def test_auto_reads_the_free_memory_once_and_uses_the_host_after_the_first_that_does_not_fit() -> None:
+def test_auto_reads_the_memory_of_the_device_once_and_uses_the_host_after_the_first_that_does_not_fit() -> None:
     read = []
 
-    def free_bytes(where: torch.device) -> int:
+    def device_bytes(where: torch.device) -> int:
         read.append(where)
         return 2 * 4 * 100
 
     with simulated_device():
-        allocate = allocator("auto", None, CUDA, free_bytes)
+        allocate = allocator("auto", None, CUDA, device_bytes)
         assert read == []
         devices = [allocate(*shape).device.type for shape in ((9, 10), (11, 1), (1, 1))]
     assert devices == ["cuda", "cpu", "cpu"]
     assert read == [CUDA]
 
 
-def test_auto_without_cuda_is_host_memory_and_reads_no_free_memory() -> None:
-    def free_bytes(_: torch.device) -> int:
+def test_auto_without_cuda_is_host_memory_and_reads_no_memory_of_a_device() -> None:
+    def device_bytes(_: torch.device) -> int:
         raise AssertionError
 
-    assert allocator("auto", None, CPU, free_bytes)(2, 3).device == CPU
+    assert allocator("auto", None, CPU, device_bytes)(2, 3).device == CPU
 
 
 @pytest.mark.gpu

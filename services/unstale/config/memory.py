@@ -16,22 +16,22 @@ Allocate = Callable[[int, int], Tensor]
 """(rows, columns) -> zeros [rows, columns], float32."""
 
 
-def free_bytes(where: torch.device) -> int:
-    """Free memory of a CUDA device."""
-    return torch.cuda.mem_get_info(where)[0]
+def device_bytes(where: torch.device) -> int:
+    """Memory of a CUDA device, used or not: a run that goes on there then chooses as before."""
+    return torch.cuda.mem_get_info(where)[1]
 
 
 def allocator(
-    kind: str, folder: str | None, where: torch.device, free_bytes: Callable[[torch.device], int] = free_bytes
+    kind: str, folder: str | None, where: torch.device, device_bytes: Callable[[torch.device], int] = device_bytes
 ) -> Allocate:
     """A function that allocates memory of a kind. It raises UserError where there is too little.
 
     Args:
         kind: `device`, `host`, `pinned` (faster copies to a CUDA device), `mapped` (an unlinked temporary file), or
-            `auto`: `device` up to half of the free memory of a CUDA device, then `host`.
+            `auto`: `device` up to half of the memory of a CUDA device, then `host`.
         folder: Folder of the mapped file; None for the system's temporary folder.
         where: The policy's device.
-        free_bytes: Free memory of a CUDA device, read at the first allocation.
+        device_bytes: Memory of a CUDA device, read at the first allocation.
 
     Raises:
         UserError: Memory on the device or pinned memory without CUDA, or a folder that does not exist.
@@ -45,7 +45,7 @@ def allocator(
             )
         return on_device if kind == "device" else partial(_allocated, partial(torch.zeros, pin_memory=True))
     if kind == "auto" and where.type == "cuda":
-        return _WhileItFits(on_device, on_host, partial(free_bytes, where))
+        return _WhileItFits(on_device, on_host, partial(device_bytes, where))
     if kind == "mapped":
         path = Path(folder or tempfile.gettempdir()).expanduser()
         if not path.is_dir():
@@ -55,15 +55,15 @@ def allocator(
 
 
 class _WhileItFits:
-    """Allocates on a device up to half of its free memory. From the first memory beyond that on, it uses the host."""
+    """Allocates on a device up to half of its memory. From the first memory beyond that on, it uses the host."""
 
-    def __init__(self, on_device: Allocate, on_host: Allocate, free_bytes: Callable[[], int]) -> None:
-        self._on_device, self._on_host, self._free_bytes = on_device, on_host, free_bytes
+    def __init__(self, on_device: Allocate, on_host: Allocate, device_bytes: Callable[[], int]) -> None:
+        self._on_device, self._on_host, self._device_bytes = on_device, on_host, device_bytes
         self._left_bytes: int | None = None
 
     def __call__(self, rows: int, columns: int) -> Tensor:
         if self._left_bytes is None:
-            self._left_bytes = self._free_bytes() // 2
+            self._left_bytes = self._device_bytes() // 2
         size_bytes = 4 * rows * columns
         if size_bytes > self._left_bytes:
             self._left_bytes = -1  # later memories belong to this one, so they follow it, also small ones

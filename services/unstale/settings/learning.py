@@ -229,7 +229,7 @@ class PolicySettings(Section):
     memory: Literal["auto", "device", "host", "pinned", "mapped"] = setting(
         "auto",
         "Location of a policy's memory of all clients: the CUDA device, host memory, pinned host memory, or a file in "
-        "policy.memory_folder. auto: the CUDA device if half of its free memory is enough, else host memory; the two "
+        "policy.memory_folder. auto: the CUDA device if half of its memory is enough, else host memory; the two "
         "can differ in the last bits of the model.",
     )
     memory_folder: Text | None = setting(
