@@ -122,7 +122,7 @@ class ClientLoop:
         self._worker = self.worker(self._queue.post)
         stored = {} if self.outbox is None else self.outbox.load()
         self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
-        self._context = zmq.Context()
+        self._context = sockets.new_context()
         self._context.set(zmq.MAX_SOCKETS, len(self.client_ids) + CLOSING_SOCKETS_MAX)
         self._poller = Poller()
         self._poller.register(self._queue.fileno())
