@@ -35,7 +35,7 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
         )
 
 
-def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+def new_context(sockets_max: int | None = None) -> zmq.Context[zmq.Socket[bytes]]:
     """A context whose connections copy messages below 8 KiB out of their receive buffer.
 
     By default such a message refers to the buffer: one that waits keeps 18 KiB, and its connection allocates another
@@ -44,6 +44,8 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with suppress(zmq.ZMQError):  # this libzmq does not have the option
         context.set(_ZERO_COPY_RECV, 0)
+    if sockets_max is not None:
+        context.set(zmq.MAX_SOCKETS, sockets_max)
     return context
 
 
