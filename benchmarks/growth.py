@@ -43,16 +43,19 @@ PARTS_OF_MEMORY = 5  # vectors of the parameters that one point needs, with some
 def connected(clients: int) -> Costs:
     """Of a server with one gateway and clients that answer at once."""
     with ExitStack() as stack:
-        server, addresses = ten_thousand.serve(stack, clients=clients, rounds=ROUNDS_OF_CONNECTED, gateways=1)
-        ten_thousand.hosts(stack, addresses["address"], clients, 1 if clients < 2000 else 2)
-        began_s = time.monotonic()
-        while (look := ten_thousand.look(addresses["http"], server.pid, 0.0)) is None or look.active < clients:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        of_run = (f"--clients={clients}", f"--rounds={ROUNDS_OF_CONNECTED}", "--gateways=1", "--durability=normal")
+        server = ten_thousand.Server(stack, folder, *of_run)
+        parts = ten_thousand.parts_of(clients, 1 if clients < 2000 else 2)
+        ten_thousand.start_hosts(stack, server.address, parts, None)
+        http, pid, began_s = server.http, server.process.pid, time.monotonic()
+        while (look := ten_thousand.look(http, pid, 0.0)) is None or look.active < clients:
             assert time.monotonic() < began_s + 120, f"not all of {clients} clients have joined: {look}"
             time.sleep(0.2)
         time.sleep(2.0)
-        first, first_s = ten_thousand.look(addresses["http"], server.pid, 0.0), _family_s(server.pid)
+        first, first_s = ten_thousand.look(http, pid, 0.0), _family_s(pid)
         time.sleep(CONNECTED_S)
-        last, last_s = ten_thousand.look(addresses["http"], server.pid, 0.0), _family_s(server.pid)
+        last, last_s = ten_thousand.look(http, pid, 0.0), _family_s(pid)
         assert first is not None and last is not None
         updates = last.accepted - first.accepted
         return {"us an update": (last_s - first_s) / updates * 1e6, "MB of the server": last.memory_bytes / 1e6}

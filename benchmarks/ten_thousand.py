@@ -5,15 +5,23 @@ task at once with an update of zeros. Nothing is trained, so the rate is that of
 machine's cores. Once a second the status page is read: when all have joined, the rounds, the clients that were lost,
 and the memory of the server with its gateways.
 
+With --restart the server is killed (SIGKILL) once the clients have sent as many updates as there are clients, and
+started again on its run directory. With --keys all connections are encrypted, with one key for each client process.
+
     python -m benchmarks.ten_thousand [--clients 10000] [--processes 2] [--rounds 1000] [--gateways 1] [--keep-s 600]
+        [--restart] [--keys]
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
@@ -21,18 +29,27 @@ import psutil
 
 from benchmarks import report
 from benchmarks.client_scale import InstantWorker
+from unstale.net import keygen
+from unstale.net.authorized_keys import SERVER, ClientIds
 from unstale_client.loop import ClientLoop
+from unstale_client.net import keys
 
 POLL_S = 1.0
+CONNECTED = re.compile(rb'^unstale_connections{state="client"} (.+)$', re.MULTILINE)
 
 
 # --- the processes of the clients ---
 
 
-def host(address: str, first: int, clients: int) -> None:
+def host(address: str, first: int, clients: int, key: Path | None) -> None:
     """Host clients until the run is over."""
     ClientLoop(
-        server=address, client_ids=range(first, first + clients), worker=InstantWorker, heartbeat_s=2.0, linger_s=1.0
+        server=address,
+        client_ids=range(first, first + clients),
+        worker=InstantWorker,
+        heartbeat_s=2.0,
+        linger_s=1.0,
+        identity=None if key is None else keys.identity(key, "--key"),
     ).run()
 
 
@@ -44,66 +61,127 @@ class Look(NamedTuple):
 
     at_s: float
     version: int
-    active: int
+    active: int  # also those of an earlier server whose lease lasts
+    connected: int  # have said hello to this server
     lost: int
     accepted: int
     memory_bytes: int
+    status_bytes: int
+    status_s: float  # that the status took
+    metrics_bytes: int
+    metrics_s: float
 
 
-def serve(
-    stack: ExitStack, clients: int, rounds: int, gateways: int, durability: str = "normal"
-) -> tuple["subprocess.Popen[str]", dict[str, str]]:
-    """A server's process, which ends with the stack, and its addresses."""
-    of_server = ("--clients", clients, "--rounds", rounds, "--gateways", gateways, "--durability", durability)
-    server = _process(stack, "benchmarks.ten_thousand_server", *of_server)
-    assert server.stdout is not None
-    return server, json.loads(server.stdout.readline())
+class Restart(NamedTuple):
+    """Of a killed server. The times are seconds after the clients were started."""
+
+    killed_s: float
+    up_s: float  # the next server listens
+    accepted: int  # updates, at the first look after it
 
 
-def hosts(stack: ExitStack, address: str, clients: int, processes: int) -> list["subprocess.Popen[str]"]:
-    """Processes that host these clients together, and end with the stack."""
+class Server:
+    """The server process, in a folder that outlives it."""
+
+    def __init__(self, stack: ExitStack, folder: Path, *options: object) -> None:
+        self._stack, self._options = stack, (*options, "--folder", folder)
+        self._start()
+
+    def _start(self, *options: object) -> None:
+        self.process = _process(self._stack, "benchmarks.ten_thousand_server", *self._options, *options)
+        assert self.process.stdout is not None
+        addresses = json.loads(self.process.stdout.readline())
+        self.address, self.http = addresses["address"], addresses["http"]
+
+    def kill_and_start(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._start("--address", self.address)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """None while it runs, and if it printed none."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline() if self.process.poll() is not None else ""
+        return json.loads(line) if line else None
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """One run, which ends after given.keep_s."""
+    clients, parts = given.clients, parts_of(given.clients, given.processes)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        options = [f"--{name}={getattr(given, name)}" for name in ("clients", "rounds", "gateways", "durability")]
+        server = Server(stack, folder, *options, *(["--keys", _keys(folder, parts)] if given.keys else []))
+        began_s = time.monotonic()
+        start_hosts(stack, server.address, parts, folder / "keys" if given.keys else None)
+        looks: list[Look] = []
+        restart: Restart | None = None
+        while server.process.poll() is None and time.monotonic() < began_s + given.keep_s:
+            time.sleep(POLL_S)
+            now = look(server.http, server.process.pid, began_s)
+            if now is None:
+                continue
+            looks.append(now)
+            print(now, file=sys.stderr, flush=True)
+            if given.restart and restart is None and now.accepted >= clients:
+                killed_s = time.monotonic() - began_s
+                server.kill_and_start()
+                restart = Restart(killed_s, time.monotonic() - began_s, now.accepted)
+                print(restart, file=sys.stderr, flush=True)
+        ended_s = time.monotonic() - began_s
+        outcome = server.outcome()
+        return {"looks": looks, "outcome": outcome, "seconds": ended_s, "restart": restart}
+
+
+def parts_of(clients: int, processes: int) -> list[tuple[int, int]]:
+    """First client and number of clients of each process."""
     each = -(-clients // processes)
-    return [
+    return [(first, min(each, clients - first)) for first in range(0, clients, each)]
+
+
+def start_hosts(stack: ExitStack, address: str, parts: list[tuple[int, int]], folder: Path | None) -> None:
+    """Start processes of clients, which end with the stack. folder: of their keys; None for plain text."""
+    for first, count in parts:
+        key = [] if folder is None else ["--key", folder / f"host-{first}.key_secret"]
         _process(
             stack,
-            *("benchmarks.ten_thousand", "host", "--address", address),
-            *("--first", first, "--clients", min(each, clients - first)),
+            "benchmarks.ten_thousand",
+            *("host", "--address", address, "--first", first, "--clients", count, *key),
         )
-        for first in range(0, clients, each)
-    ]
 
 
-def measure(clients: int, processes: int, rounds: int, gateways: int, durability: str, keep_s: float) -> dict[str, Any]:
-    """One run. keep_s: after which it is ended."""
-    with ExitStack() as stack:
-        server, addresses = serve(stack, clients, rounds, gateways, durability)
-        assert server.stdout is not None
-        began_s = time.monotonic()
-        hosts(stack, addresses["address"], clients, processes)
-        looks: list[Look] = []
-        while server.poll() is None and time.monotonic() < began_s + keep_s:
-            time.sleep(POLL_S)
-            looks.append(look(addresses["http"], server.pid, time.monotonic() - began_s) or looks[-1])
-            print(looks[-1], file=sys.stderr, flush=True)
-        ended_s = time.monotonic() - began_s
-        line = server.stdout.readline() if server.poll() is not None else ""
-        return {"looks": looks, "outcome": json.loads(line) if line else None, "seconds": ended_s, "rc": server.poll()}
+def _keys(folder: Path, parts: list[tuple[int, int]]) -> Path:
+    """A folder with keys of the server and of each client process."""
+    keygen.create(folder / "keys", SERVER, None)
+    for first, count in parts:
+        keygen.create(folder / "keys", f"host-{first}", ClientIds.parse(f"{first}-{first + count - 1}", "--clients"))
+    return folder / "keys"
 
 
-def look(http: str, pid: int, at_s: float) -> Look | None:
+def look(http: str, pid: int, began_s: float) -> Look | None:
     """A look at the run now; None if the server has ended, or does not answer."""
     try:
-        with urlopen(f"http://{http}/status.json", timeout=10) as answer:
-            status = json.loads(answer.read())
+        status_text, status_s = _get(http, "status.json")
+        metrics_text, metrics_s = _get(http, "metrics")
         process = psutil.Process(pid)
         memory = sum(one.memory_full_info().pss for one in (process, *process.children()))  # shared memory once
     except (OSError, psutil.Error):
         return None
+    status = json.loads(status_text)
     states = status["clients"]
     active = sum(states.get(state, 0) for state in ("waiting", "working", "contributed", "unavailable"))
-    return Look(
-        at_s, status["state"]["version"], active, states.get("lost", 0), status["updates"].get("accepted", 0), memory
-    )
+    accepted = status["updates"].get("accepted", 0)
+    pages = (len(status_text), status_s, len(metrics_text), metrics_s)
+    at_s = time.monotonic() - began_s
+    connected = int(float(CONNECTED.search(metrics_text)[1]))  # type: ignore[index]
+    return Look(at_s, status["state"]["version"], active, connected, states.get("lost", 0), accepted, memory, *pages)
+
+
+def _get(http: str, page: str) -> tuple[bytes, float]:
+    """A page, and the seconds that it took."""
+    began_s = time.perf_counter()
+    with urlopen(f"http://{http}/{page}", timeout=10) as answer:
+        return answer.read(), time.perf_counter() - began_s
 
 
 def _process(stack: ExitStack, module: str, *arguments: object) -> "subprocess.Popen[str]":
@@ -116,19 +194,39 @@ def _process(stack: ExitStack, module: str, *arguments: object) -> "subprocess.P
 def markdown(figures: dict[str, Any], clients: int) -> str:
     """The figures as a table."""
     looks: list[Look] = figures["looks"]
-    joined_s = next((one.at_s for one in looks if one.active == clients), None)
+    restart: Restart | None = figures["restart"]
     last = looks[-1]
-    rate = last.accepted / last.at_s
     ended = f"{figures['seconds']:.0f} s"
     rows = [
-        ["all have joined after", "-" if joined_s is None else f"{joined_s:.0f} s"],
+        ["all have joined after", _seconds_until_all(looks, clients, 0.0)],
         ["end of the run after", ended if figures["outcome"] else f"not in {ended}"],
         ["rounds", f"{figures['outcome']['versions'] if figures['outcome'] else last.version:,}"],
-        ["updates accepted a second, over the whole run", f"{rate:,.0f}"],
+        ["updates accepted a second, over the whole run", f"{last.accepted / last.at_s:,.0f}"],
         ["most clients lost at a time", f"{max(one.lost for one in looks):,}"],
         ["most memory of the server and its gateways", report.megabytes(max(one.memory_bytes for one in looks))],
+        _page_row("status page", [(one.status_bytes, one.status_s) for one in looks]),
+        _page_row("metrics", [(one.metrics_bytes, one.metrics_s) for one in looks]),
     ]
+    if restart is not None:
+        after = [one for one in looks if one.at_s > restart.up_s]
+        rate = (last.accepted - restart.accepted) / (last.at_s - restart.up_s)
+        rows += [
+            ["next server listens, after the kill", f"{restart.up_s - restart.killed_s:.1f} s"],
+            ["all have said hello again, after that", _seconds_until_all(after, clients, restart.up_s)],
+            ["most clients lost at a time, after that", f"{max((one.lost for one in after), default=0):,}"],
+            ["updates accepted a second, after that", f"{rate:,.0f}"],
+        ]
     return report.table(["", f"{clients:,} clients"], rows)
+
+
+def _seconds_until_all(looks: list[Look], clients: int, since_s: float) -> str:
+    found = next((one.at_s - since_s for one in looks if one.connected == clients), None)
+    return "-" if found is None else f"{found:.0f} s"
+
+
+def _page_row(name: str, answers: list[tuple[int, float]]) -> list[str]:
+    sizes, seconds = zip(*answers, strict=True)
+    return [f"{name}: largest, median time", f"{max(sizes) / 1000:.0f} KB, {1000 * median(seconds):.0f} ms"]
 
 
 def main() -> None:
@@ -142,15 +240,17 @@ def main() -> None:
     parser.add_argument("--keep-s", type=float, default=600.0)
     parser.add_argument("--address")
     parser.add_argument("--first", type=int)
+    parser.add_argument("--key", type=Path)
+    parser.add_argument("--restart", action="store_true")
+    parser.add_argument("--keys", action="store_true")
     parser.add_argument("--quick", action="store_true", help="300 clients, 30 rounds")
     given = parser.parse_args()
     if given.quick:
         given.clients, given.rounds = 300, 30
     if given.part == "host":
-        host(given.address, given.first, given.clients)
+        host(given.address, given.first, given.clients, given.key)
     else:
-        figures = measure(given.clients, given.processes, given.rounds, given.gateways, given.durability, given.keep_s)
-        print(markdown(figures, given.clients))
+        print(markdown(measure(given), given.clients))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import tempfile
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -30,33 +30,36 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--gateways", type=int, required=True)
     parser.add_argument("--durability", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--address", default="tcp://127.0.0.1:0")
+    parser.add_argument("--keys")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(
-            Settings(
-                clients=given.clients,
-                rounds=given.rounds,
-                evaluate_every=given.rounds,
-                device="cpu",
-                model={"name": "benchmarks.ten_thousand_server:Vector"},
-                data={"private": True},
-                training={"name": "gradient"},
-                policy={"name": "fedavg"},
-                trigger={"name": "k-async", "k": min(K, given.clients)},
-                server={
-                    "address": "tcp://127.0.0.1:0",
-                    "http_address": "127.0.0.1:0",
-                    "gateways": given.gateways,
-                    "num_examples_max": None,
-                    "norm_max": None,
-                },
-                run={"directory": f"{folder}/run", "durability": given.durability},
-            ),
-            on_progress=lambda _: None,
-        )
-        print(json.dumps({"address": server.address, "http": server.http_address}), flush=True)
-        outcome = server.run()
-        print(json.dumps({"updates": outcome.updates, "versions": outcome.versions}), flush=True)
+    server = Server(
+        Settings(
+            clients=given.clients,
+            rounds=given.rounds,
+            evaluate_every=given.rounds,
+            device="cpu",
+            model={"name": "benchmarks.ten_thousand_server:Vector"},
+            data={"private": True},
+            training={"name": "gradient"},
+            policy={"name": "fedavg"},
+            trigger={"name": "k-async", "k": min(K, given.clients)},
+            server={
+                "address": given.address,
+                "http_address": "127.0.0.1:0",
+                "gateways": given.gateways,
+                "num_examples_max": None,
+                "norm_max": None,
+                "keys": given.keys,
+            },
+            run={"directory": str(given.folder / "run"), "durability": given.durability},
+        ),
+        on_progress=lambda _: None,
+    )
+    print(json.dumps({"address": server.address, "http": server.http_address}), flush=True)
+    outcome = server.run()
+    print(json.dumps({"updates": outcome.updates, "versions": outcome.versions}), flush=True)
 
 
 if __name__ == "__main__":

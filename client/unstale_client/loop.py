@@ -118,12 +118,12 @@ class ClientLoop:
     def __post_init__(self) -> None:
         sockets.require_libzmq()
         files.allow_connections(len(self.client_ids), files_each=2)
+        files.warn(log, files.port_shortage(len(self.client_ids)))
         self._queue: WakeableQueue[QueueItem] = WakeableQueue()
         self._worker = self.worker(self._queue.post)
         stored = {} if self.outbox is None else self.outbox.load()
         self._stored_runs = [pending.run_id for updates in stored.values() for pending in updates]
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, len(self.client_ids) + CLOSING_SOCKETS_MAX)
+        self._context = sockets.new_context(sockets_max=len(self.client_ids) + CLOSING_SOCKETS_MAX)
         self._poller = Poller()
         self._poller.register(self._queue.fileno())
         self._clients: dict[int, HostedClient] = {}

@@ -219,3 +219,9 @@ def test_of_too_many_frames_one_too_many_is_kept(context: Context) -> None:
     following = sockets.receive_routed(router)
     assert following is not None
     assert (following.header, following.frames) == (b"next", [])
+
+
+def test_a_context_copies_small_messages_out_of_the_buffer_of_their_connection() -> None:
+    with zmq.Context() as default, sockets.new_context() as context:
+        zero_copy_receive = 10
+        assert (default.get(zero_copy_receive), context.get(zero_copy_receive)) == (1, 0)

@@ -1,7 +1,18 @@
 """Messages for a connection that takes no more for a moment. Source: PROTOCOL.md 4.3."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from support.played import PlayedWire
-from unstale.gateway.transport import KEEP_S, MESSAGES_MAX, ROUTE_MAX, ROUTE_PAYLOADS_MAX, BufferedTransport, Delivery
+from unstale.gateway.transport import (
+    KEEP_S,
+    MESSAGES_MAX,
+    PAUSE_S,
+    ROUTE_MAX,
+    ROUTE_PAYLOADS_MAX,
+    BufferedTransport,
+    Delivery,
+)
 from unstale_proto import codec
 from unstale_proto.messages import Heartbeat
 
@@ -86,3 +97,35 @@ def test_a_buffer_stays_within_its_bounds() -> None:
     for route in routes:
         assert all(played.say(number, route) is Delivery.SENT for number in range(ROUTE_MAX))
     assert played.say(0, b"last") is Delivery.FULL
+
+
+def test_connections_are_tried_again_in_the_order_of_their_oldest_messages() -> None:
+    played = Played()
+    routes = [b"c", b"a", b"b"]
+    played.below.full.update(routes)
+    for number, route in enumerate(routes):
+        played.say(number, route)
+    played.pass_time(0.006)  # all are tried in vain, and wait longer
+    played.below.full.clear()
+    tried: list[bytes] = []
+    send = played.below.send
+
+    def record(route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
+        tried.append(route)
+        return send(route, header, frames)
+
+    played.below.send = record  # type: ignore[method-assign]
+    played.pass_time(1.0)
+    assert tried == routes
+    assert played.transport.due_s is None
+
+
+def test_a_buffer_that_was_dropped_is_not_due_and_a_new_one_has_its_own_time() -> None:
+    played = Played()
+    played.below.full.add(ROUTE)
+    played.say(0)
+    played.now_s = KEEP_S
+    assert played.say(1) is Delivery.FULL
+    assert played.transport.due_s is None
+    played.say(2)
+    assert played.transport.due_s == KEEP_S + PAUSE_S

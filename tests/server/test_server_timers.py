@@ -82,3 +82,24 @@ def test_leases_and_deadlines_wait_for_messages_that_lie_unread(timers: Timers) 
     assert due(timers, 6.0, extra_s=2.0) == [DEADLINE]
     assert timers.due_s == 5.0
     assert due(timers, 7.0, extra_s=2.0) == [1, LEASE]
+
+
+def test_ten_thousand_tasks_of_a_client_leave_one_deadline(timers: Timers, tasks: Any) -> None:
+    for number in range(10_000):
+        timers.on_task(0, number, at_s=number * 1e-4)
+        timers.on_task(1, number, at_s=number * 1e-4)
+    assert len(timers._heap) == 2
+    tasks.open = {(0, 9_999), (1, 9_999)}
+    assert due(timers, 5.99) == []
+    assert timers.due_s == 5.0 + 0.9999
+    assert due(timers, 6.0) == [9_999, 9_999]
+    assert timers.due_s == inf
+
+
+def test_deadlines_of_newer_tasks_keep_the_order_of_all_timers(timers: Timers, tasks: Any) -> None:
+    tasks.open = {(0, 3), (1, 4)}
+    timers.on_task(0, 1, 0.0)
+    timers.on_task(1, 4, 1.0)
+    timers.set(LEASE, 6.0)
+    timers.on_task(0, 3, 1.0)
+    assert due(timers, 6.0) == [4, LEASE, 3]

@@ -155,6 +155,7 @@ def _check_cycle(coordinator: Coordinator) -> None:
     pending = coordinator.pending
     ready, parked = list(pending)[: pending.ready], list(pending)[pending.ready :]
     assert pending.once_a_cycle or not (parked or pending.contributed)
+    assert coordinator.membership.awaited == _awaited(coordinator), "working clients of the cycle are miscounted"
     assert len(pending.contributed) < coordinator.settings.clients, "a complete cycle continues"
     assert all(update.client_id not in pending.contributed for update in ready), "a client has two turns"
     assert all(update.client_id in pending.contributed for update in parked), "a client waits without a reason"

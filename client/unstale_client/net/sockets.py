@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import zmq
@@ -21,6 +22,7 @@ SLOWEST_BYTES_PER_S = 128 * 1024  # 1 Mbit/s; connections on a slower link would
 CURVE_BYTES = 33  # that encryption adds to a frame: command 8, nonce 8, authenticator 16, flags 1
 HEARTBEAT_TTL_S_MAX = 6553.0  # 16 bits, in tenths of a second
 RECEIVE_QUEUE = 8  # messages from one peer that are read ahead: 32 MiB of chunks
+_ZERO_COPY_RECV = 10  # an option of contexts without a name in pyzmq
 
 
 def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
@@ -31,6 +33,20 @@ def require_libzmq(version: tuple[int, int, int] | None = None) -> None:
             f"libzmq {'.'.join(map(str, version))} is too old, expected {'.'.join(map(str, LIBZMQ_OLDEST))} or later; "
             "upgrade pyzmq"
         )
+
+
+def new_context(sockets_max: int | None = None) -> zmq.Context[zmq.Socket[bytes]]:
+    """A context whose connections copy messages below 8 KiB out of their receive buffer.
+
+    By default such a message refers to the buffer: one that waits keeps 18 KiB, and its connection allocates another
+    buffer. Larger messages are received in place in both cases.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with suppress(zmq.ZMQError):  # this libzmq does not have the option
+        context.set(_ZERO_COPY_RECV, 0)
+    if sockets_max is not None:
+        context.set(zmq.MAX_SOCKETS, sockets_max)
+    return context
 
 
 def router(context: zmq.Context[zmq.Socket[bytes]], *, heartbeat_s: float, linger_s: float) -> zmq.Socket[bytes]:

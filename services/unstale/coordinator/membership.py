@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -75,6 +75,8 @@ class Membership:
         self.clients = [Client(client_id, TaskHistory(client_id, clients)) for client_id in range(clients)]
         self.counts = [0] * len(State)  # clients by state
         self.counts[State.ABSENT] = clients
+        self.contributed: set[int] = set()  # in this cycle; empty where clients contribute as often as they can
+        self.awaited = 0  # working clients that are not in `contributed`
         self.active: list[int] = []
         self.waiting: list[int] = []
         self.unavailable: list[int] = []
@@ -133,7 +135,9 @@ class Membership:
         client.state = state
         self.counts[before] -= 1
         self.counts[state] += 1
-        left, entered = change
+        left, entered, working = change
+        if working and client_id not in self.contributed:
+            self.awaited += working
         for ids in left:
             index = bisect_left(ids, client_id)
             assert ids[index] == client_id, f"client {client_id} is {before.name}, and not in that group"
@@ -141,22 +145,37 @@ class Membership:
         for ids in entered:
             insort(ids, client_id)
 
+    def contribute(self, client_ids: Iterable[int]) -> None:
+        """Add clients whose update a round of this cycle has taken."""
+        for client_id in client_ids:
+            if client_id not in self.contributed:
+                self.contributed.add(client_id)
+                self.awaited -= self.clients[client_id].state is State.WORKING
+
+    def end_cycle(self) -> None:
+        """Let all clients contribute again."""
+        self.contributed.clear()
+        self.awaited = self.counts[State.WORKING]
+
     def restore(self, client: Client, state: State) -> None:
         """Put a client that has never joined into any state."""
         self.counts[State.ABSENT] -= 1
         self.counts[state] += 1
         client.state = state
+        self.awaited += state is State.WORKING and client.client_id not in self.contributed
         for ids in self._groups[state]:
             insort(ids, client.client_id)
 
-    def _change(self, before: State, after: State) -> tuple[list[list[int]], list[list[int]]] | None:
-        """Groups that a client leaves and enters by a transition, None for one that is not allowed."""
+    def _change(self, before: State, after: State) -> tuple[list[list[int]], list[list[int]], int] | None:
+        """Groups that a client leaves and enters by a transition, and by how much more clients work; None for one that
+        is not allowed.
+        """
         if after not in TRANSITIONS[before]:
             return None
         left, entered = self._groups[before], self._groups[after]
         if left and entered:  # stays active
             left, entered = left[1:], entered[1:]
-        return left, entered
+        return left, entered, (after is State.WORKING) - (before is State.WORKING)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,9 +21,8 @@ class Pending:
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#gsgm
     """
 
-    _clients: int
+    _membership: Membership
     once_a_cycle: bool = False
-    contributed: set[int] = field(default_factory=set)
     _ready: deque[UpdateArrived] = field(default_factory=deque)
     _parked: deque[UpdateArrived] = field(default_factory=deque)
 
@@ -44,16 +43,21 @@ class Pending:
         """Number of updates that may go into the next round."""
         return len(self._ready)
 
+    @property
+    def contributed(self) -> set[int]:
+        """Clients whose update a round of this cycle has taken."""
+        return self._membership.contributed
+
     def append(self, update: UpdateArrived) -> None:
         """Add an accepted update."""
-        (self._parked if update.client_id in self.contributed else self._ready).append(update)
+        (self._parked if update.client_id in self._membership.contributed else self._ready).append(update)
 
     def take(self, count: int, version: int) -> tuple[Contribution, ...]:
         """Remove the first `count` <= `ready` updates for the round that is applied to this version."""
         taken = [self._ready.popleft() for _ in range(count)]
         if self.once_a_cycle:
-            self.contributed.update(update.client_id for update in taken)
-            if len(self.contributed) == self._clients:
+            self._membership.contribute(update.client_id for update in taken)
+            if len(self.contributed) == len(self._membership.clients):
                 self.end_cycle()
         return tuple(
             [  # a list is faster than a generator
@@ -70,7 +74,7 @@ class Pending:
 
     def end_cycle(self) -> None:
         """Let all clients contribute again."""
-        self.contributed.clear()
+        self._membership.end_cycle()
         self._ready.extend(self._parked)
         self._parked.clear()
 
@@ -79,7 +83,7 @@ class Pending:
         ready = len(updates) - parked
         self._ready = deque(updates[:ready])
         self._parked = deque(updates[ready:])
-        self.contributed = set(contributed)
+        self._membership.contribute(contributed)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,10 +119,10 @@ class OpenRound:
 
     def take(self) -> int | None:
         """Number of pending updates in the round if it closes now; None if it stays open."""
-        pending, outstanding = self._pending, self._awaited()
+        pending, outstanding = self._pending, self._membership.awaited
         if outstanding == 0 and pending.ready == 0 and pending.parked:
             pending.end_cycle()
-            outstanding = self._awaited()
+            outstanding = self._membership.awaited
         ready = pending.ready
         size = self._trigger.take(pending=ready, outstanding=outstanding, due=self.deadline_passed)
         if size is None and self._membership.unavailable and self._membership.counts[State.WORKING] == 0:
@@ -136,13 +140,3 @@ class OpenRound:
                 f"trigger {type(self._trigger).__name__} closes a round with {size} of {ready} pending updates, "
                 f"expected {least} to {most}, or None where the round stays open"
             )
-
-    def _awaited(self) -> int:
-        """Open tasks, with cycles only of clients that have not contributed in this one."""
-        if not self._pending.once_a_cycle:
-            return self._membership.counts[State.WORKING]
-        clients = self._membership.clients
-        return sum(
-            clients[client_id].state is State.WORKING and client_id not in self._pending.contributed
-            for client_id in self._membership.active
-        )

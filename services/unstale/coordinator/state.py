@@ -25,7 +25,7 @@ class CoordinatorState:
         self.leases = Leases(settings)
         self.tasks = Tasks(settings, self.membership)
         self.references = self.tasks.references
-        self.pending = Pending(settings.clients, settings.once_a_cycle)
+        self.pending = Pending(self.membership, settings.once_a_cycle)
         self.round = OpenRound(self.trigger, self.membership, self.pending)
         self.making: tuple[Contribution, ...] | None = None  # round that the learner is applying
         self.timers: dict[str, float] = {}  # due time of each timer that is set

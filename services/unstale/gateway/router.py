@@ -47,7 +47,7 @@ class RouterPort:
             self._authenticator = ZapAuthenticator(
                 settings.keys, authorized_keys.SERVER, "server.keys", refused=on_refused, on_crash=on_crash
             )
-            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            context = sockets.new_context()
             stack.callback(context.term)
             self.socket = sockets.router(context, heartbeat_s=settings.heartbeat_s, linger_s=settings.linger_s)
             stack.callback(self.socket.close)

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Protocol
 
 ROUTE_MAX = 2048  # messages kept for one connection: answers to all that a client may say at once
@@ -35,8 +37,11 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class _Buffer:
-    """Messages for one connection. since_s: when it took one last. due_s: when it is tried again, after pause_s."""
+    """Messages for one connection. number: counts buffers. since_s: when it took one last. due_s: when it is tried
+    again, after pause_s.
+    """
 
+    number: int
     since_s: float
     due_s: float
     pause_s: float = PAUSE_S
@@ -51,13 +56,18 @@ class BufferedTransport:
         self._transport = transport
         self._clock = clock
         self._buffers: dict[bytes, _Buffer] = {}
+        self._dues: list[tuple[float, int, bytes]] = []  # heap of due time, number and route; old ones too
+        self._numbers = count()
         self._count = 0
         self.wrap = transport.wrap
 
     @property
     def due_s(self) -> float | None:
         """Time at which `flush` is due; None for never."""
-        return min((kept.due_s for kept in self._buffers.values()), default=None)
+        dues = self._dues
+        while dues and not self._is_current(dues[0]):
+            heappop(dues)
+        return dues[0][0] if dues else None
 
     def send(self, route: bytes, header: bytes, frames: Sequence[Any] = ()) -> Delivery:
         """Send now or in a moment. `FULL` when the route is not read from, or too much is kept, which is dropped."""
@@ -68,7 +78,8 @@ class BufferedTransport:
                 return delivery
         at_s = self._clock()
         if kept is None:
-            kept = self._buffers[route] = _Buffer(at_s, at_s + PAUSE_S)
+            kept = self._buffers[route] = _Buffer(next(self._numbers), at_s, at_s + PAUSE_S)
+            heappush(self._dues, (kept.due_s, kept.number, route))
         if (
             at_s >= kept.since_s + KEEP_S
             or len(kept.messages) >= ROUTE_MAX
@@ -84,11 +95,20 @@ class BufferedTransport:
 
     def flush(self) -> None:
         """Send buffered messages, as far as possible."""
-        if not self._buffers:
+        if not self._dues:
             return
         at_s = self._clock()
-        for route in [route for route, kept in self._buffers.items() if kept.due_s <= at_s]:
+        due = []
+        while self._dues and self._dues[0][0] <= at_s:
+            entry = heappop(self._dues)
+            if self._is_current(entry):
+                due.append(entry[1:])
+        for _, route in sorted(due):  # the oldest buffer first
             self._try(route, self._buffers[route], at_s)
+
+    def _is_current(self, due: tuple[float, int, bytes]) -> bool:
+        kept = self._buffers.get(due[2])
+        return kept is not None and kept.number == due[1]
 
     def _try(self, route: bytes, kept: _Buffer, at_s: float) -> None:
         while kept.messages:
@@ -97,6 +117,7 @@ class BufferedTransport:
             if delivery is Delivery.FULL:
                 kept.pause_s = min(2 * kept.pause_s, PAUSE_S_MAX)
                 kept.due_s = at_s + kept.pause_s
+                heappush(self._dues, (kept.due_s, kept.number, route))
                 return
             if delivery is Delivery.GONE:
                 break

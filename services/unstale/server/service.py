@@ -64,7 +64,9 @@ class Server:
         workspace: Workspace | None = None,
     ) -> None:
         sockets.require_libzmq()
-        files.allow_connections(settings.clients, files_each=1)
+        of_one_socket = files.share_of_one(settings.clients, settings.server.gateways)
+        files.allow_connections(of_one_socket, files_each=1)
+        files.warn(log, files.backlog_shortage(of_one_socket, sockets.BACKLOG))
         self._settings = settings
         self._stays = settings.server.stay
         self._error: BaseException | None = None

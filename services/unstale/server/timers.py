@@ -24,6 +24,8 @@ class Timers:
     _due_s: dict[str, float] = field(default_factory=dict)  # of timers that are set
     _heap: list[_Entry] = field(default_factory=list)
     _count: int = 0
+    _deadlines: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    """Of the newest task of each client: due time, count so far, task. The heap has one entry of each client here."""
 
     def set(self, timer: str, due_s: float) -> None:
         """Set a timer, or move it."""
@@ -37,7 +39,7 @@ class Timers:
     def on_task(self, client_id: int, task_id: int, at_s: float) -> None:
         """A client was given a task."""
         if self.task_timeout_s is not None:
-            self._push(at_s + self.task_timeout_s, None, client_id, task_id)
+            self._set_deadline(at_s + self.task_timeout_s, client_id, task_id)
 
     def resume(self, at_s: float) -> None:
         """Give open tasks of the server before this one the whole time again."""
@@ -61,27 +63,50 @@ class Timers:
         while self._heap and self._heap[0][0] <= at_s:
             entry = heappop(self._heap)
             due_s, _, timer, client_id, task_id = entry
-            if not self._is_set(entry):
+            if not self._is_set(entry) or self._is_postponed(entry):
                 continue
             if due_s + extra_s > at_s and timer in (None, LEASE):
                 deferred.append(entry)
             elif timer is not None:
                 del self._due_s[timer]
                 yield TimerFired(timer=timer, at_s=at_s)
-            elif not self.coordinator.awaits(client_id, task_id):
-                continue
-            elif is_moving(client_id, at_s):
-                self._push(at_s + min(self.task_timeout_s or inf, 1.0), None, client_id, task_id)
-            else:
+            elif self._has_expired(client_id, task_id, at_s, is_moving):
                 yield TaskExpired(client_id=client_id, task_id=task_id, at_s=at_s)
         for entry in deferred:
             heappush(self._heap, entry)
+
+    def _has_expired(self, client_id: int, task_id: int, at_s: float, is_moving: IsMoving) -> bool:
+        """Whether a task whose deadline has passed is open, and its client is not in a transfer that moves."""
+        del self._deadlines[client_id]
+        if not self.coordinator.awaits(client_id, task_id):
+            return False
+        if is_moving(client_id, at_s):
+            self._set_deadline(at_s + min(self.task_timeout_s or inf, 1.0), client_id, task_id)
+            return False
+        return True
+
+    def _set_deadline(self, due_s: float, client_id: int, task_id: int) -> None:
+        """Replace the deadline of a client, if any. A deadline is never earlier than the one before."""
+        is_new = client_id not in self._deadlines
+        self._deadlines[client_id] = due_s, self._count, task_id
+        if is_new and due_s < inf:
+            heappush(self._heap, (due_s, self._count, None, client_id, task_id))
+        self._count += 1
+
+    def _is_postponed(self, entry: _Entry) -> bool:
+        """Whether this is the deadline of a task before the newest one of its client; adds that one's then."""
+        _, count, timer, client_id, _ = entry
+        if timer is not None or self._deadlines[client_id][1] == count:
+            return False
+        due_s, count, task_id = self._deadlines[client_id]
+        heappush(self._heap, (due_s, count, None, client_id, task_id))
+        return True
 
     def _is_set(self, entry: _Entry) -> bool:
         timer = entry[2]
         return timer is None or self._due_s.get(timer) == entry[0]
 
-    def _push(self, due_s: float, timer: str | None, client_id: int = 0, task_id: int = 0) -> None:
+    def _push(self, due_s: float, timer: str) -> None:
         if due_s < inf:
-            heappush(self._heap, (due_s, self._count, timer, client_id, task_id))
+            heappush(self._heap, (due_s, self._count, timer, 0, 0))
             self._count += 1
