@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="CIFAR-10 as .npz; default: noise of its shape")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed rounds of a turn: default %(default)s")
     parser.add_argument("--turns", type=int, default=TURNS, help="default %(default)s")
-    parser.add_argument("--quick", action="store_true", help="unstale alone, one turn of two rounds")
+    parser.add_argument("--quick", action="store_true", help="unstale alone, one turn of one round")
     parser.add_argument(
         "--flower", type=Path, default=flower.ENVIRONMENT, help="where Flower is or is put: %(default)s"
     )
@@ -155,7 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds, turns, pythons = arguments.rounds, arguments.turns, {}
     if arguments.quick:
-        rounds, turns = 2, 1
+        rounds, turns = 1, 1
     else:
         pythons = {FLOWER: flower.environment_of(arguments.flower), PFL: environment_of(arguments.pfl)}
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as name:
