@@ -21,7 +21,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import venv
@@ -84,10 +83,11 @@ def run(data: Path, python: Path, folder: Path, quick: bool = False) -> dict[str
         file.write_text(settings.model_dump_json(), encoding="utf-8")
         found = figures[size] = {name: [] for name in (OURS, *PULL_INTERVALS_S)}
         for _ in range(turns):
-            found[OURS].append(_turn([sys.executable, "-m", "benchmarks.flower", "--ours", str(file)], folder))
+            ours = [sys.executable, "-m", "benchmarks.flower", "--ours", str(file)]
+            found[OURS].append(measured(ours, folder, ROUNDS_BEFORE))
             for name, pull_s in PULL_INTERVALS_S.items():
                 theirs = [str(python), "-m", "benchmarks.flower_app", str(file), str(pull_s)]
-                found[name].append(_turn(theirs, folder))
+                found[name].append(measured(theirs, folder, ROUNDS_BEFORE))
     return figures
 
 
@@ -109,8 +109,8 @@ def _settings(data: Path, steps: int, batch: int, rounds: int) -> Settings:
     )
 
 
-def _turn(command: Sequence[str], folder: Path) -> Turn:
-    """Run one side and return its figures."""
+def measured(command: Sequence[str], folder: Path, rounds_before: int) -> Turn:
+    """Run one side and return its figures. rounds_before: that are not timed."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
@@ -126,11 +126,11 @@ def _turn(command: Sequence[str], folder: Path) -> Turn:
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    fields = json.loads(done.stdout.splitlines()[-1])
+    fields = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
     applied_s = fields["applied_s"]
-    timed_s = applied_s[-1] - applied_s[ROUNDS_BEFORE - 1]
+    timed_s = applied_s[-1] - applied_s[rounds_before - 1]
     return Turn(
-        rounds_per_s=(len(applied_s) - ROUNDS_BEFORE) / timed_s,
+        rounds_per_s=(len(applied_s) - rounds_before) / timed_s,
         first_s=applied_s[0] - started_s,
         accuracy=fields["accuracy"],
         loss=fields["loss"],
@@ -175,9 +175,14 @@ def environment_of(folder: Path) -> Path:
         venv.create(folder, with_pip=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={VERSION}"], check=True)
         installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"))
-    ours = sysconfig.get_path("purelib")
-    (installed.parent / "behind.pth").write_text(f"{ours}\n", encoding="utf-8")  # PyTorch, and our dependencies
+    add_our_packages(installed.parent)
     return python
+
+
+def add_our_packages(site_packages: Path) -> None:
+    """Let an environment import the packages of this one behind its own: PyTorch, and our dependencies."""
+    ours = [path for path in sys.path if path.endswith("site-packages")]
+    (site_packages / "behind.pth").write_text("\n".join((*ours, "")), encoding="utf-8")
 
 
 # --- printed numbers ---

@@ -25,10 +25,12 @@ from flwr.simulation import run_simulation
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from unstale.config.build import evaluation
 from unstale.config.settings import Settings
 from unstale.config.workspace import TrainingContext, training_context
-from unstale.training.evaluate import evaluate
+from unstale.learner.versions import Version
 from unstale.training.models import build
+from unstale.training.workload import ClientTask
 
 BACKEND = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
 """A worker per core. The documentation advises against `init_args` for the highest performance."""
@@ -56,18 +58,20 @@ def train(message: Message, context: Context) -> Message:
     settings, place, model = _place(config["settings"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     client_id = int(context.node_config["partition-id"])
-    inputs_nX, labels_n = place.trainer.examples(client_id)
+    examples = place.trainer.examples(client_id)
     rate = settings.training.learning_rate
-    task = place.trainer.task(client_id, config["server-round"], place.model.parameters_d, rate)
+    number, base_d = config["server-round"], place.model.parameters_d
+    client_task = ClientTask(client_id=client_id, number=number, version=0, base_d=base_d, learning_rate=rate)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
-    for batch_b in task.batches:
+    for batch_b in place.trainer.local_task(client_task).batches:
+        inputs_bX, labels_b = examples.batch(batch_b)
         optimiser.zero_grad()
-        loss = cross_entropy(model(inputs_nX[batch_b]), labels_n[batch_b])
+        loss = cross_entropy(model(inputs_bX), labels_b)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         losses.append(loss.item())
-    metrics = MetricRecord({"train_loss": sum(losses) / len(losses), "num-examples": len(labels_n)})
+    metrics = MetricRecord({"train_loss": sum(losses) / len(losses), "num-examples": len(examples)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=message)
 
@@ -103,9 +107,8 @@ def play(settings_file: str, pull_interval_s: float) -> dict[str, object]:
 
     run_simulation(server_app, client_app, num_supernodes=settings.clients, backend_config=BACKEND)
     model_d = torch.cat([part.flatten() for part in found[0].to_torch_state_dict().values()])
-    dataset = context.dataset
-    last = evaluate(context.model, model_d, dataset.test_examples(), dataset.test.labels_N, dataset.classes)
-    return {"applied_s": applied_s[1:], "accuracy": last.accuracy, "loss": last.loss}
+    last = evaluation(context)(Version(model_d=model_d, buffers_b=torch.empty(0)))
+    return {"applied_s": applied_s[1:], **last.metrics}
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ from unstale.training.local import LocalTask, LocalUpdate
 from unstale.training.measured import Measured
 from unstale.training.models import build
 from unstale.training.trainer import Trainer
+from unstale.training.trainings import StepTraining
+from unstale.training.workload import ClientTask
 from unstale_papers import runners
 from unstale_papers.presets.fedhist import fh_t1
 
@@ -62,8 +64,8 @@ TURNS = 5
 BUDGET = 0.87
 
 PARTS: Mapping[str, Sequence[Callable[..., Any]]] = {
-    "local steps": (Trainer.compute,),
-    "drawing mini-batches": (Trainer.task,),
+    "local steps": (StepTraining.compute,),
+    "drawing mini-batches": (Trainer.local_task,),
     "aggregation": (Learner.apply_round,),
     "evaluation": (evaluate,),
     "messages and staging": (
@@ -216,11 +218,11 @@ class _Marks(Watcher):
     def __init__(self, piece: Piece, context: TrainingContext) -> None:
         self.tasks: list[tuple[int, LocalTask]] = []
         self._piece = piece
-        self._compute = context.trainer.compute
+        self._compute = context.trainer._compute  # noqa: SLF001
 
-    def compute(self, client_id: int, number: int, task: LocalTask) -> LocalUpdate:
-        self.tasks.append((client_id, task))
-        return self._compute(client_id, number, task)
+    def compute(self, task: ClientTask, local_task: LocalTask) -> LocalUpdate:
+        self.tasks.append((task.client_id, local_task))
+        return self._compute(task, local_task)
 
     @override
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
@@ -237,11 +239,11 @@ class _Marks(Watcher):
 def _recorded(settings: Settings, context: TrainingContext, piece: Piece) -> list[Batch]:
     """The gathered mini-batches of all tasks in the piece, in order."""
     marks = _Marks(piece, context)
-    with patch.object(context.trainer, "compute", marks.compute), suppress(TimingEnded):
+    with patch.object(context.trainer, "_compute", marks.compute), suppress(TimingEnded):
         simulation(settings, on_progress=lambda _: None, context=context, watcher=marks).run()
     batches = []
     for client_id, task in marks.tasks:
-        inputs_nX, labels_n = context.trainer.examples(client_id)
+        inputs_nX, labels_n = context.trainer.tensors(client_id)
         batches += [(inputs_nX.index_select(0, batch_b), labels_n.index_select(0, batch_b)) for batch_b in task.batches]
     return batches
 
