@@ -47,9 +47,8 @@ ALONE = ("torch", "server", "help")
 """Steps that are one process to its end, whose CPU time is reported, too."""
 
 
-def run(quick: bool = False) -> dict[str, list[float]]:
+def run(repeats: int = REPEATS) -> dict[str, list[float]]:
     """Seconds of every repetition, by step; CPU time of `ALONE` by `cpu of STEP`."""
-    repeats = REPEATS_QUICK if quick else REPEATS
     figures: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as folder:
         data = Path(folder) / "noise.npz"
@@ -155,7 +154,7 @@ def markdown(figures: dict[str, list[float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one repetition")
-    print(markdown(run(parser.parse_args().quick)))
+    print(markdown(run(REPEATS_QUICK if parser.parse_args().quick else REPEATS)))
 
 
 if __name__ == "__main__":

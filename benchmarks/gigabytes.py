@@ -362,7 +362,8 @@ def markdown(found: dict[str, Any], given: argparse.Namespace) -> str:
     return report.table(("", "figure", "beside"), rows)
 
 
-def main() -> None:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MEGABYTES} MB, 2 clients and 2 rounds")
     parser.add_argument("--megabytes", type=int, help="size of the model in float32")
@@ -376,12 +377,17 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--client-id", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     defaults = (QUICK_MEGABYTES, 2, 2) if given.quick else (MEGABYTES, CLIENTS, ROUNDS)
     for name, default in zip(("megabytes", "clients", "rounds"), defaults, strict=True):
         if getattr(given, name) is None:
             setattr(given, name, default)
     given.dimension = given.dimension or given.megabytes * 1_000_000 // FLOAT_BYTES
+    return given
+
+
+def main() -> None:
+    given = parsed()
     if given.role == "serve":
         serve(given)
     elif given.role == "take-part":

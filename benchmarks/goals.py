@@ -94,7 +94,48 @@ def _simulated_clients() -> Values:
     }
 
 
+def _injector() -> Values:
+    from benchmarks import injector
+
+    figures = [injector.measure(size, "unstale", False, pairs=5) for size in injector.SIZES]
+    return {f"injector, {figure['size']}": figure["ratios"] for figure in figures}
+
+
+def _ten_thousand() -> Values:
+    from benchmarks import ten_thousand
+
+    looks = ten_thousand.measure(ten_thousand.parsed(["--rounds", "500", "--keep-s", "100"]))["looks"]
+    last = looks[-1]
+    return {
+        "10,000 clients, joined": [next((one.at_s for one in looks if one.connected == 10_000), float("inf"))],
+        "10,000 clients, updates": [last.accepted / last.at_s],
+        "10,000 clients, lost": [max(one.lost for one in looks)],
+        "10,000 clients, memory": [max(one.memory_bytes for one in looks) / 1e9],
+    }
+
+
+def _first_round() -> Values:
+    from benchmarks import first_round
+
+    figures = first_round.run(repeats=3)
+    names = {"help": "unstale --help", "first round": "server and client", "demo": "demo", "reproduce": "reproduce run"}
+    return {f"start, {name}": figures[step] for step, name in names.items()}
+
+
+def _gigabytes() -> Values:
+    from benchmarks import gigabytes
+
+    given = gigabytes.parsed(["--megabytes", "200", "--clients", "3", "--rounds", "2"])
+    found = gigabytes.run(given)
+    model = 4 * given.dimension
+    return {
+        "200 MB, 3 clients, memory of the server": [found["server"]["anonymous"] / model],
+        "200 MB, 3 clients, memory of a client": [max(one["anonymous"] for one in found["clients"]) / model],
+    }
+
+
 OF_BARE, READS, OF_LOOP = "of bare pyzmq", "reads of the matrix", "times the bare loop"
+OF_DIRECT, MODELS = "of a direct connection", "models"
 BENCHMARKS = {
     "ingest": Benchmark(
         _ingest,
@@ -118,6 +159,34 @@ BENCHMARKS = {
             "aggregation, fedavg": Goal(2, READS, is_most=True),
             "aggregation, wkafl": Goal(6, READS, is_most=True),
             "aggregation, fedhist": Goal(None, READS, is_most=True),
+        },
+    ),
+    "injector": Benchmark(
+        _injector, {"injector, 250 KB": Goal(0.85, OF_DIRECT, "0.61"), "injector, 4 MB": Goal(0.85, OF_DIRECT, "0.65")}
+    ),
+    "ten_thousand": Benchmark(
+        _ten_thousand,
+        {
+            "10,000 clients, joined": Goal(30, "s", "10", is_most=True),
+            "10,000 clients, updates": Goal(1000, "a second", "600 to 120, then aborted"),
+            "10,000 clients, lost": Goal(0, "clients", is_most=True),
+            "10,000 clients, memory": Goal(1, "GB", "0.9", is_most=True),
+        },
+    ),
+    "first_round": Benchmark(
+        _first_round,
+        {
+            "start, unstale --help": Goal(0.4, "s", is_most=True),
+            "start, server and client": Goal(3, "s", "3.96", is_most=True),
+            "start, demo": Goal(3, "s", is_most=True),
+            "start, reproduce run": Goal(3, "s", "5.3", is_most=True),
+        },
+    ),
+    "gigabytes": Benchmark(
+        _gigabytes,
+        {
+            "200 MB, 3 clients, memory of the server": Goal(4, MODELS, "3.4 (60 MB)", is_most=True),
+            "200 MB, 3 clients, memory of a client": Goal(2, MODELS, "3.5 (60 MB)", is_most=True),
         },
     ),
     "simulated_clients": Benchmark(

@@ -46,10 +46,11 @@ KINDS = {
 def run(*, quick: bool = False, tcp: bool = False) -> list[dict[str, Any]]:
     """Figures of each size and kind of server. tcp: with the relay of bytes below the messages."""
     sizes = [size._replace(window_s=0.4) for size in SIZES] if quick else SIZES
-    return [_measure(size, kind, tcp, pairs=3 if quick else PAIRS) for size in sizes for kind in KINDS]
+    return [measure(size, kind, tcp, pairs=3 if quick else PAIRS) for size in sizes for kind in KINDS]
 
 
-def _measure(size: Size, kind: str, tcp: bool, pairs: int) -> dict[str, Any]:
+def measure(size: Size, kind: str, tcp: bool, pairs: int) -> dict[str, Any]:
+    """Figures of one size and kind of server."""
     module, arguments = KINDS[kind]
     command = (module, "--dimension", str(size.dimension), "--clients", str(CLIENTS), *arguments)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -229,7 +230,8 @@ def _page_row(name: str, answers: list[tuple[int, float]]) -> list[str]:
     return [f"{name}: largest, median time", f"{max(sizes) / 1000:.0f} KB, {1000 * median(seconds):.0f} ms"]
 
 
-def main() -> None:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("part", nargs="?", choices=["host"])
     parser.add_argument("--clients", type=int, default=10_000)
@@ -244,9 +246,14 @@ def main() -> None:
     parser.add_argument("--restart", action="store_true")
     parser.add_argument("--keys", action="store_true")
     parser.add_argument("--quick", action="store_true", help="300 clients, 30 rounds")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.quick:
         given.clients, given.rounds = 300, 30
+    return given
+
+
+def main() -> None:
+    given = parsed()
     if given.part == "host":
         host(given.address, given.first, given.clients, given.key)
     else:
