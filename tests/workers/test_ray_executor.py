@@ -11,8 +11,8 @@ from safetensors.torch import load, save
 from support.running import until
 from unstale.errors import UserError, WorkerLostError
 from unstale.workers import pool
-from unstale.workers.inversion_executor import InversionExecutor
 from unstale.workers.pool import RayStart
+from unstale.workers.ray_executor import RayExecutor
 
 VALUES = torch.arange(3.0)
 FULL, EMPTY = save({"values": VALUES}), save({"values": torch.empty(0)})
@@ -21,14 +21,14 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExecutor]]:
+def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], RayExecutor]]:
     monkeypatch.setattr(pool, "DRIVER", "workers.simulated_driver")
     monkeypatch.setattr(pool, "find_spec", lambda name: True)
-    made: list[InversionExecutor] = []
+    made: list[RayExecutor] = []
 
-    def connect(address: str) -> InversionExecutor:
+    def connect(address: str) -> RayExecutor:
         start = RayStart(address=address, key="compensator.ray", program="", cpus=1, gpus=0.0, advice="lower threads")
-        made.append(InversionExecutor(start))
+        made.append(RayExecutor(start))
         return made[-1]
 
     yield connect
@@ -36,13 +36,13 @@ def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExe
         one._pool.kill()  # some of them stay
 
 
-def why_lost(there: InversionExecutor, group: bytes) -> str:
+def why_lost(there: RayExecutor, group: bytes) -> str:
     with pytest.raises(WorkerLostError) as caught:
         there.submit(group).result(PATIENCE_S)
     return str(caught.value)
 
 
-def assert_comes_back(there: InversionExecutor) -> None:
+def assert_comes_back(there: RayExecutor) -> None:
     there._pool.ready.result(PATIENCE_S)
     assert torch.equal(load(there.submit(FULL).result(PATIENCE_S))["values"], VALUES)
 
