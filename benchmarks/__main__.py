@@ -31,6 +31,7 @@ MARKDOWN = {
     "client_scale": "A client process over the number of clients that it hosts",
     "gateways": "Updates a second through a gateway process",
     "ten_thousand": "Ten thousand connected clients",
+    "ray_workers": "Clients on a Ray cluster of this machine",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

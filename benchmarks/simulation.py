@@ -75,12 +75,12 @@ def run(quick: bool = False, device: str = "cpu") -> list[dict[str, Any]]:
     turns, rounds = (2, 40) if quick else (TURNS, ROUNDS)
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as folder:
         return [
-            _measure(_recorded(_settings(model, _data(Path(folder), shape), rounds, device)), turns)
+            _measure(_recorded(_settings(model, noise(Path(folder), shape), rounds, device)), turns)
             for model, shape in MODELS.items()
         ]
 
 
-def _data(folder: Path, shape: Sequence[int]) -> DataSettings:
+def noise(folder: Path, shape: Sequence[int]) -> DataSettings:
     if not shape:
         return DataSettings()
     path = folder / f"noise-{shape[0]}.npz"

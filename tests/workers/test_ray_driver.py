@@ -78,7 +78,7 @@ class SimulatedRay:
 def ray(monkeypatch: pytest.MonkeyPatch) -> SimulatedRay:
     cluster = SimulatedRay()
     monkeypatch.setattr(module, "ray", cluster)
-    monkeypatch.setattr(module, "connect", lambda address, **_: address)
+    monkeypatch.setattr(module, "connect", lambda address, **_: None)
     return cluster
 
 

@@ -79,9 +79,7 @@ def test_an_app_that_only_this_machine_has_is_one_error_sentence(
     settings = of_app("only_here:drawing", address)
     context = training_context(settings)
     file.unlink()
-    with pytest.raises(
-        UserError, match=r"^a worker of the Ray cluster cannot make the run: app 'only_here:drawing'"
-    ):
+    with pytest.raises(UserError, match=r"^a worker of the Ray cluster cannot make the run: app 'only_here:drawing'"):
         RayCluster(context.workload, settings)
 
 

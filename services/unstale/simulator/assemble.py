@@ -18,9 +18,7 @@ from unstale.learner.learner import Learner
 from unstale.metrics.progress import Progress
 from unstale.server import admission
 from unstale.server.client_limits import ClientLimits
-from unstale.simulator.backends.backend import Backend
 from unstale.simulator.backends.choose import choose
-from unstale.simulator.backends.ray_cluster import RayCluster
 from unstale.simulator.oracle_updates import OracleUpdates
 from unstale.simulator.parts import Clients, Parts, Times
 from unstale.simulator.recording import SimulationRecorder
@@ -70,7 +68,7 @@ def simulation(
         coordination = replace(coordination, lease_s=inf)  # no client can fall silent
     backend = choose(settings, context, coordination.round_size_max)
     learner = build.run_components(
-        _inverting_there(settings, backend),
+        settings,
         compensator_of,
         workspace=context,
         coordinator=coordination,
@@ -132,13 +130,6 @@ def _parts(
 def _client_limits(settings: Settings) -> ClientLimits:
     """Quarantine without rate limits: messages of clients that no toxic touches are not made."""
     return ClientLimits(quarantine_after=settings.server.quarantine_after, quarantine_s=settings.server.quarantine_s)
-
-
-def _inverting_there(settings: Settings, backend: Backend) -> Settings:
-    """The settings with which a compensator inverts on the cluster that the backend started for the run."""
-    if not isinstance(backend, RayCluster) or settings.ray != "local" or settings.compensator.ray is not None:
-        return settings
-    return settings.model_copy(update={"ray": backend.address})
 
 
 def _conditions(settings: Settings) -> Conditions:

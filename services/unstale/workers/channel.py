@@ -11,9 +11,8 @@ _HEAD = struct.Struct(">Bq")
 
 
 class Kind(IntEnum):
-    """To the worker: START (its program as JSON), TASK, CANCEL. From it: READY (the number is its capacity, the content
-    the address of a cluster), REFUSED (why it cannot start), PROGRESS (a share of a task as JSON), DONE (a result),
-    LOST (why a task has none).
+    """To the worker: START (its program as JSON), TASK, CANCEL. From it: READY (the number is its capacity), REFUSED
+    (why it cannot start), PROGRESS (a share of a task as JSON), DONE (a result), LOST (why a task has none).
     """
 
     START = 1

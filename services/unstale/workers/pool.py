@@ -72,7 +72,6 @@ class Pool:
 
     ready: Done when the pool takes tasks. Fails with UserError if it refuses, with WorkerLostError if it has ended.
     capacity: Tasks that are computed at a time; 0 before the pool is ready. Changes with a cluster's machines.
-    cluster: Address of a Ray cluster: HOST:PORT instead of `local`; "" before the pool is ready.
     why_ended: Why tasks are lost from now on; None while the process runs.
     close: Ends the process, whatever it computes. Repeated calls do nothing.
     """
@@ -100,7 +99,6 @@ class Pool:
         """
         self.ready: Future[None] = Future()
         self.capacity = 0
-        self.cluster = ""
         self.why_ended: str | None = None
         self._why_lost = why_lost
         self._frame_s = frame_s
@@ -191,7 +189,7 @@ class Pool:
 
     def _receive(self, kind: Kind, number: int, content: bytes) -> None:
         if kind is Kind.READY:
-            self.capacity, self.cluster = number, content.decode()
+            self.capacity = number
             if not self.ready.done():
                 self.ready.set_result(None)
         elif kind is Kind.REFUSED:

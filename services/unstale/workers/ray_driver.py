@@ -72,7 +72,7 @@ class Driver:
         self._tasks: dict[Any, Task] = {}
         self._requests: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._checked_s = self._result_s = now_s()
-        self._address = connect(start.address, key=start.key)
+        connect(start.address, key=start.key)
         capacities = self._capacities()
         if not capacities:
             cpus = "1 CPU" if start.cpus == 1 else f"{start.cpus} CPUs"
@@ -150,7 +150,7 @@ class Driver:
 
     def _send_capacity(self, capacity: int) -> None:
         self._capacity = capacity
-        send(self._pipe, Kind.READY, capacity, self._address.encode())
+        send(self._pipe, Kind.READY, capacity)
 
     def _finish(self, reference: Any, task: Task) -> None:
         try:
@@ -240,11 +240,8 @@ def _kill(reference: Any) -> None:
     ray.cancel(reference, force=True)
 
 
-def connect(address: str, *, key: str) -> str:
-    """Connect this process. Returns the address: HOST:PORT instead of `local`.
-
-    key: setting of the address. Raises UserError if no cluster answers.
-    """
+def connect(address: str, *, key: str) -> None:
+    """Connect this process. key: setting of the address. Raises UserError if no cluster answers."""
     options: dict[str, Any] = {"address": address}
     if address == "local":
         options |= {"object_store_memory": STORE_BYTES, "include_dashboard": False}
@@ -264,7 +261,6 @@ def connect(address: str, *, key: str) -> str:
             f"{key} is {address!r}, but Ray cannot connect ({_first_sentence(error)}), expected a running cluster; "
             "start one with `ray start --head`, or use local"
         ) from None
-    return str(ray.get_runtime_context().gcs_address) if address == "local" else address
 
 
 def cause(error: RayError) -> str:

@@ -37,11 +37,6 @@ class RayExecutor:
         """Tasks that are computed at a time; 0 while a new connection starts."""
         return self._pool.capacity
 
-    @property
-    def cluster(self) -> str:
-        """Address of the cluster: HOST:PORT also for one that this connection started."""
-        return self._pool.cluster
-
     def submit(self, content: bytes) -> "Future[bytes]":
         """The future of a task, which fails with WorkerLostError if it has no result."""
         if self._pool.why_ended is not None and not self._has_stopped:

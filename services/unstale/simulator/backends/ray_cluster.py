@@ -48,11 +48,6 @@ class RayCluster(Backend):
         self.at_a_time = max(2, self._executor.capacity)  # 1 would make a task of each job
         self._losses: set[str] = set()
 
-    @property
-    def address(self) -> str:
-        """As `RayExecutor.cluster`."""
-        return self._executor.cluster
-
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Result]:
         count = max(1, self._executor.capacity)
