@@ -83,6 +83,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ["RAY_worker_niceness"] = "0"  # Ray's workers otherwise yield to every other process
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (Ray's workers otherwise yield to others)
     torch.set_num_threads(1)
     main()
