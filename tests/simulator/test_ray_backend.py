@@ -13,6 +13,7 @@ from simulator.test_backends import SGD, assert_same, jobs_of, loop, settings_of
 from support.compensation import network
 from support.virtual import computed
 from unstale import plugins
+from unstale.api.arguments import settings_of as settings_of_arguments
 from unstale.cli import main
 from unstale.config.compensation import check_cluster, ray_cluster
 from unstale.config.settings import Settings
@@ -24,7 +25,7 @@ from unstale.simulator.backends.backend import Loop
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.backends.ray_cluster import RayCluster
 from unstale.simulator.backends.worker_jobs import shares
-from unstale.workers import pool
+from unstale.workers import pool, ray_executor
 from unstale.workers.pool import Pool, RayStart
 
 MOON = {"name": "moon"}
@@ -41,6 +42,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pool]]:
         return made[-1]
 
     monkeypatch.setattr(pool, "on_ray", connected)
+    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
     yield made
     for one in made:
         one.close()
@@ -179,6 +181,10 @@ def test_inversions_use_the_cluster_of_the_run_unless_they_have_their_own(
     given: dict[str, Any], expected: tuple[str, str | None]
 ) -> None:
     assert ray_cluster(Settings(**given)) == expected
+
+
+def test_an_argument_of_python_names_the_cluster() -> None:
+    assert settings_of_arguments(None, {"ray": "192.0.2.7:6379"}).ray == "192.0.2.7:6379"
 
 
 def test_a_server_whose_cluster_has_nothing_to_compute_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 
 from support.running import until
 from unstale.errors import UserError, WorkerLostError
-from unstale.workers import pool
+from unstale.workers import pool, ray_executor
 from unstale.workers.pool import RayStart
 from unstale.workers.ray_executor import RayExecutor
 
@@ -23,6 +23,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], RayExecutor]]:
     monkeypatch.setattr(pool, "DRIVER", "workers.simulated_driver")
+    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
     monkeypatch.setattr(pool, "find_spec", lambda name: True)
     made: list[RayExecutor] = []
 
@@ -57,6 +58,18 @@ def test_a_cancelled_group_is_forgotten(to):
     there = to("listens no more")
     assert there.submit(FULL).cancel()
     assert there._pool._open == {}
+
+
+def test_connections_do_not_start_in_quick_succession(to, monkeypatch):
+    there = to("breaks")
+    monkeypatch.setattr(ray_executor, "PAUSE_S", 3600.0)
+    first = there._pool
+    assert why_lost(there, EMPTY) == GONE
+    assert why_lost(there, FULL) == GONE
+    assert there._pool is first
+    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
+    assert why_lost(there, FULL) == GONE
+    assert_comes_back(there)
 
 
 def test_a_refusal_is_a_user_error(to):

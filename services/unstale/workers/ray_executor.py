@@ -5,14 +5,16 @@ from concurrent.futures import Future
 from unstale.errors import UserError, WorkerLostError
 from unstale.workers import pool
 from unstale.workers.pool import RayStart
+from unstale_client.net.clock import now_s
 
 STOPPED = "the run was stopped"
+PAUSE_S = 10.0  # between two starts of a connection; each takes a core for seconds
 
 
 class RayExecutor:
     """Computes tasks on a Ray cluster.
 
-    The loss of the cluster fails all submitted tasks. The next task starts a new connection without waiting for it.
+    The loss of the cluster fails all submitted tasks. A later task starts a new connection without waiting for it.
     Until the connection is ready, tasks fail at once.
     """
 
@@ -21,6 +23,7 @@ class RayExecutor:
         self._start = start
         self._last_loss = ""  # reason for failed tasks while a new connection starts
         self._has_stopped = False
+        self._started_s = now_s()
         try:
             self._pool = pool.on_ray(start)
         except OSError as error:
@@ -55,7 +58,12 @@ class RayExecutor:
         self._pool.close()
 
     def _reconnect(self, loss: str) -> str:
-        """Start a new connection. Returns the reason for failed tasks: the loss, or the failed start."""
+        """Start a new connection, unless the last one is too new. Returns the reason for failed tasks: the loss, or the
+        failed start.
+        """
+        if now_s() - self._started_s < PAUSE_S:
+            return loss
+        self._started_s = now_s()
         self._pool.kill()
         try:
             self._pool = pool.on_ray(self._start)
