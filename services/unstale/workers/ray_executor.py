@@ -1,11 +1,11 @@
 """A connection to a Ray cluster that starts again after the cluster was lost."""
 
 from concurrent.futures import Future
+from time import monotonic  # not the clock of `unstale_client.net`, which a simulator does not reach
 
 from unstale.errors import UserError, WorkerLostError
 from unstale.workers import pool
 from unstale.workers.pool import RayStart
-from unstale_client.net.clock import now_s
 
 STOPPED = "the run was stopped"
 PAUSE_S = 10.0  # between two starts of a connection; each takes a core for seconds
@@ -23,7 +23,7 @@ class RayExecutor:
         self._start = start
         self._last_loss = ""  # reason for failed tasks while a new connection starts
         self._has_stopped = False
-        self._started_s = now_s()
+        self._started_s = monotonic()
         try:
             self._pool = pool.on_ray(start)
         except OSError as error:
@@ -61,9 +61,9 @@ class RayExecutor:
         """Start a new connection, unless the last one is too new. Returns the reason for failed tasks: the loss, or the
         failed start.
         """
-        if now_s() - self._started_s < PAUSE_S:
+        if monotonic() - self._started_s < PAUSE_S:
             return loss
-        self._started_s = now_s()
+        self._started_s = monotonic()
         self._pool.kill()
         try:
             self._pool = pool.on_ray(self._start)
