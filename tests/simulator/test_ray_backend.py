@@ -25,7 +25,7 @@ from unstale.simulator.backends.backend import Loop
 from unstale.simulator.backends.choose import choose
 from unstale.simulator.backends.ray_cluster import RayCluster
 from unstale.simulator.backends.worker_jobs import shares
-from unstale.workers import pool, ray_executor
+from unstale.workers import pool
 from unstale.workers.pool import Pool, RayStart
 
 MOON = {"name": "moon"}
@@ -42,7 +42,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pool]]:
         return made[-1]
 
     monkeypatch.setattr(pool, "on_ray", connected)
-    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
     yield made
     for one in made:
         one.close()

@@ -23,7 +23,6 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], RayExecutor]]:
     monkeypatch.setattr(pool, "DRIVER", "workers.simulated_driver")
-    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
     monkeypatch.setattr(pool, "find_spec", lambda name: True)
     made: list[RayExecutor] = []
 
@@ -60,15 +59,14 @@ def test_a_cancelled_group_is_forgotten(to):
     assert there._pool._open == {}
 
 
-def test_connections_do_not_start_in_quick_succession(to, monkeypatch):
+def test_a_new_connection_begins_with_a_pause(to, monkeypatch):
     there = to("breaks")
-    monkeypatch.setattr(ray_executor, "PAUSE_S", 3600.0)
-    first = there._pool
+    starts: list[RayStart] = []
+    start_pool = pool.on_ray
+    monkeypatch.setattr(pool, "on_ray", lambda start: starts.append(start) or start_pool(start))
     assert why_lost(there, EMPTY) == GONE
     assert why_lost(there, FULL) == GONE
-    assert there._pool is first
-    monkeypatch.setattr(ray_executor, "PAUSE_S", 0.0)
-    assert why_lost(there, FULL) == GONE
+    assert [start.pause_s for start in starts] == [ray_executor.PAUSE_S]
     assert_comes_back(there)
 
 

@@ -1,14 +1,14 @@
 """A connection to a Ray cluster that starts again after the cluster was lost."""
 
 from concurrent.futures import Future
-from time import monotonic  # not the clock of `unstale_client.net`, which a simulator does not reach
+from dataclasses import replace
 
 from unstale.errors import UserError, WorkerLostError
 from unstale.workers import pool
 from unstale.workers.pool import RayStart
 
 STOPPED = "the run was stopped"
-PAUSE_S = 10.0  # between two starts of a connection; each takes a core for seconds
+PAUSE_S = 10.0  # before a new connection, which takes a core for seconds
 
 
 class RayExecutor:
@@ -23,7 +23,6 @@ class RayExecutor:
         self._start = start
         self._last_loss = ""  # reason for failed tasks while a new connection starts
         self._has_stopped = False
-        self._started_s = monotonic()
         try:
             self._pool = pool.on_ray(start)
         except OSError as error:
@@ -58,15 +57,10 @@ class RayExecutor:
         self._pool.close()
 
     def _reconnect(self, loss: str) -> str:
-        """Start a new connection, unless the last one is too new. Returns the reason for failed tasks: the loss, or the
-        failed start.
-        """
-        if monotonic() - self._started_s < PAUSE_S:
-            return loss
-        self._started_s = monotonic()
+        """Start a new connection. Returns the reason for failed tasks: the loss, or the failed start."""
         self._pool.kill()
         try:
-            self._pool = pool.on_ray(self._start)
+            self._pool = pool.on_ray(replace(self._start, pause_s=PAUSE_S))
         except OSError as error:  # the next task tries again
             return self._not_started(error)
         if self._has_stopped:  # in the meantime, by another thread: `stop` may have seen the old pool only
