@@ -34,6 +34,7 @@ MARKDOWN = {
     "gateways": "Updates a second through a gateway process",
     "ten_thousand": "Ten thousand connected clients",
     "growth": "Growth of costs",
+    "ray_workers": "Clients on a Ray cluster of this machine",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

@@ -76,12 +76,12 @@ def run(
     """Figures of each model: seconds of each arrangement, by turn. only: these arrangements; none named: all."""
     with tempfile.TemporaryDirectory(prefix="unstale-bench-") as folder:
         return [
-            _measure(_recorded(_settings(model, _data(Path(folder), shape), rounds, device)), turns, only)
+            _measure(_recorded(_settings(model, noise(Path(folder), shape), rounds, device)), turns, only)
             for model, shape in MODELS.items()
         ]
 
 
-def _data(folder: Path, shape: Sequence[int]) -> DataSettings:
+def noise(folder: Path, shape: Sequence[int]) -> DataSettings:
     if not shape:
         return DataSettings()
     path = folder / f"noise-{shape[0]}.npz"

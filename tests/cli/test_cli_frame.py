@@ -57,8 +57,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return "mae < 0.5", "mae < 0.5"
     if name == "client.server":
         return "tcp://10.0.0.1:6000", "tcp://10.0.0.1:6000"
-    if name in ("compensator.ray", "attack.name"):
-        choice = {"compensator.ray": "local", "attack.name": "noise"}[name]
+    if name in ("ray", "compensator.ray", "attack.name"):
+        choice = {"attack.name": "noise"}.get(name, "local")
         return choice, choice
     if name.endswith(".http_address"):
         return "127.0.0.1:6001", "127.0.0.1:6001"

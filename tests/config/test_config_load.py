@@ -92,6 +92,7 @@ OTHER = {
     "policy.memory_folder": "/data/memory",
     "compensator.name": "auto",
     "compensator.settings": {"iterations": 40},
+    "ray": "local",
     "compensator.ray": "auto",
     "compensator.ray_gpus": 0.5,
     "trigger.name": "deadline",
@@ -351,8 +352,8 @@ WRONG_FILES = {
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of app, attack, client, client_settings, clients, compensator, "
         "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, initial, injector, "
-        "min_clients, model, objective, partition, policy, rounds, run, save_model, scenario, seed, selector, server, "
-        "simulation, threads, training, trigger"
+        "min_clients, model, objective, partition, policy, ray, rounds, run, save_model, scenario, seed, selector, "
+        "server, simulation, threads, training, trigger"
     ),
     "server: {norm_max: 0}": (
         "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"

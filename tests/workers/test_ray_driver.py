@@ -271,3 +271,14 @@ def test_the_driver_ends_with_its_parent_while_it_checks(ray, monkeypatch):
     monkeypatch.setattr(module, "Connection", lambda descriptor: theirs)
     module.main(theirs.fileno())
     assert theirs.closed
+
+
+def test_a_pause_before_the_connection_ends_with_the_parent(monkeypatch):
+    monkeypatch.setattr(module, "Driver", lambda *_: pytest.fail("it has connected"))
+    monkeypatch.setattr(module, "ray", SimpleNamespace(shutdown=lambda: None))
+    ours, theirs = Pipe()
+    send(ours, Kind.START, 0, json.dumps(asdict(start(pause_s=3600.0))).encode())
+    ours.close()
+    monkeypatch.setattr(module, "Connection", lambda descriptor: theirs)
+    module.main(theirs.fileno())
+    assert theirs.closed

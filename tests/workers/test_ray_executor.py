@@ -10,9 +10,9 @@ from safetensors.torch import load, save
 
 from support.running import until
 from unstale.errors import UserError, WorkerLostError
-from unstale.workers import pool
-from unstale.workers.inversion_executor import InversionExecutor
+from unstale.workers import pool, ray_executor
 from unstale.workers.pool import RayStart
+from unstale.workers.ray_executor import RayExecutor
 
 VALUES = torch.arange(3.0)
 FULL, EMPTY = save({"values": VALUES}), save({"values": torch.empty(0)})
@@ -21,14 +21,14 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExecutor]]:
+def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], RayExecutor]]:
     monkeypatch.setattr(pool, "DRIVER", "workers.simulated_driver")
     monkeypatch.setattr(pool, "find_spec", lambda name: True)
-    made: list[InversionExecutor] = []
+    made: list[RayExecutor] = []
 
-    def connect(address: str) -> InversionExecutor:
+    def connect(address: str) -> RayExecutor:
         start = RayStart(address=address, key="compensator.ray", program="", cpus=1, gpus=0.0, advice="lower threads")
-        made.append(InversionExecutor(start))
+        made.append(RayExecutor(start))
         return made[-1]
 
     yield connect
@@ -36,13 +36,13 @@ def to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], InversionExe
         one._pool.kill()  # some of them stay
 
 
-def why_lost(there: InversionExecutor, group: bytes) -> str:
+def why_lost(there: RayExecutor, group: bytes) -> str:
     with pytest.raises(WorkerLostError) as caught:
         there.submit(group).result(PATIENCE_S)
     return str(caught.value)
 
 
-def assert_comes_back(there: InversionExecutor) -> None:
+def assert_comes_back(there: RayExecutor) -> None:
     there._pool.ready.result(PATIENCE_S)
     assert torch.equal(load(there.submit(FULL).result(PATIENCE_S))["values"], VALUES)
 
@@ -57,6 +57,17 @@ def test_a_cancelled_group_is_forgotten(to):
     there = to("listens no more")
     assert there.submit(FULL).cancel()
     assert there._pool._open == {}
+
+
+def test_a_new_connection_begins_with_a_pause(to, monkeypatch):
+    there = to("breaks")
+    starts: list[RayStart] = []
+    start_pool = pool.on_ray
+    monkeypatch.setattr(pool, "on_ray", lambda start: starts.append(start) or start_pool(start))
+    assert why_lost(there, EMPTY) == GONE
+    assert why_lost(there, FULL) == GONE
+    assert [start.pause_s for start in starts] == [ray_executor.PAUSE_S]
+    assert_comes_back(there)
 
 
 def test_a_refusal_is_a_user_error(to):

@@ -1,15 +1,8 @@
 """Inversions on a Ray cluster of two machines: equal to local ones to the bit, and the effect of a lost worker."""
 
-import os
-import select
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +14,10 @@ from unstale.config.compensation import local_steps
 from unstale.config.settings import Settings
 from unstale.errors import UserError
 from unstale.workers import pool
-from unstale.workers.inversion_executor import InversionExecutor, connect
+from unstale.workers.inversion_executor import connect
+from unstale.workers.ray_executor import RayExecutor
 from unstale_client.net.clock import now_s
-from workers.gated_model import FOLDER
+from workers.conftest import remove
 
 pytestmark = [
     pytest.mark.network,
@@ -31,8 +25,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'unstale[ray]'"),
 ]
 
-HERE = Path(__file__).parent
-PATIENCE_S = 60.0  # upper limit of a wait, after which the test fails
 ITERATIONS = 6
 OWN = {"images_max": 4, "iterations": ITERATIONS, "iterations_min": 2, "batch_clients": 2}
 DATA: Any = SimpleNamespace(input_shape=SHAPE, classes=CLASSES)
@@ -49,101 +41,14 @@ def settings(address: str, **compensator: Any) -> Settings:
     )
 
 
-class Gate:
-    """Pauses processes that compute with the model."""
-
-    def __init__(self, folder: Path) -> None:
-        for file in folder.iterdir():
-            file.unlink()
-        self._closed = folder / "closed"
-        os.mkfifo(folder / "waiting")
-        os.mkfifo(self._closed)
-        self._arrivals = os.open(folder / "waiting", os.O_RDWR | os.O_NONBLOCK)
-        self._waiting: set[int] = set()
-
-    def open(self) -> None:
-        if self._closed.exists():
-            writer = os.open(self._closed, os.O_RDWR)
-            self._closed.unlink()
-            os.close(writer)  # end of file for the readers
-
-    def end(self) -> None:
-        self.open()
-        os.close(self._arrivals)
-
-    def waiting(self, count: int = 1) -> set[int]:
-        """The waiting processes, once there are so many."""
-        while len(self._waiting) < count:
-            ready, _, _ = select.select([self._arrivals], [], [], PATIENCE_S)
-            assert ready, f"no {count} workers wait at the gate"
-            self._waiting |= {int(number) for number in os.read(self._arrivals, 4096).split()}
-        return self._waiting
-
-    def kill(self) -> None:
-        """Kill the waiting process."""
-        (number,) = self.waiting()
-        os.kill(number, signal.SIGKILL)
-        self._waiting.remove(number)
-
-
 @pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Environment of every process, with the folder of the gate."""
-    folder = tmp_path_factory.mktemp("gate")
-    # Ray's sockets are in it, and the path of a socket must be short.
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray_folder,
-    ):
-        patch.setenv("RAY_TMPDIR", ray_folder)
-        patch.setenv(FOLDER, str(folder))
-        patch.setenv("PYTHONPATH", str(HERE.parent))
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def nodes(surroundings: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, HERE / "two_nodes.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    yield process
-    process.stdin.close()
-    try:
-        process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def address(nodes: subprocess.Popen[str]) -> str:
-    line = next((line for line in nodes.stdout if line.startswith("address ")), None)
-    assert line is not None, "the cluster did not start"
-    return line.split()[1]
-
-
-@pytest.fixture(scope="module")
-def connected(address: str) -> Iterator[InversionExecutor]:
+def connected(address: str) -> Iterator[RayExecutor]:
     cluster = connect(settings(address), DATA)
     yield cluster
     cluster.close()
 
 
-@pytest.fixture
-def gate(surroundings: Path) -> Iterator[Gate]:
-    closed = Gate(surroundings)
-    yield closed
-    closed.end()
-
-
-def compensator(executor: InversionExecutor | None = None, **given: Any):
+def compensator(executor: RayExecutor | None = None, **given: Any):
     steps = local_steps(settings("auto"))
     where = replace(context(network(smooth()), steps=steps, clock=now_s), executor=executor)
     return made("gradient-inversion", where, **{**OWN, "start": "close", **given})
@@ -268,9 +173,7 @@ def test_machines_that_leave_do_not_fail_a_round(nodes, connected, gate):  # the
     subject.begin(FIRST[0])
     subject.work()
     gate.waiting()
-    nodes.stdin.write("\n")
-    nodes.stdin.flush()
-    assert nodes.stdout.readline() == "left\n"
+    remove(nodes, 2)
     result = subject.make(stale_round(FIRST[0]))
     assert (result["estimates"], result["fallbacks"]) == ({}, {"worker-lost": 1})
     result = subject.make(stale_round(FIRST[1]))

@@ -2,7 +2,7 @@
 
     python two_nodes.py
 
-It prints its address. On a line of input the two machines leave, which it prints. It ends with its input.
+It prints its address. On a line with a number, so many machines are killed, which it prints. It ends with its input.
 """
 
 import sys
@@ -18,9 +18,9 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=BYTES) for _ in range(2)]
     _say(f"address {cluster.address}")
-    for _ in sys.stdin:
-        while nodes:
-            cluster.remove_node(nodes.pop())
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
         _say("left")
     cluster.shutdown()
 

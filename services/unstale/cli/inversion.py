@@ -74,8 +74,9 @@ Plots = Annotated[
 def announce(settings: Settings) -> None:
     """Print a warning on stderr if the compensator reconstructs data."""
     from unstale.compensators import describe  # imports torch
+    from unstale.config.compensation import ray_cluster
 
-    name, ray = settings.compensator.name, settings.compensator.ray
+    name, (_, ray) = settings.compensator.name, ray_cluster(settings)
     if describe(name).inverts:
         on_ray = "" if ray is None else RAY_WARNING.format(ray=ray)
         print(f"unstale: {WARNING.format(name=name)}{on_ray}", file=sys.stderr, flush=True)

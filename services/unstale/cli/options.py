@@ -32,15 +32,7 @@ RUN = (
 
 _BY_THEIR_LAST_WORD = (
     *("client.count", "client.first", "client.key", "client.server", "client.server_key"),
-    *(
-        "compensator.ray",
-        "data.cache",
-        "data.download",
-        "injector.upstream",
-        "partition.alpha",
-        "run.durability",
-        "run.until",
-    ),
+    *("data.cache", "data.download", "injector.upstream", "partition.alpha", "run.durability", "run.until"),
     *("server.address", "server.insecure", "server.keys"),
     *("training.batch_size", "training.epochs", "training.steps", "trigger.k"),
 )

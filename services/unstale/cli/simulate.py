@@ -30,7 +30,7 @@ Record = Annotated[
 
 @takes_settings(
     *(*RUN, "attack", "simulation"),
-    common=(*COMMON_IN_RUNS, "encoding.updates", "attack.name", "attack.clients", "simulation.backend"),
+    common=(*COMMON_IN_RUNS, "encoding.updates", "attack.name", "attack.clients", "simulation.backend", "ray"),
 )
 def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = None) -> None:
     """Simulate a run in virtual time: the same coordinator and learner, without sockets or waiting."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create
+from unstale.compensators import Compensator, CompensatorContext, FreshUpdate, LocalSteps, Network, create, describe
 from unstale.compensators.compensator import Executor
 from unstale.config.settings import Settings
 from unstale.config.workspace import Workspace
@@ -17,10 +17,16 @@ from unstale.training.registry import create as create_training
 from unstale.training.trainings import FedProx, Sgd
 
 Connect = Callable[[Settings, Dataset], Executor]
-"""Connects to the Ray cluster of `compensator.ray`. Raises UserError."""
+"""Connects to the Ray cluster of `ray_cluster`. Raises UserError."""
 
 IMITABLE = ("gradient", "sgd", "fedprox")
 """Local trainings whose updates are a function of model and data alone."""
+
+
+def ray_cluster(settings: Settings) -> tuple[str, str | None]:
+    """Key and address of the Ray cluster on which a compensator inverts; None to invert in the process of the run."""
+    own = settings.compensator.ray
+    return ("ray", settings.ray) if own is None else ("compensator.ray", own)
 
 
 def local_steps(settings: Settings) -> LocalSteps:
@@ -55,7 +61,7 @@ def compensator(
         workspace: Workspace; its model is used in the thread that applies rounds.
         clock: As in `CompensatorContext`.
         fresh_update: As in `CompensatorContext`.
-        connect: None to invert in this process, even with `compensator.ray`.
+        connect: None to invert in this process, even with a cluster.
 
     Raises:
         UserError: The compensator cannot be made.
@@ -65,31 +71,42 @@ def compensator(
     network = None if data is None else Network(workspace.model.module, data.input_shape, data.outputs)
     make = partial(_made, settings, workspace.device, network=network, clock=clock, fresh_update=fresh_update)
     made = make()
-    if made is not None and made.inverts:
-        if data is None or network is None:
-            raise UserError(
-                f"compensator.name is {settings.compensator.name!r} with data.private true, but inversions need the "
-                "shape of the data; choose another compensator, or name test data with data.name"
-            )
-        network.check_invertible(settings.model.name)
-        if not isinstance(workspace.objective, Classification):
-            raise UserError(
-                f"objective.name is {settings.objective.name!r} with compensator.name {settings.compensator.name!r}, "
-                "which inverts updates of a classification; leave one of them out"
-            )
-    if connect is not None and settings.compensator.ray is not None:
-        made = make(executor=connect(settings, workspace.dataset))
-    return made
+    if made is None or not made.inverts:
+        return made
+    if data is None or network is None:
+        raise UserError(
+            f"compensator.name is {settings.compensator.name!r} with data.private true, but inversions need the "
+            "shape of the data; choose another compensator, or name test data with data.name"
+        )
+    network.check_invertible(settings.model.name)
+    if not isinstance(workspace.objective, Classification):
+        raise UserError(
+            f"objective.name is {settings.objective.name!r} with compensator.name {settings.compensator.name!r}, "
+            "which inverts updates of a classification; leave one of them out"
+        )
+    _, address = ray_cluster(settings)
+    return made if connect is None or address is None else make(executor=connect(settings, workspace.dataset))
 
 
 def check(settings: Settings) -> None:
     """Raise UserError for errors that do not depend on model and data."""
     made = _made(settings, torch.device("cpu"), network=None)
     if settings.compensator.ray is not None and not (made is not None and made.inverts):
-        raise UserError(
-            f"compensator.ray is {settings.compensator.ray!r} with compensator.name {settings.compensator.name!r}, "
-            "which inverts nothing, expected gradient-inversion or auto; leave it out"
-        )
+        raise _unused(settings)
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raise UserError for a cluster that computes nothing, in a run that trains no clients there."""
+    if ray_cluster(settings)[1] is not None and not describe(settings.compensator.name).inverts:
+        raise _unused(settings)
+
+
+def _unused(settings: Settings) -> UserError:
+    key, address = ray_cluster(settings)
+    return UserError(
+        f"{key} is {address!r} with compensator.name {settings.compensator.name!r}, which inverts nothing, expected "
+        "gradient-inversion or auto; leave it out"
+    )
 
 
 def _made(

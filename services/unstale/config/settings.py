@@ -35,6 +35,7 @@ from unstale.settings.values import (
     SettingsOfClients,
     Text,
     check_link,
+    ray_address,
     setting,
 )
 from unstale_client.addresses import is_loopback
@@ -182,7 +183,7 @@ class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = setting(
         "auto",
         "Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, "
-        "with other bits); auto is the fastest with the same bits.",
+        "with other bits); auto is the cluster of ray if it is set, else the fastest with the same bits.",
     )
     processes: int | None = setting(
         None, "Number of processes, including this one; null for one per core.", unit="processes", ge=1, le=THREADS_MAX
@@ -235,6 +236,10 @@ class Settings(Section):
         unit="threads",
         ge=1,
         le=THREADS_MAX,
+    )
+    ray: Text | None = ray_address(
+        "Ray cluster that trains the clients of a simulation, and inverts updates for a compensator: auto (the cluster "
+        "of this machine), local (a cluster that is started for the run) or an address; null for this process."
     )
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()

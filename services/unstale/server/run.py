@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unstale.config import build
-from unstale.config.compensation import compensator
+from unstale.config.compensation import check_cluster, compensator
 from unstale.config.metrics import main_metric
 from unstale.config.settings import Settings
 from unstale.config.workspace import Workspace
@@ -104,6 +104,7 @@ def prepare(settings: Settings, workspace: Workspace | None = None) -> Run:
     Raises UserError where the settings or the directory do not allow it.
     """
     limit_retained_memory()
+    check_cluster(settings)
     parts = build.run_components(settings, partial(compensator, clock=now_s, connect=connect), workspace=workspace)
     workspace, coordinator_settings, learner = parts.workspace, parts.coordinator, parts.learner
     model = workspace.model

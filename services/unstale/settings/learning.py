@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from unstale.settings.values import CLIENTS_MAX, Name, PlainSettings, Seconds, Section, Text, setting
+from unstale.settings.values import CLIENTS_MAX, Name, PlainSettings, Seconds, Section, Text, ray_address, setting
 
 
 def own_settings(kind: str) -> Any:
@@ -54,13 +54,7 @@ class CompensatorSettings(Section):
         "or oracle; see `unstale compensators`.",
     )
     settings: dict[str, Any] = setting({}, "Settings of the compensator; see `unstale compensators NAME`.")
-    ray: Text | None = setting(
-        None,
-        "Ray cluster that inverts updates: auto (the cluster of this machine), local (a cluster that is "
-        "started for the run) or an address; null to invert in this process.",
-        expected="auto, local, HOST:PORT or ray://HOST:PORT",
-        pattern=r"^(auto|local|(ray://)?[^/\s]+:[0-9]{1,5})$",
-    )
+    ray: Text | None = ray_address("Ray cluster that inverts updates, an address as for ray; null for the one of ray.")
     ray_gpus: float = setting(0.0, "Share of a GPU for each Ray task; 0 for the CPU.", unit="GPUs", ge=0, le=1)
 
 

@@ -167,6 +167,12 @@ def setting(
     return Field(default, description=description, json_schema_extra=known or None, **bounds)
 
 
+def ray_address(description: str) -> Any:
+    """A key with the address of a Ray cluster, or null."""
+    pattern = r"^(auto|local|(ray://)?[^/\s]+:[0-9]{1,5})$"
+    return setting(None, description, expected="auto, local, HOST:PORT or ray://HOST:PORT", pattern=pattern)
+
+
 class Section(BaseModel):
     """A group of configuration keys. Frozen; rejects unknown keys, NaN and infinity."""
 

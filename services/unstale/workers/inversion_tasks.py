@@ -28,7 +28,7 @@ from unstale.errors import UserError
 from unstale.learner.device import set_precision
 from unstale.training.datasets import Dataset
 from unstale.training.models import build
-from unstale.version import __version__
+from unstale.workers import versions
 from unstale.workers.program import Compute
 from unstale_client.net.clock import now_s
 
@@ -38,7 +38,7 @@ def described(settings: Settings, dataset: Dataset) -> dict[str, Any]:
     chosen = settings.compensator
     inversion = part_settings.checked("compensator", chosen.name, find(chosen.name).Settings, chosen.settings)
     return {
-        "versions": _versions(),
+        "versions": versions.versions(),
         "model": settings.model.model_dump(),
         "seed": settings.seed,
         "input_shape": list(dataset.input_shape),
@@ -92,12 +92,7 @@ class _Bench(NamedTuple):
 def _bench(text: str, gpu: int | None) -> _Bench:
     """The model and engine of a run. gpu: its number, None for the CPU."""
     description = json.loads(text)
-    for package, here in _versions().items():
-        if here != (expected := description["versions"][package]):
-            raise UserError(
-                f"a worker of the Ray cluster has {package} {here}, expected {expected}, as where the run is; "
-                "install the same on all machines"
-            )
+    versions.check(description["versions"])
     torch.set_num_threads(description["threads"])
     device = torch.device("cpu")
     if gpu is not None:
@@ -110,11 +105,6 @@ def _bench(text: str, gpu: int | None) -> _Bench:
     network = Network(module.to(device), shape, classes)
     settings = InversionSettings(**description["inversion"])
     return _Bench(network, Engine(network, LocalSteps(**description["steps"]), settings), device)
-
-
-def _versions() -> dict[str, str]:
-    """Of the packages that decide the bits; of PyTorch's without the device that it was built for."""
-    return {"unstale": __version__, "torch": torch.__version__.partition("+")[0]}
 
 
 def _gpu(gpus: float) -> int | None:

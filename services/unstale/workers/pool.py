@@ -40,6 +40,7 @@ class RayStart:
     advice: str  # ends the error message for a cluster without these
     attempts: int = 1  # of a task whose worker fails
     task_s: float | None = None  # time without any result after which all tasks are tried again; None for no limit
+    pause_s: float = 0.0  # before the connection
     reuses_gpus: bool = False  # a worker may compute several tasks, each on another GPU: the program chooses the device
 
 

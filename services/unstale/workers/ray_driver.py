@@ -280,7 +280,10 @@ def main(descriptor: int) -> None:
     pipe: Pipe = Connection(descriptor)
     try:
         _, _, content = receive(pipe)
-        Driver(RayStart(**json.loads(content)), pipe).run()
+        start = RayStart(**json.loads(content))
+        if start.pause_s and pipe.poll(start.pause_s):
+            raise EOFError  # the parent has closed the socket: it sends nothing before READY
+        Driver(start, pipe).run()
     except UserError as error:
         with suppress(OSError):
             send(pipe, Kind.REFUSED, content=str(error).encode())

@@ -11,6 +11,7 @@ from unstale.learner.device import cores
 from unstale.plugins import is_local
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
+from unstale.simulator.backends.ray_cluster import RayCluster
 from unstale.simulator.backends.vmap import Vmap
 from unstale.training.nests import forward
 from unstale.training.trainer import Trainer
@@ -30,7 +31,7 @@ _BACKWARD = 3
 
 
 def choose(settings: Settings, context: TrainingContext, round_size: int) -> Backend:
-    """The backend that `simulation.backend` names; for `auto` the fastest with the bits of `loop`.
+    """The backend that `simulation.backend` names; for `auto` the cluster of `ray`, else the fastest as `loop`.
 
     Args:
         settings: Of the run.
@@ -41,12 +42,15 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
         UserError: The backend cannot compute this run.
     """
     name = settings.simulation.backend
+    if name == "auto" and settings.ray is not None:
+        _check_on_cpu(context, _local_part(settings), "ray", settings.ray)
+        return RayCluster(context.workload, settings)
     if name == "vmap":
         return Vmap(context.workload)
     processes = settings.simulation.processes or max(1, cores() // settings.threads)
     local = _local_part(settings)
     if name == "processes":
-        _check_processes(context, local)
+        _check_on_cpu(context, local, "simulation.backend", name)
         backend = Processes(context.workload, settings, processes)
         backend.wait()  # chosen by name: all processes work from the first job on
         return backend
@@ -55,17 +59,19 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
     return Loop(context.workload)
 
 
-def _check_processes(context: TrainingContext, local: str | None) -> None:
-    """Raise UserError where processes cannot train the clients. local: of `_local_part`."""
+def _check_on_cpu(context: TrainingContext, local: str | None, key: str, value: str) -> None:
+    """Raise UserError where other processes cannot train the clients. local: of `_local_part`. key, value: for the
+    message.
+    """
     if context.device.type != "cpu":
         raise UserError(
-            f"simulation.backend is 'processes', which is for the CPU, with device {context.device}; "
-            "set device to cpu, or simulation.backend to loop"
+            f"{key} is {value!r}, which is for the CPU, with device {context.device}; set device to cpu, or "
+            "simulation.backend to loop"
         )
     if local is not None:
         raise UserError(
-            f"simulation.backend is 'processes' with {local}, an object that other processes cannot import; define it "
-            "in a module, or set simulation.backend to loop"
+            f"{key} is {value!r} with {local}, an object that other processes cannot import; define it in a module, or "
+            "set simulation.backend to loop"
         )
 
 

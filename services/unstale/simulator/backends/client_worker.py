@@ -3,36 +3,24 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from importlib import import_module
 from typing import Any
 
-from unstale.config.settings import Settings
-from unstale.config.workspace import training_context
 from unstale.simulator.backends.backend import Computed, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import SharedRows
-from unstale.training.local import LocalUpdate
-from unstale.training.measured import Measured
-from unstale.training.workload import Declined, NotTrained, TrainingDiverged, TrainingFailed, Workload
+from unstale.simulator.backends.worker_jobs import fields_of, not_trained, result_of, workload_of
+from unstale.training.workload import Workload
 from unstale.workers.program import Compute, Progress
-
-_KINDS = {kind.__name__: kind for kind in (Declined, TrainingDiverged, TrainingFailed)}  # a subclass comes first
 
 
 def begin(settings: dict[str, Any]) -> Compute:
-    """The function that computes requests. settings: `settings` of the run, the descriptor `rows`, and names of
-    `modules` that register parts of the run.
-    """
-    for module in settings["modules"]:
-        import_module(module)
-    run_settings = Settings.model_validate(settings["settings"])
-    workload = training_context(run_settings).workload
+    """The function that computes requests. settings: of `worker_jobs.described`, and the descriptor `rows`."""
+    workload, client_settings = workload_of(settings)
     model = workload.model
     rows = SharedRows(settings["rows"], model.dimension, model.buffers_b.numel(), extra=workload.needs_extra)
     os.close(settings["rows"])
 
     def compute(request: bytes, _: Progress) -> bytes:
-        return json.dumps(_reply(json.loads(request), workload, rows, run_settings.client_settings)).encode()
+        return json.dumps(_reply(json.loads(request), workload, rows, client_settings)).encode()
 
     return compute
 
@@ -47,23 +35,18 @@ def request_of(jobs: Sequence[Job], verdicts: Sequence[tuple[int, int, bool]], r
 
 def results_of(reply: bytes, rows: SharedRows) -> list[Result]:
     """The results of a request. Copies the vectors, because the next request overwrites the rows."""
-    results: list[Result] = []
-    for row, fields in enumerate(json.loads(reply)):
-        if "not_trained" in fields:
-            results.append(_KINDS[fields["kind"]](fields["not_trained"]))
-            continue
-        vector_d, buffers_b, extra_d = rows.parts(row)
-        evaluation = fields.pop("evaluation")
-        if evaluation is not None:
-            evaluation["class_accuracy"] = tuple(evaluation["class_accuracy"])
-        local = LocalUpdate(
-            vector_d=vector_d.clone(),
-            buffers_b=buffers_b.clone() if len(buffers_b) else None,
-            extra_d=None if extra_d is None else extra_d.clone(),
-            **fields,
-        )
-        results.append(Computed(local=local, evaluation=None if evaluation is None else Measured(**evaluation)))
-    return results
+    return [not_trained(fields) or _computed(fields, row, rows) for row, fields in enumerate(json.loads(reply))]
+
+
+def _computed(fields: dict[str, Any], row: int, rows: SharedRows) -> Computed:
+    vector_d, buffers_b, extra_d = rows.parts(row)
+    return result_of(
+        fields,
+        vector_d.clone(),
+        buffers_b.clone() if len(buffers_b) else None,
+        None if extra_d is None else extra_d.clone(),
+        {},
+    )
 
 
 def _reply(
@@ -85,16 +68,8 @@ def _reply(
         for row, (client_id, number, version, learning_rate, evaluate) in enumerate(request["jobs"])
     ]
     reply: list[dict[str, Any]] = []
-    for row, computed in enumerate(one_by_one(workload, jobs)):
-        if isinstance(computed, NotTrained):
-            kind = next((name for name, kind in _KINDS.items() if isinstance(computed, kind)), TrainingFailed.__name__)
-            reply.append({"not_trained": str(computed), "kind": kind})
-            continue
-        local, evaluation = computed.local, computed.evaluation
-        rows.write(row, local.vector_d, local.buffers_b, local.extra_d)
-        fields = ("kind", "num_examples", "batch_examples", "steps", "loss", "learning_rate", "metrics")
-        reply.append(
-            {name: getattr(local, name) for name in fields}
-            | {"evaluation": None if evaluation is None else asdict(evaluation)}
-        )
+    for row, result in enumerate(one_by_one(workload, jobs)):
+        if isinstance(result, Computed):
+            rows.write(row, result.local.vector_d, result.local.buffers_b, result.local.extra_d)
+        reply.append(fields_of(result))
     return reply

@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from unstale.config.settings import Settings
 from unstale.errors import UserError, WorkerLostError
-from unstale.plugins import modules
 from unstale.simulator.backends import client_worker
 from unstale.simulator.backends.backend import Backend, Job, Result, one_by_one
 from unstale.simulator.backends.shared_memory import ROWS, SharedRows, make_file
+from unstale.simulator.backends.worker_jobs import described, shares
 from unstale.training.workload import Workload
 from unstale.workers import pool
 
@@ -87,17 +87,7 @@ class Processes(Backend):
 
     def _assigned(self, jobs: Sequence[Job], count: int) -> list[list[int]]:
         """Indexes of the jobs that each of so many processes computes, this one first."""
-        steps = [self._workload.steps_of(job.client_id) for job in jobs]
-        fair = -(-sum(steps) // count)
-        indexes: list[list[int]] = [[] for _ in range(count)]
-        load = [0] * count
-        for index, job in enumerate(jobs):
-            process = job.client_id % count
-            if not self._workload.keeps_state and load[process] + steps[index] > fair:
-                process = load.index(min(load))
-            indexes[process].append(index)
-            load[process] += steps[index]
-        return indexes
+        return shares(jobs, count, self._workload.steps_of, is_fixed=self._workload.keeps_state)
 
 
 class _Worker:
@@ -107,10 +97,9 @@ class _Worker:
         self.verdicts: list[tuple[int, int, bool]] = []
         descriptor = make_file(dimension, buffers, extra=extra)
         self._rows = SharedRows(descriptor, dimension, buffers, extra=extra)
-        fields = settings.model_dump(mode="json", exclude_unset=True)
         self.pool = pool.local(
             f"{client_worker.__name__}:{client_worker.begin.__name__}",
-            {"settings": fields, "rows": descriptor, "modules": modules()},
+            {**described(settings), "rows": descriptor},
             descriptors=(descriptor,),
         )
         os.close(descriptor)
