@@ -70,10 +70,10 @@ def write(
     sizes = [sum(len(frame) for frame in frames) for frames in parts]
     encoded = json.dumps({**facts, "parts": sizes}).encode()
     temporary = path.with_name(path.name + TEMPORARY)
-    found = file_of(parts[1]) if len(parts) > 1 else None
-    if found is not None:
+    built = file_of(parts[1]) if len(parts) > 1 else None
+    if built is not None:
         try:
-            _complete(*found, encoded, parts, temporary, durable=durable)
+            _complete(*built, encoded, parts, temporary, durable=durable)
             _rename(temporary, path, durable=durable)
             return
         except OSError:

@@ -150,11 +150,11 @@ def stored(folder: Path, pending: PendingUpdate) -> tuple[bytes, list[float]]:
     assert sorted(path.name for path in folder.iterdir()) == ["0-1.update", "lock"]
     first.close()
     second = Outbox(folder, 0, 1, durable=False)
-    (found,) = second.load()[0]
-    assert found.update == UPDATE
+    (loaded,) = second.load()[0]
+    assert loaded.update == UPDATE
     ((_, _, states),) = second.restore(RUN)
     second.close()
-    return b"".join(found.parcel), states[1]["control_d"].tolist()
+    return b"".join(loaded.parcel), states[1]["control_d"].tolist()
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ EXPECTED = np.arange(8, dtype="<f4").tobytes(), [7.0, 8.0]
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems copy")
 def test_a_built_vector_becomes_the_file_of_its_update(tmp_path: Path, built_d: Vector) -> None:
     pending = pending_of(built_d)
-    found = built_vectors.file_of(pending.parcel)
-    assert found is not None and found[1] == 1
-    inode = os.fstat(found[0].file).st_ino
+    built = built_vectors.file_of(pending.parcel)
+    assert built is not None and built[1] == 1
+    inode = os.fstat(built[0].file).st_ino
     assert stored(tmp_path / "outbox", pending) == EXPECTED
     assert (tmp_path / "outbox" / "0-1.update").stat().st_ino == inode
     assert built_vectors.file_of(pending.parcel) is None, "the file has its name"

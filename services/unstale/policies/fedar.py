@@ -160,9 +160,9 @@ class FedAr(Policy[FedArSettings]):
         for cohort in [cohort for cohort in leaving if self._sizes[cohort] == 0]:
             self._drop(cohort)
             del leaving[cohort]
-        places = uploaded([place for of_cohort in leaving.values() for place in of_cohort], self._memory.device)
+        rows = uploaded([row for of_cohort in leaving.values() for row in of_cohort], self._memory.device)
         return dict(
-            zip(leaving, places.split_with_sizes([len(of_cohort) for of_cohort in leaving.values()]), strict=True)
+            zip(leaving, rows.split_with_sizes([len(of_cohort) for of_cohort in leaving.values()]), strict=True)
         )
 
     def _vector(self) -> Tensor:
