@@ -111,9 +111,11 @@ def _first_round() -> dict[str, float]:
 
 
 def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())  # in which no run waits to be resumed
     process = subprocess.Popen(
-        [sys.executable, "-m", "unstale", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+        [sys.executable, "-m", "unstale", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
     stack.callback(process.communicate)
     stack.callback(process.terminate)
     return process

@@ -243,6 +243,9 @@ def main() -> None:
     for name in WARNED if given.warn else given.only:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         values |= measured(name)
+        if given.write:
+            head = {"machine": machine.hardware(), "month": machine.month()}
+            WRITTEN.write_text(json.dumps({**head, "values": written | values}, indent=1) + "\n")
     if given.warn:
         print("\n".join(warnings(values, written)) or f"{', '.join(WARNED)}: as when they were written down")
         return
@@ -253,9 +256,6 @@ def main() -> None:
         if name in values
     ]
     print(report.table(["", "goal", "before", "written down", "now (spread)", ""], rows))
-    if given.write:
-        head = {"machine": machine.hardware(), "month": machine.month()}
-        WRITTEN.write_text(json.dumps({**head, "values": written | values}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

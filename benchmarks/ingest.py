@@ -147,6 +147,7 @@ def process(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
         finally:
             if process.poll() is None:
                 process.terminate()
+                process.stdout.read()  # else its last line meets a closed pipe
 
 
 def markdown(figures: list[dict[str, Any]], shape: Shape = USUAL) -> str:
