@@ -209,8 +209,15 @@ def measured(name: str) -> Values:
 def row(name: str, goal: Goal, values: list[float], written: list[float] | None) -> list[str]:
     """One line of the table."""
     verdict = "" if goal.bound is None else "met" if goal.is_met(statistics.median(values)) else "missed"
-    last = "-" if written is None else f"{statistics.median(written):.3g}"
-    return [name, str(goal), goal.before, last, report.median_and_spread(values, ".3g"), verdict]
+    last = "-" if written is None else _number(statistics.median(written))
+    now = _number(statistics.median(values))
+    if len(values) > 1:
+        now += f" ({_number(min(values))} to {_number(max(values))})"
+    return [name, str(goal), goal.before, last, now, verdict]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def warnings(values: Values, written: Values) -> list[str]:

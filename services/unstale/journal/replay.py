@@ -3,7 +3,7 @@
 Legend: K updates of a round, in order of arrival; D numbers of an update's row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,17 @@ def changed(recorded: Settings, options: Mapping[str, Given]) -> Settings:
     return Settings(**_merged(recorded_values, values))
 
 
+@dataclass(frozen=True, slots=True)
+class _Needed(Container[int]):
+    """Versions that a round after the current version needs. Not a set: that would take as long as the run is."""
+
+    last_use: Mapping[int, int]  # by base version, as of `Replay`
+    current: int
+
+    def __contains__(self, version: object) -> bool:
+        return version == self.current or (isinstance(version, int) and self.last_use.get(version, 0) > self.current)
+
+
 class Replay:
     """Recomputes every version of a run and compares its digest, and the metrics of policy and compensator."""
 
@@ -204,8 +215,7 @@ class Replay:
 
     def _forget(self, current: int) -> None:
         """Delete versions that no round after the current version needs."""
-        needed = {version for version, last_use in self._last_use.items() if last_use > current}
-        self.learner.keep_only(needed | {current})
+        self.learner.keep_only(_Needed(self._last_use, current))
 
 
 class Comparison:
