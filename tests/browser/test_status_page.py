@@ -247,6 +247,7 @@ def test_metrics_other_than_accuracy_are_shown_by_name_with_the_direction_of_the
         assert tiles == ["Clients' mae 1.75 best, lowest: 1.50", "Clients' rmse 3.00 at round 3"]
         page.get_by_text("Clients' mae as a table").click()
         table = page.get_by_role("table", name="Clients' mae by round, the newest first")
+        expect(table.get_by_role("row")).to_have_count(4)  # the table is opened
         assert table.get_by_role("row").all_inner_texts()[:2] == ["Round\tmae\tAfter", "3\t1.75\t0\u202fms"]
         assert page.locator("#metrics tr").all_inner_texts() == [
             "Metric\tClients, mean\tTraining, mean\tPolicy",
