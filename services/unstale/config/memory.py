@@ -17,7 +17,7 @@ Allocate = Callable[[int, int], Tensor]
 
 
 def device_bytes(where: torch.device) -> int:
-    """Memory of a CUDA device, used or not: a run that goes on there then chooses as before."""
+    """Total memory of a CUDA device. Free memory differs between runs, and a resumed run must choose as before."""
     return torch.cuda.mem_get_info(where)[1]
 
 
