@@ -7,9 +7,11 @@ and the memory of the server with its gateways.
 
 With --restart the server is killed (SIGKILL) once the clients have sent as many updates as there are clients, and
 started again on its run directory. With --keys all connections are encrypted, with one key for each client process.
+With --idle no task is answered: the clients only send heartbeats, each --heartbeat-s, until --keep-s. Messages are
+counted by the client processes in each second in which all have joined.
 
     python -m benchmarks.ten_thousand [--clients 10000] [--processes 2] [--rounds 1000] [--gateways 1] [--keep-s 600]
-        [--restart] [--keys]
+        [--heartbeat-s 2] [--idle] [--restart] [--keys]
 """
 
 import argparse
@@ -32,8 +34,10 @@ from benchmarks import report
 from benchmarks.client_scale import InstantWorker
 from unstale.net import keygen
 from unstale.net.authorized_keys import SERVER, ClientIds
-from unstale_client.loop import ClientLoop
+from unstale_client.jobs import Job, Settlement
+from unstale_client.loop import ClientLoop, Observer
 from unstale_client.net import keys
+from unstale_proto.messages import Heartbeat, Message, Welcome
 
 POLL_S = 1.0
 CONNECTED = re.compile(rb'^unstale_connections{state="client"} (.+)$', re.MULTILINE)
@@ -42,15 +46,49 @@ CONNECTED = re.compile(rb'^unstale_connections{state="client"} (.+)$', re.MULTIL
 # --- the processes of the clients ---
 
 
-def host(address: str, first: int, clients: int, key: Path | None) -> None:
+class IdleWorker(InstantWorker):
+    """Never answers a task."""
+
+    def submit(self, job: Job | Settlement) -> None:
+        pass
+
+
+class Counter(Observer):
+    """Counts messages, and prints the counts of each second in which all clients of the process are welcome."""
+
+    def __init__(self, clients: range) -> None:
+        self._left = set(clients)
+        self._second = 0
+        self._heartbeats = self._messages = 0
+
+    def received(self, client_id: int, message: Message, payload_bytes: int) -> None:  # noqa: ARG002  (as inherited)
+        if isinstance(message, Welcome):
+            self._left.discard(client_id)
+        self._count(answered=isinstance(message, Heartbeat))
+
+    def sent(self, client_id: int, message: Message, payload_bytes: int) -> None:  # noqa: ARG002  (as inherited)
+        self._count(answered=False)
+
+    def _count(self, *, answered: bool) -> None:
+        second = int(time.monotonic())
+        if second != self._second:
+            if not self._left:
+                print(json.dumps([self._second, self._heartbeats, self._messages]), flush=True)
+            self._second, self._heartbeats, self._messages = second, 0, 0
+        self._heartbeats += answered
+        self._messages += 1
+
+
+def host(address: str, clients: range, key: Path | None, *, idle: bool) -> None:
     """Host clients until the run is over."""
     ClientLoop(
         server=address,
-        client_ids=range(first, first + clients),
-        worker=InstantWorker,
+        client_ids=clients,
+        worker=IdleWorker if idle else InstantWorker,
         heartbeat_s=2.0,
         linger_s=1.0,
         identity=None if key is None else keys.identity(key, "--key"),
+        observer=Counter(clients),
     ).run()
 
 
@@ -111,10 +149,12 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     clients, parts = given.clients, parts_of(given.clients, given.processes)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        options = [f"--{name}={getattr(given, name)}" for name in ("clients", "rounds", "gateways", "durability")]
+        names = ("clients", "rounds", "gateways", "durability", "heartbeat_s")
+        options = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         server = Server(stack, folder, *options, *(["--keys", _keys(folder, parts)] if given.keys else []))
         began_s = time.monotonic()
-        start_hosts(stack, server.address, parts, folder / "keys" if given.keys else None)
+        keys_of = folder / "keys" if given.keys else None
+        hosts = start_hosts(stack, server.address, parts, keys_of, *(["--idle"] if given.idle else []))
         looks: list[Look] = []
         restart: Restart | None = None
         while server.process.poll() is None and time.monotonic() < began_s + given.keep_s:
@@ -131,7 +171,13 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                 print(restart, file=sys.stderr, flush=True)
         ended_s = time.monotonic() - began_s
         outcome = server.outcome()
-        return {"looks": looks, "outcome": outcome, "seconds": ended_s, "restart": restart}
+        return {
+            "looks": looks,
+            "outcome": outcome,
+            "seconds": ended_s,
+            "restart": restart,
+            "messages": messages_of(hosts),
+        }
 
 
 def parts_of(clients: int, processes: int) -> list[tuple[int, int]]:
@@ -140,15 +186,27 @@ def parts_of(clients: int, processes: int) -> list[tuple[int, int]]:
     return [(first, min(each, clients - first)) for first in range(0, clients, each)]
 
 
-def start_hosts(stack: ExitStack, address: str, parts: list[tuple[int, int]], folder: Path | None) -> None:
+def start_hosts(
+    stack: ExitStack, address: str, parts: list[tuple[int, int]], folder: Path | None, *options: str
+) -> "list[subprocess.Popen[str]]":
     """Start processes of clients, which end with the stack. folder: of their keys; None for plain text."""
+    found = []
     for first, count in parts:
         key = [] if folder is None else ["--key", folder / f"host-{first}.key_secret"]
-        _process(
-            stack,
-            "benchmarks.ten_thousand",
-            *("host", "--address", address, "--first", first, "--clients", count, *key),
-        )
+        common = ("host", "--address", address, "--first", first, "--clients", count)
+        found.append(_process(stack, "benchmarks.ten_thousand", *common, *key, *options))
+    return found
+
+
+def messages_of(hosts: "list[subprocess.Popen[str]]") -> list[tuple[int, int]]:
+    """Answered heartbeats, and messages both ways, in each second for which all hosts have counted. Ends the hosts."""
+    counts = []
+    for process in hosts:
+        process.terminate()
+        lines = [json.loads(line) for line in process.communicate()[0].splitlines()]
+        counts.append({second: (heartbeats, messages) for second, heartbeats, messages in lines})
+    seconds = sorted(set.intersection(*(set(each) for each in counts)))
+    return [(sum(each[one][0] for each in counts), sum(each[one][1] for each in counts)) for one in seconds]
 
 
 def _keys(folder: Path, parts: list[tuple[int, int]]) -> Path:
@@ -208,6 +266,12 @@ def markdown(figures: dict[str, Any], clients: int) -> str:
         _page_row("status page", [(one.status_bytes, one.status_s) for one in looks]),
         _page_row("metrics", [(one.metrics_bytes, one.metrics_s) for one in looks]),
     ]
+    if figures["messages"]:
+        heartbeats, messages = zip(*figures["messages"], strict=True)
+        rows += [
+            ["heartbeats answered a second, after all have joined", report.median_and_spread(heartbeats, ",.0f")],
+            ["messages a second, both ways, after that", report.median_and_spread(messages, ",.0f")],
+        ]
     if restart is not None:
         after = [one for one in looks if one.at_s > restart.up_s]
         rate = (last.accepted - restart.accepted) / (last.at_s - restart.up_s)
@@ -243,6 +307,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--address")
     parser.add_argument("--first", type=int)
     parser.add_argument("--key", type=Path)
+    parser.add_argument("--heartbeat-s", type=float, default=2.0)
+    parser.add_argument("--idle", action="store_true", help="the clients answer no task")
     parser.add_argument("--restart", action="store_true")
     parser.add_argument("--keys", action="store_true")
     parser.add_argument("--quick", action="store_true", help="300 clients, 30 rounds")
@@ -255,7 +321,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     given = parsed()
     if given.part == "host":
-        host(given.address, given.first, given.clients, given.key)
+        host(given.address, range(given.first, given.first + given.clients), given.key, idle=given.idle)
     else:
         print(markdown(measure(given), given.clients))
 

@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--gateways", type=int, required=True)
     parser.add_argument("--durability", required=True)
+    parser.add_argument("--heartbeat-s", type=float, default=2.0)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--address", default="tcp://127.0.0.1:0")
     parser.add_argument("--keys")
@@ -49,6 +50,7 @@ def main() -> None:
                 "address": given.address,
                 "http_address": "127.0.0.1:0",
                 "gateways": given.gateways,
+                "heartbeat_s": given.heartbeat_s,
                 "num_examples_max": None,
                 "norm_max": None,
                 "keys": given.keys,
