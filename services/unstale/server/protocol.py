@@ -318,6 +318,7 @@ class ServerProtocol:
         same_connection = self._sessions.is_said_again(client_id, hello.session, route)
         superseded = self._sessions.admit(hello, route)
         self._negotiation.admit(hello)
+        self._transfers.on_order_proved(client_id)
         if not same_connection:
             self._transfers.moved_on(client_id, at_s)
         self._sessions.owners[client_id] = self._settings.owner_of(key, client_id)
@@ -380,6 +381,7 @@ class ServerProtocol:
 
     def _answer_heartbeat(self, route: bytes, client_id: int, heartbeat: Heartbeat) -> None:
         self._sender.send(route, Heartbeat(number=heartbeat.number, version=self._coordinator.version))
+        self._transfers.on_order_proved(client_id)
         self._executor.on_heartbeat_answered(client_id, heartbeat)
 
     def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:

@@ -113,6 +113,10 @@ class Transfers:
         """Whether a client waits for its turn, or its update or model moves at the least rate at least."""
         return any(transfers.scheduler.goes_on(client_id, at_s) for transfers in (self._uploads, self._downloads))
 
+    def on_order_proved(self, client_id: int) -> None:
+        """A welcome or the answer to a heartbeat was sent: a client that announces its update now may miss a credit."""
+        self._uploads.on_order_proved(client_id)
+
     def moved_on(self, client_id: int, at_s: float) -> None:
         """A client has left, or is on another connection: it announces its transfers again."""
         self._uploads.pause(client_id, at_s)
@@ -183,7 +187,7 @@ class Transfers:
         is_answered = self._receive_if_whole(client_id, update, at_s) or (
             self._may_come and client_id in self._give_places(at_s)
         )
-        if not is_answered and self._uploads.update_of(client_id) is not None:
+        if not is_answered and self._uploads.update_of(client_id) is not None and not self._uploads.is_asked(client_id):
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return True
 
