@@ -163,7 +163,8 @@ class Transfers:
     def _refuse_not_stored(self, client_id: int, update: Update) -> None:
         self._stats.refused(Reason.NOT_STORED)
         why = "there is no room on the server's disk; keep the update and send it again later"
-        self._sender.send_to_client(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id))
+        error = Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id, refused=update.type)
+        self._sender.send_to_client(client_id, error)
 
     def _announced(self, client_id: int, update: Update, frames: Sequence[memoryview], at_s: float) -> bool:
         """Whether an update is sent in chunks. One whose verdict needs no payload is not."""
@@ -244,9 +245,8 @@ class Transfers:
             self._stats.model_sent(size_bytes)
         elif not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
-            self._sender.send_to_client(
-                client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
-            )
+            error = Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id, refused=credit.type)
+            self._sender.send_to_client(client_id, error)
         elif self._sender.bytes_with_task(client_id):
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
         elif not has_all:
