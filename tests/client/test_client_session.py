@@ -173,6 +173,15 @@ def test_a_task_with_a_truncated_model_is_returned_untrained() -> None:
     assert len(session.received(task(1), MODEL, 1.1)) == 1  # the complete model is still accepted
 
 
+def test_a_client_without_chunks_gives_an_announced_task_back() -> None:
+    session = session_that_is_in()
+    announced = task(1).model_copy(update={"checksum": checksum(MODEL)})
+    (send,) = session.received(announced, [], 1.0)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIZE, 1)
+
+
 def test_a_message_for_servers_is_answered_with_an_error() -> None:
     (send,) = session_that_is_in().received(Bye(), [], 1.0)
     assert isinstance(send, Send)

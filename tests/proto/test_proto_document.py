@@ -117,7 +117,7 @@ def test_the_document_explains_every_kind_of_payload() -> None:
         ("repeats `hello` every 5 s", GREETING_S, 5),
         ("joins again (4.1) after 5 s", GREETING_S, 5),
         ("with a linger of 2 s", LINGER_S, 2),
-        ("after `server.linger_s`, 2 s unless set otherwise", ServerSettings().linger_s, 2),
+        ("for at most `server.linger_s` (2 s unless set otherwise", ServerSettings().linger_s, 2),
         ("and 5 s more if it was started after the end of the run", sockets.RECONNECT_S_MAX, 5),
         ("sends no `hello` within 15 s", ServerSettings().hello_s, 15),
         ("every 10 s. So does one without a monitor", AWAY_S, 10),
