@@ -64,6 +64,11 @@ def test_the_client_sends_the_messages_of_the_transcript(name: str) -> None:
                 take(session.reachable(at_s))
             case "unreachable":
                 session.unreachable()
+            case transcripts.RESTART:
+                update, payload = message_of(step)
+                assert isinstance(update, Update)
+                stored = [transcripts.kept(update, payload)]
+                session = transcripts.session_of(content, session=step["session"], kept=stored)
             case "timer":
                 assert session.due_s == at_s
                 take(session.tick(at_s))
@@ -84,9 +89,9 @@ def test_the_server_sends_the_messages_of_the_transcript(name: str) -> None:
     connection, sent = 0, deque[Sent]()
     for step in content["steps"]:
         server.now_s = step["at_s"]
-        if step.get("event") in ("unreachable", "another connection, which the client does not see"):
+        if step.get("event") in ("unreachable", transcripts.UNSEEN, transcripts.RESTART):
             connection += 1
-        elif step.get("event") == "the server applies a round":
+        elif step.get("event") == transcripts.ROUND:
             server.compute()
         elif step.get("from") == "client" and not step.get("lost"):
             _, payload = message_of(step)
@@ -141,6 +146,17 @@ def test_a_lost_task_is_replaced_by_another() -> None:
     ]  # fmt: skip
 
 
+def test_a_stored_update_is_sent_by_the_process_after_and_counts_once() -> None:
+    assert kinds("outbox") == [
+        *JOIN, "c update", "(s ack)", "c hello", "s welcome", "c update", "s ack", "s task",
+    ]  # fmt: skip
+    steps = read("outbox")["steps"]
+    first, hello = (step["fields"] for step in steps if step.get("type") == "hello")
+    ack = [step["fields"] for step in steps if step.get("type") == "ack"][1]
+    assert (hello["holding"], ack["outcome"], ack["first_outcome"]) == ([1], "duplicate", "accepted")
+    assert hello["session"] != first["session"]
+
+
 def offsets(name: str, sender: str) -> list[int]:
     steps = read(name)["steps"]
     return [step["fields"]["offset"] for step in steps if step.get("from") == sender and step.get("type") == "chunk"]
@@ -161,5 +177,5 @@ def test_a_doubled_announcement_is_answered_once_and_a_doubled_again_costs_one_w
 
 def test_the_events_of_the_transcripts_are_those_of_the_state_table() -> None:
     known = {event for row in table(subsection("4.8")) for event in row["event"].replace("`", "").split(", ")}
-    others = {"trained", "another connection, which the client does not see", "the server applies a round"}
+    others = {"trained", transcripts.UNSEEN, transcripts.RESTART, transcripts.ROUND}
     assert {step["event"] for name in FILES for step in read(name)["steps"] if "event" in step} <= known | others

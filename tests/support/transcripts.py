@@ -18,18 +18,23 @@ from support.parts import PlayedPart
 from support.played import PlayedServer
 from support.wire import RUN, update_of, welcome
 from unstale.server.state import TransferBounds
-from unstale_client.actions import Action, Payload, Retire, Send, Settle, Train
+from unstale_client.actions import Action, Payload, PendingUpdate, Retire, Send, Settle, Train
 from unstale_client.models import Models
 from unstale_client.session import ClientSession
 from unstale_proto import codec, signature
-from unstale_proto.messages import Ack, Credit, Message, Task
+from unstale_proto.messages import Ack, Credit, Message, Task, Update
 from unstale_proto.transfer import checksum
 
 FOLDER = wire_schema.PROTO / "vectors" / "transcripts"
-SESSION = "c0" * 16
+SESSION, SECOND_SESSION = "c0" * 16, "c1" * 16
 SIGNATURE = signature.digest(welcome().tensors)
 DELTA = np.ones(2, dtype="<f4").tobytes()
 WHOLE, CUT = 4 * 1024 * 1024, 2  # chunk_bytes: payloads with their messages, or in chunks of 2 bytes
+
+UNSEEN = "another connection, which the client does not see"
+RESTART = "the process of the client is killed and starts again with its stored update"
+ROUND = "the server applies a round"
+"""Events that are not in the state table of PROTOCOL.md 4.8."""
 
 Step = dict[str, Any]
 
@@ -40,10 +45,15 @@ def server_of(about: dict[str, Any]) -> PlayedServer:
     return PlayedServer(1, about["rounds"], transfers=bounds, signature=SIGNATURE)
 
 
-def session_of(about: dict[str, Any]) -> ClientSession:
-    """The client of a transcript."""
+def session_of(about: dict[str, Any], *, session: str = SESSION, kept: Sequence[PendingUpdate] = ()) -> ClientSession:
+    """A process of the client of a transcript. kept: updates that it has stored."""
     models = Models(lambda _: PlayedPart(), PlayedPart, window_bytes=about["window_bytes"])
-    return ClientSession(0, about["session"], models=models, chunk_bytes=about["update_chunk_bytes"])
+    return ClientSession(0, session, kept, models=models, chunk_bytes=about["update_chunk_bytes"])
+
+
+def kept(update: Update, payload: Sequence[memoryview]) -> PendingUpdate:
+    """A stored update of the first task."""
+    return PendingUpdate(run_id=RUN, number=0, update=update, parcel=payload)
 
 
 def happened(action: Action) -> str:
@@ -77,7 +87,6 @@ class Recorder:
     def __init__(self, what: str, *, model_chunk_bytes: int, update_chunk_bytes: int, rounds: int = 5) -> None:
         self.about: dict[str, Any] = {
             "what": what,
-            "session": SESSION,
             "rounds": rounds,
             "model_chunk_bytes": model_chunk_bytes,
             "update_chunk_bytes": update_chunk_bytes,
@@ -86,6 +95,7 @@ class Recorder:
         self.server, self.session = server_of(self.about), session_of(self.about)
         self.steps: list[Step] = []
         self.task: Task | None = None
+        self.update: Update | None = None  # the last one
         self._connection = 0
         self._up: deque[Send] = deque()
         self._down: deque[tuple[Message, Sequence[bytes]]] = deque()
@@ -113,7 +123,19 @@ class Recorder:
         if seen:
             self._event("unreachable", lambda _: self.session.unreachable() or [])
         else:
-            self._step({"event": "another connection, which the client does not see"}, [])
+            self._step({"event": UNSEEN}, [])
+
+    def restarts(self) -> None:
+        """The client's process is killed with its connection, and starts again with the stored update."""
+        while self._up:
+            self.up(lost=True)
+        while self._down:
+            self.down(lost=True)
+        self._connection += 1
+        assert self.update is not None
+        payload = [memoryview(DELTA)]
+        self.session = session_of(self.about, session=SECOND_SESSION, kept=[kept(self.update, payload)])
+        self._step({"event": RESTART, "session": SECOND_SESSION, **written(self.update, payload)}, [])
 
     def timer(self) -> None:
         assert self.session.due_s is not None
@@ -127,12 +149,13 @@ class Recorder:
         update = update_of(self.task, kind="delta", checksum=checksum([memoryview(DELTA)]) if in_chunks else None)
         update = update.model_copy(update={"payload_bytes": len(DELTA), "signature": SIGNATURE})
         step = {"event": "trained", **written(update, [memoryview(DELTA)])}
+        self.update = update
         self._step(step, self._execute(self.session.trained(RUN, update, [memoryview(DELTA)])))
 
     def round(self) -> None:
         """The server applies the accepted updates."""
         self.server.compute()
-        self._step({"event": "the server applies a round"}, self._sent())
+        self._step({"event": ROUND}, self._sent())
 
     # --- messages ---
 
@@ -250,6 +273,20 @@ def lost_task() -> Recorder:
     return one
 
 
+def outbox() -> Recorder:
+    one = Recorder("the client is killed before the ack", model_chunk_bytes=WHOLE, update_chunk_bytes=WHOLE)
+    one.reachable()
+    one.settle()
+    one.trained()
+    one.until(Ack)
+    one.restarts()
+    one.reachable()
+    one.settle()
+    one.round()
+    one.settle()
+    return one
+
+
 def chunks() -> Recorder:
     one = Recorder(
         "a connection breaks within a model and within an update", model_chunk_bytes=CUT, update_chunk_bytes=CUT
@@ -288,6 +325,7 @@ SCENARIOS: dict[str, Callable[[], Recorder]] = {
     "reconnect": reconnect,
     "lost_ack": lost_ack,
     "lost_task": lost_task,
+    "outbox": outbox,
     "chunks": chunks,
     "doubled_again": doubled_again,
 }
