@@ -321,7 +321,7 @@ class ClientLoop:
                 message = codec.decode(header)
             except RemoteContractError as error:
                 log.warning("a message from the server cannot be decoded: %s", error)
-                self._send(client, Error(reason=error.reason, message=str(error)), ())
+                self._send(client, Error(reason=error.reason, message=str(error), refused=error.refused), ())
                 continue
             parcel = [frame.buffer for frame in frames]
             self.observer.received(client.session.client_id, message, sum(map(len, parcel)))

@@ -281,7 +281,7 @@ class ClientSession:
             credit = self.models.take(self.client_id, chunk, frames)
         except RemoteContractError as error:
             if error.reason is not Reason.WRONG_CHECKSUM:
-                return [_refusal(error)]
+                return [Send(message=Error(reason=error.reason, message=str(error), refused=chunk.type))]
             self._give_task_back()
             return [_refusal(error, chunk.task_id)]
         if credit is not None:
@@ -316,7 +316,7 @@ class ClientSession:
 
     def _on_unexpected(self, message: Message, _parcel: Payload, _at_s: float) -> list[Action]:
         text = f"a client does not accept {message.type!r} messages"
-        return [Send(message=Error(reason=Reason.UNEXPECTED_TYPE, message=text))]
+        return [Send(message=Error(reason=Reason.UNEXPECTED_TYPE, message=text, refused=message.type))]
 
     def _on_task_expired(self, error: Error, _parcel: Payload, _at_s: float) -> list[Action]:
         if self._awaits_model_of(error.task_id):
@@ -418,7 +418,7 @@ def _event_of(message: Message) -> str:
     return f"error {message.reason}"
 
 
-def _refusal(error: RemoteContractError, task_id: int | None = None) -> Send:
+def _refusal(error: RemoteContractError, task_id: int) -> Send:
     return Send(message=Error(reason=error.reason, message=str(error), task_id=task_id))
 
 

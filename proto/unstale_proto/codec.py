@@ -86,12 +86,14 @@ def decode(header: bytes | memoryview) -> Message:
     validate = _VALIDATE.get(name)
     if validate is None:
         raise RemoteContractError(
-            Reason.UNKNOWN_TYPE, f"type {name[:QUOTE_CHARACTERS_MAX]!r}, expected one of {', '.join(TYPES)}"
+            Reason.UNKNOWN_TYPE,
+            f"type {name[:QUOTE_CHARACTERS_MAX]!r}, expected one of {', '.join(TYPES)}",
+            refused=name[: limits.NAME_MAX] or None,
         )
     try:
         return validate(fields)
     except ValidationError as error:
-        raise _malformed(f"{name}: {_first_problem(error)}") from error
+        raise _malformed(f"{name}: {_first_problem(error)}", refused=name) from error
 
 
 class Glance(NamedTuple):
@@ -175,5 +177,5 @@ def _first_problem(error: ValidationError) -> str:
     return f"field {field!r}: {first['msg']}" if field else first["msg"]
 
 
-def _malformed(message: str) -> RemoteContractError:
-    return RemoteContractError(Reason.MALFORMED_HEADER, message[: limits.TEXT_MAX])
+def _malformed(message: str, refused: str | None = None) -> RemoteContractError:
+    return RemoteContractError(Reason.MALFORMED_HEADER, message[: limits.TEXT_MAX], refused)

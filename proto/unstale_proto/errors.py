@@ -33,8 +33,9 @@ class Reason(StrEnum):
 
 
 class RemoteContractError(Exception):
-    """The other side broke the wire contract. The message is for people."""
+    """The other side broke the wire contract. The message is for people. refused: type of its message, if known."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, refused: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.refused = refused

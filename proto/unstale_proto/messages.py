@@ -404,6 +404,7 @@ class Error(Message):
 
     task_id: of that task. reason: then `non-finite` if the training diverged, `unavailable` if it skips the round.
     code_error: code of the client's user raised; with `non-finite`, for servers that do not know this field.
+    refused: type of the refused message, as far as it could be read.
     """
 
     type: ClassVar[str] = "error"
@@ -411,3 +412,4 @@ class Error(Message):
     message: Text = ""
     task_id: Positive | None = None
     code_error: bool | None = None
+    refused: Name | None = None

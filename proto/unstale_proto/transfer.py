@@ -167,10 +167,10 @@ class Sending:
         if credit.have < self._known and not credit.again:
             return []  # overtaken
         self._known = credit.have
-        if credit.again:
-            if credit.have < self._next:
-                self._chunk_bytes, self._sized_at = self._steady, self._known
-            self._next = min(credit.have, self.payload_bytes)
+        have = min(credit.have, self.payload_bytes)
+        if credit.again and have < self._next:
+            self._chunk_bytes, self._sized_at = self._steady, self._known
+        self._next = have if credit.again else max(self._next, have)  # the receiver has the bytes before `have`
         if self._known >= self._sized_at + STEADY_CHUNKS * self._chunk_bytes:
             self._chunk_bytes = min(2 * self._chunk_bytes, self._chunk_bytes_max)
             self._sized_at = self._known

@@ -173,11 +173,20 @@ def test_a_task_with_a_truncated_model_is_returned_untrained() -> None:
     assert len(session.received(task(1), MODEL, 1.1)) == 1  # the complete model is still accepted
 
 
+def test_a_client_without_chunks_gives_an_announced_task_back() -> None:
+    session = session_that_is_in()
+    announced = task(1).model_copy(update={"checksum": checksum(MODEL)})
+    (send,) = session.received(announced, [], 1.0)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Error)
+    assert (send.message.reason, send.message.task_id) == (Reason.WRONG_SIZE, 1)
+
+
 def test_a_message_for_servers_is_answered_with_an_error() -> None:
     (send,) = session_that_is_in().received(Bye(), [], 1.0)
     assert isinstance(send, Send)
     assert isinstance(send.message, Error)
-    assert send.message.reason is Reason.UNEXPECTED_TYPE
+    assert (send.message.reason, send.message.refused) == (Reason.UNEXPECTED_TYPE, "bye")
 
 
 def test_a_newer_task_replaces_an_older_one() -> None:
@@ -335,6 +344,17 @@ def test_after_a_lost_connection_it_names_its_updates_in_the_hello_and_resends_t
     assert session.state is State.AWAY
     assert session.reachable(3.0) == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1, 2)))]
     assert session.received(welcome(), [], 3.1) == [Send(message=update(1), parcel=DELTA)]
+
+
+def test_a_hello_names_the_current_task_and_updates_only() -> None:
+    session = session_with_an_update_sent()
+    session.received(task(2), MODEL, 1.5)
+    session.received(task(3), MODEL, 1.6)  # replaces task 2, which has no update
+    session.received(task(4), MODEL, 1.7)
+    session.failed(RUN, 4, "loss is nan")  # given back
+    session.received(task(5), MODEL, 1.8)
+    session.unreachable()
+    assert session.reachable(3.0) == [Send(message=Hello(client_id=7, session=TOKEN, holding=(1, 5)))]
 
 
 def test_a_server_that_asks_for_a_hello_first_gets_one() -> None:

@@ -377,6 +377,25 @@ def test_the_error_of_a_malformed_header_names_the_field_and_the_expected_value(
     assert refusal(msgpack.packb(BEAT | change)) == (Reason.MALFORMED_HEADER, sentence)
 
 
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"type": "update"}, "update"),  # its required fields are missing
+        ({"type": "later"}, "later"),
+        ({"type": "l" * 200}, "l" * 128),
+        ({"type": ""}, None),
+        ({"type": 7}, None),
+        ({}, None),
+    ],
+)
+def test_the_error_of_a_refused_header_names_its_type_if_that_can_be_read(
+    fields: dict[str, Any], refused: str | None
+) -> None:
+    with pytest.raises(RemoteContractError) as caught:
+        decode(msgpack.packb({"protocol": 1, **fields}))
+    assert caught.value.refused == refused
+
+
 def test_an_error_in_a_nested_map_names_its_path() -> None:
     welcome = msgpack.unpackb((VECTORS / "welcome.bin").read_bytes())
     welcome["tensors"][1]["shape"] = [2, 0]

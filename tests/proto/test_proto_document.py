@@ -2,35 +2,21 @@
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
+from unstale.config.server import ServerSettings
 from unstale.settings.learning import PartitionSettings, TrainingSettings
-from unstale_proto import limits, messages, signature
-from unstale_proto.codec import TYPES, encode
+from unstale_client.client import LINGER_S
+from unstale_client.loop import AWAY_S
+from unstale_client.net import sockets
+from unstale_client.session import GREETING_S
+from unstale_proto import messages, signature
+from unstale_proto.codec import encode
 from unstale_proto.errors import Reason
+from wire_schema import DESCRIBED, DOCUMENT, LIMITS, field_tables, section, table, unquoted
 
-DOCUMENT = (Path(__file__).parents[2] / "proto" / "PROTOCOL.md").read_text()
-LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
-NESTED = {
-    model.__name__: model
-    for model in (
-        messages.ProcessStart,
-        messages.TensorSpec,
-        messages.ModelPlan,
-        messages.DataPlan,
-        messages.VariantPlan,
-        messages.PartitionPlan,
-        messages.TrainingPlan,
-        messages.ObjectivePlan,
-        messages.EncodingPlan,
-        messages.OwnEvaluation,
-    )
-}
-DESCRIBED: dict[str, type[BaseModel]] = {**TYPES, **NESTED}
 # Their fields are settings, which the product declares.
 PLANS = {"PartitionPlan": PartitionSettings, "TrainingPlan": TrainingSettings}
 TYPED = [name for name in DESCRIBED if name not in PLANS]
@@ -38,37 +24,7 @@ TYPED = [name for name in DESCRIBED if name not in PLANS]
 # The table names the other field, whose bound is the tighter one.
 BOUNDED_BY_A_SIBLING = {("welcome", "client_id"), ("welcome", "lease_s")}
 
-Row = dict[str, str]
-
-
-def table(text: str) -> list[Row]:
-    """The rows of the first table in a piece of the document, by the names of its columns."""
-    lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    assert lines is not None
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[0].splitlines()]
-    head, _, *body = rows
-    assert all(len(row) == len(head) for row in body)
-    return [dict(zip(head, row, strict=True)) for row in body]
-
-
-def section(number: int) -> str:
-    found = re.search(rf"^## {number}\. .*?(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[0]
-
-
-def field_tables() -> dict[str, list[Row]]:
-    """The rows of each field table of section 3, by the name of its message or map."""
-    pieces = re.split(r"^#{3,4} (?:3\.\d+ )?`(\w+)`: ", section(3), flags=re.MULTILINE)
-    return {name: table(text) for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
-
-
 FIELD_TABLES = field_tables()
-
-
-def unquoted(cell: str) -> str:
-    assert cell.startswith("`")
-    return cell.strip("`")
 
 
 def bounds(schema: dict[str, Any]) -> list[Any]:
@@ -153,6 +109,32 @@ def test_the_document_explains_every_reason_to_stop() -> None:
 def test_the_document_explains_every_kind_of_payload() -> None:
     kinds = messages.Update.model_json_schema()["properties"]["kind"]["enum"]
     assert [unquoted(row["`kind`"]) for row in table(section(9))] == kinds
+
+
+@pytest.mark.parametrize(
+    ("sentence", "time_s", "expected_s"),
+    [
+        ("repeats `hello` every 5 s", GREETING_S, 5),
+        ("joins again (4.1) after 5 s", GREETING_S, 5),
+        ("with a linger of 2 s", LINGER_S, 2),
+        ("for at most `server.linger_s` (2 s unless set otherwise", ServerSettings().linger_s, 2),
+        ("and 5 s more if it was started after the end of the run", sockets.RECONNECT_S_MAX, 5),
+        ("sends no `hello` within 15 s", ServerSettings().hello_s, 15),
+        ("every 10 s. So does one without a monitor", AWAY_S, 10),
+    ],
+)
+def test_the_times_of_the_document_are_those_of_the_code(sentence: str, time_s: float, expected_s: float) -> None:
+    assert sentence in re.sub(r"\s+", " ", DOCUMENT)
+    assert time_s == expected_s
+
+
+def test_the_levels_of_the_document_name_fields_of_the_messages() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", section(0), re.MULTILINE)
+    assert [name for name, _, _ in rows] == ["welcome", "task", "ack", "heartbeat", "stop", "error"]
+    for name, used, ignored in rows:
+        fields = DESCRIBED[name].model_fields
+        named_fields = re.findall(r"`([\w.]+)`", used + re.split(r"[;:,] (?:if|it|they) ", ignored)[0])
+        assert named_fields and {field.partition(".")[0] for field in named_fields} <= set(fields), name
 
 
 def test_the_example_of_a_signature_is_correct() -> None:

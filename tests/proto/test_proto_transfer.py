@@ -207,6 +207,12 @@ def test_an_overtaken_credit_is_ignored() -> None:
     assert one.credited(credit(4, 21)) == []
 
 
+def test_bytes_that_the_receiver_has_are_not_sent_for_a_credit_without_again() -> None:
+    one = sending()
+    assert pieces(one.credited(credit(4, 8))) == [(4, b"\4\5"), (6, b"\6\7")]
+    assert pieces(one.credited(credit(4, 10))) == [(8, b"\x08\x09")]  # the position is beyond `have`
+
+
 def test_no_chunk_exceeds_the_payload_for_any_credit() -> None:
     chunks = sending(b"abc").credited(credit(0, 1000, again=True))
     assert pieces(chunks) == [(0, b"ab"), (2, b"c")]

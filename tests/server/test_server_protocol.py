@@ -6,10 +6,12 @@ import pytest
 from support.played import PlayedServer
 from unstale.server.commands import StopNow
 from unstale.settings.learning import SelectorSettings, TriggerSettings
+from unstale_proto import codec
 from unstale_proto.errors import Reason
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Message, Stop, Task, Welcome
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Welcome
 
 SYNC = TriggerSettings(name="sync")
+BEAT = codec.encode(Heartbeat(number=0, version=0))
 
 
 def types(messages: list[Message]) -> list[str]:
@@ -98,6 +100,34 @@ def test_a_client_that_does_not_report_received_messages_is_believed() -> None:
     client = PlayedServer().client(0)
     client.task()
     assert [types(client.beat()) for _ in range(3)] == [["heartbeat"]] * 3
+
+
+# ---------------------------------------------------------------------------------------------------- refused messages
+
+
+@pytest.mark.parametrize(
+    ("header", "reason", "refused"),
+    [
+        (BEAT, Reason.HELLO_FIRST, "heartbeat"),
+        (codec.encode(Hello(client_id=1, session="a" * 32)), Reason.UNKNOWN_CLIENT, "hello"),
+        (BEAT.replace(b"number", b"Number"), Reason.MALFORMED_HEADER, "heartbeat"),
+        (BEAT.replace(b"heartbeat", b"Heartbeat"), Reason.UNKNOWN_TYPE, "Heartbeat"),
+        (b"\xc1", Reason.MALFORMED_HEADER, None),
+    ],
+)
+def test_an_error_names_the_type_of_the_refused_message(header: bytes, reason: Reason, refused: str | None) -> None:
+    server = PlayedServer()
+    client = server.client(0)
+    server.protocol.on_message(client.route, header)
+    error = client.hear(Error)
+    assert (error.reason, error.refused) == (reason, refused)
+
+
+@pytest.mark.parametrize("message", [Bye(), Error(reason=Reason.NON_FINITE, task_id=1)])
+def test_a_goodbye_and_an_error_before_a_hello_have_no_answer(message: Message) -> None:
+    client = PlayedServer().client(0)
+    client.say(message)
+    assert client.hears() == []
 
 
 # ------------------------------------------------------------------------------------------------------ a declined task

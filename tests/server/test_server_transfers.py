@@ -124,6 +124,45 @@ def test_a_repeated_announcement_is_answered_from_the_current_state() -> None:
     assert client.hear(Credit) == credit(task, 2, 6, again=True)
 
 
+def test_a_doubled_announcement_is_answered_once() -> None:
+    client = server_of().client(0)
+    task = client.task()
+    client.say(announced(task))
+    client.say(announced(task))
+    assert client.hear(Credit) == credit(task, 0, 4, again=True)
+    send_all(client, task)
+    assert [message.type for message in client.hears()] == ["credit", "ack"]
+
+
+def test_an_announcement_that_crosses_the_credit_for_its_place_is_not_answered() -> None:
+    server = server_of(2)
+    client, other = server.client(0), server.client(1)
+    task, of_other = tasks_of(client, other)
+    other.say(announced(of_other))
+    client.say(announced(task))
+    assert client.hear(Credit) == credit(task, 0, 0, again=True)  # it waits
+    client.beat(newest_task=task.task_id)
+    send_all(other, of_other)
+    assert client.hear(Credit) == credit(task, 0, 4, again=True)  # its turn
+    client.say(announced(task))  # it left before the credit arrived
+    assert client.hears() == []
+
+
+@pytest.mark.parametrize("proof", ["heartbeat", "hello"])
+def test_an_announcement_after_the_proof_of_a_loss_is_answered(proof: str) -> None:
+    client = server_of().client(0)
+    task = client.task()
+    client.say(announced(task))
+    assert client.hear(Credit) == credit(task, 0, 4, again=True)
+    if proof == "heartbeat":
+        client.beat(newest_task=task.task_id)
+    else:
+        client.join(holding=(task.task_id,))
+        client.hear(Welcome)
+    client.say(announced(task))
+    assert client.hear(Credit) == credit(task, 0, 4, again=True)
+
+
 def test_a_new_connection_resumes_the_transfer_of_the_former_one() -> None:
     server = server_of()
     client = server.client(0)

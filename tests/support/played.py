@@ -114,6 +114,7 @@ class PlayedServer:
         journal: Journal | None = None,
         stays: bool = False,
         task_timeout_s: float | None = None,
+        signature: str = "0" * 64,
         **changes: Any,
     ) -> None:
         self.now_s = 0.0
@@ -149,7 +150,7 @@ class PlayedServer:
                 coordinator=self.coordinator,
                 staging=self.staging,
                 admission=admission or Admission(NormBounds(norm_max, clients=clients)),
-                welcome=welcome(clients=clients).model_copy(update={"encoding": encoding}),
+                welcome=welcome(clients=clients).model_copy(update={"encoding": encoding, "signature": signature}),
                 learning_rate=0.5,
                 frames={0: frames_of(version_of(0))},
                 sent=version_of(0),

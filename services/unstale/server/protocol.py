@@ -250,6 +250,7 @@ class ServerProtocol:
         """Handle a message, whose frames are not needed after the call. key: proved by the handshake, if any."""
         at_s = self._clock()  # once: the time of all events that follow
         speaker = self._sessions.client_of(route)
+        message: Message | None = None
         try:
             self._client_limits.check_rate(route, speaker, at_s)
             message = codec.decode(header)
@@ -269,7 +270,7 @@ class ServerProtocol:
             self._send_deferred_task(route, at_s)
         except RemoteContractError as error:
             self._client_limits.on_refused(self._sessions.client_of(route), error.reason, at_s)
-            self._refuse(route, error)
+            self._refuse(route, error, error.refused if message is None else message.type)
         if speaker is not None and self._client_limits.is_quarantine_due(speaker):
             self._executor.send_after_commit(partial(self._quarantine_if_due, route), speaker)
 
@@ -318,6 +319,7 @@ class ServerProtocol:
         same_connection = self._sessions.is_said_again(client_id, hello.session, route)
         superseded = self._sessions.admit(hello, route)
         self._negotiation.admit(hello)
+        self._transfers.on_order_proved(client_id)
         if not same_connection:
             self._transfers.moved_on(client_id, at_s)
         self._sessions.owners[client_id] = self._settings.owner_of(key, client_id)
@@ -380,6 +382,7 @@ class ServerProtocol:
 
     def _answer_heartbeat(self, route: bytes, client_id: int, heartbeat: Heartbeat) -> None:
         self._sender.send(route, Heartbeat(number=heartbeat.number, version=self._coordinator.version))
+        self._transfers.on_order_proved(client_id)
         self._executor.on_heartbeat_answered(client_id, heartbeat)
 
     def _handle_message(self, message: Message, client_id: int, at_s: float) -> None:
@@ -390,11 +393,11 @@ class ServerProtocol:
 
     # --- refusals ---
 
-    def _refuse(self, route: bytes, error: RemoteContractError) -> None:
-        """Count a message that is refused, and answer it."""
+    def _refuse(self, route: bytes, error: RemoteContractError, refused: str | None = None) -> None:
+        """Count a message that is refused, and answer it. refused: its type."""
         self._stats.refused(error.reason)
         if self._client_limits.may_answer(route, error.reason, self._clock()):
-            self._sender.send(route, Error(reason=error.reason, message=str(error)))
+            self._sender.send(route, Error(reason=error.reason, message=str(error), refused=refused))
 
     def _quarantine_if_due(self, route: bytes, client_id: int) -> None:
         if self._client_limits.is_quarantine_due(client_id):  # else it is in quarantine

@@ -113,6 +113,10 @@ class Transfers:
         """Whether a client waits for its turn, or its update or model moves at the least rate at least."""
         return any(transfers.scheduler.goes_on(client_id, at_s) for transfers in (self._uploads, self._downloads))
 
+    def on_order_proved(self, client_id: int) -> None:
+        """A welcome or the answer to a heartbeat was sent: a client that announces its update now may miss a credit."""
+        self._uploads.on_order_proved(client_id)
+
     def moved_on(self, client_id: int, at_s: float) -> None:
         """A client has left, or is on another connection: it announces its transfers again."""
         self._uploads.pause(client_id, at_s)
@@ -159,7 +163,8 @@ class Transfers:
     def _refuse_not_stored(self, client_id: int, update: Update) -> None:
         self._stats.refused(Reason.NOT_STORED)
         why = "there is no room on the server's disk; keep the update and send it again later"
-        self._sender.send_to_client(client_id, Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id))
+        error = Error(reason=Reason.NOT_STORED, message=why, task_id=update.task_id, refused=update.type)
+        self._sender.send_to_client(client_id, error)
 
     def _announced(self, client_id: int, update: Update, frames: Sequence[memoryview], at_s: float) -> bool:
         """Whether an update is sent in chunks. One whose verdict needs no payload is not."""
@@ -183,7 +188,7 @@ class Transfers:
         is_answered = self._receive_if_whole(client_id, update, at_s) or (
             self._may_come and client_id in self._give_places(at_s)
         )
-        if not is_answered and self._uploads.update_of(client_id) is not None:
+        if not is_answered and self._uploads.update_of(client_id) is not None and not self._uploads.is_asked(client_id):
             self._sender.send_to_client(client_id, self._uploads.ask(client_id))
         return True
 
@@ -240,9 +245,8 @@ class Transfers:
             self._stats.model_sent(size_bytes)
         elif not self._awaits(client_id, credit.task_id):
             why = f"task {credit.task_id} is not open any more"
-            self._sender.send_to_client(
-                client_id, Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id)
-            )
+            error = Error(reason=Reason.EXPIRED_TASK, message=why, task_id=credit.task_id, refused=credit.type)
+            self._sender.send_to_client(client_id, error)
         elif self._sender.bytes_with_task(client_id):
             raise RemoteContractError(Reason.UNEXPECTED_TYPE, "models of this run come with their task")
         elif not has_all:

@@ -18,6 +18,7 @@ class _Upload:
 
     update: Update
     receiving: Receiving | None = None  # None before its first byte
+    is_asked: bool = False  # a credit with `again` may be in flight, and a second one would repeat chunks
 
     @property
     def has_place(self) -> bool:
@@ -61,17 +62,29 @@ class Uploads:
     def ask(self, client_id: int) -> Credit:
         """The credit of a client that announced an update."""
         upload = self._of[client_id]
+        upload.is_asked = True
         if upload.receiving is None:
             return Credit(task_id=upload.update.task_id, have=0, until=0, again=True)
         if upload.has_place and 0 < upload.receiving.part.have < upload.update.payload_bytes:
             self.resumed += 1
         return upload.receiving.ask()
 
+    def is_asked(self, client_id: int) -> bool:
+        """Whether the last credit of `ask` may be in flight: nothing proves that it arrived or was lost."""
+        return self._of[client_id].is_asked
+
+    def on_order_proved(self, client_id: int) -> None:
+        """The client is sent a message that it receives after all credits before it."""
+        upload = self._of.get(client_id)
+        if upload is not None:
+            upload.is_asked = False
+
     def take(
         self, client_id: int, chunk: Chunk, frames: Sequence[memoryview], at_s: float
     ) -> tuple[Credit | None, int]:
         """Receive a chunk; the credit to send, and the number of new bytes. Raises as `Receiving.take`."""
         upload = self._of[client_id]
+        upload.is_asked = False
         if upload.receiving is None:
             return self.ask(client_id), 0  # its part was dropped since
         have = upload.receiving.part.have
