@@ -54,7 +54,7 @@ def _take_update(peer: Peer, task: Task, have: int = 0, until: int = MODEL, anno
 
 
 def _receive(peer: Peer, task: Task, have: int, until: int) -> bytes:
-    """Receive chunks in order up to `until`."""
+    """Receive chunks in order up to `until`, with a credit for each."""
     parts: list[bytes] = []
     while have < until:
         received = peer.next(Chunk)
@@ -68,6 +68,8 @@ def _receive(peer: Peer, task: Task, have: int, until: int) -> bytes:
         have += len(received.payload)
         require(have <= until, f"no bytes from {until} on, the end of the credit", f"a chunk up to {have}")
         parts.append(received.payload)
+        if have < until:
+            peer.send(Credit(task_id=task.task_id, have=have, until=until))
     return b"".join(parts)
 
 
