@@ -76,7 +76,7 @@ def conformance(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Check aggregation policies, plug-ins included, or a client in any language. The exit code is 1 after a failure."""
+    """Check aggregation policies, plug-ins included, or a client in any language. The exit code is 1 if one fails."""
     if client is not None:
         if policies:
             raise UserError(f"POLICY is {policies[0]!r} together with --client, expected one of them; leave one out")

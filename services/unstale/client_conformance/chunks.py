@@ -6,6 +6,7 @@ from unstale.client_conformance import run
 from unstale.client_conformance.check import check, require
 from unstale.client_conformance.minimum import QUIET_BEATS, check_payload
 from unstale.client_conformance.peer import Peer, Received
+from unstale_proto.errors import Reason
 from unstale_proto.messages import Chunk, Credit, Error, Heartbeat, Message, Task, Update
 from unstale_proto.signature import dimension
 from unstale_proto.transfer import checksum
@@ -45,7 +46,9 @@ def _send_model(peer: Peer, task: Task, model: bytes, start: int, until: int, en
     return start
 
 
-def _take_update(peer: Peer, task: Task, have: int = 0, until: int = MODEL, announcement: Received | None = None) -> bytes:
+def _take_update(
+    peer: Peer, task: Task, have: int = 0, until: int = MODEL, announcement: Received | None = None
+) -> bytes:
     """Give credit for an announced update, and receive its chunks up to `until`."""
     message = cast(Update, (announcement or peer.update_of(task)).message)
     require(message.payload_bytes == MODEL, f"payload_bytes {MODEL}", message.payload_bytes)
@@ -151,7 +154,9 @@ def _(peer: Peer) -> None:
     require((error.reason, error.task_id) == ("wrong-checksum", 7), "`wrong-checksum` with task_id 7", repr(error))
 
 
-@check("chunks", "model-lost", "4.7", "An answered heartbeat that proves a loss makes the client request the model again")
+@check(
+    "chunks", "model-lost", "4.7", "An answered heartbeat that proves a loss makes the client request the model again"
+)
 def _(peer: Peer) -> None:
     task, model, credit = _begin(peer)
     piece = min(PIECE, credit.until // 2)
@@ -163,14 +168,16 @@ def _(peer: Peer) -> None:
 
 @check("chunks", "model-expired", "4.7", "After `expired-task` the task whose model is awaited is dropped")
 def _(peer: Peer) -> None:
-    _task, _model, _credit_ = _begin(peer)
-    peer.send(Error(reason="expired-task", task_id=7))
+    _begin(peer)
+    peer.send(Error(reason=Reason.EXPIRED_TASK, task_id=7))
     peer.beats(2)
     later = [received.message for received in peer.beats(QUIET_BEATS)]
     require(not any(isinstance(message, Credit) for message in later), "no credit for an expired task", "one")
 
 
-@check("chunks", "update-announced", "4.7", "An update over CHUNK_BYTES is announced with its checksum, without payload")
+@check(
+    "chunks", "update-announced", "4.7", "An update over CHUNK_BYTES is announced with its checksum, without payload"
+)
 def _(peer: Peer) -> None:
     task = _trained(peer)
     announcement = peer.update_of(task)
@@ -209,7 +216,12 @@ def _(peer: Peer) -> None:
     _check_update(announcement, body)
 
 
-@check("chunks", "update-again", "4.7", "A credit with `again` continues at its `have`, also if that is before the sent bytes")
+@check(
+    "chunks",
+    "update-again",
+    "4.7",
+    "A credit with `again` continues at its `have`, also if that is before the sent bytes",
+)
 def _(peer: Peer) -> None:
     task = _trained(peer)
     announcement = peer.update_of(task)
@@ -219,7 +231,9 @@ def _(peer: Peer) -> None:
     _check_update(announcement, body[:PIECE] + _receive(peer, task, PIECE, MODEL))
 
 
-@check("chunks", "update-resume", "4.7", "After a broken connection an update is announced again and continues at `have`")
+@check(
+    "chunks", "update-resume", "4.7", "After a broken connection an update is announced again and continues at `have`"
+)
 def _(peer: Peer) -> None:
     task = _trained(peer)
     announcement = peer.update_of(task)
@@ -233,7 +247,12 @@ def _(peer: Peer) -> None:
     _check_update(announcement, body)
 
 
-@check("chunks", "update-lost", "4.7", "An answered heartbeat that proves a loss makes the client announce the update again")
+@check(
+    "chunks",
+    "update-lost",
+    "4.7",
+    "An answered heartbeat that proves a loss makes the client announce the update again",
+)
 def _(peer: Peer) -> None:
     task = _trained(peer)
     announcement = peer.update_of(task)

@@ -50,14 +50,18 @@ def _decoded(update: Received, of: Welcome) -> Numbers:
     try:
         parts = [bytes(part) for part in encoding.decode([memoryview(frame) for frame in update.frames])]
     except RemoteContractError as error:
-        raise BrokenRuleError(f"expected a payload by 9.1, got one that is refused as {error.reason}: {error}") from error
+        raise BrokenRuleError(
+            f"expected a payload by 9.1, got one that is refused as {error.reason}: {error}"
+        ) from error
     numbers = np.frombuffer(b"".join(parts), "<f4")
     require(bool(np.isfinite(numbers).all()), "finite numbers", "NaN or infinity")
     return numbers
 
 
 def _update_check(name: str) -> None:
-    @check("encodings", f"update-{name}", "9.1", f"An update in {name} is the float32 update within the bound of {name}")
+    @check(
+        "encodings", f"update-{name}", "9.1", f"An update in {name} is the float32 update within the bound of {name}"
+    )
     def _(peer: Peer) -> None:
         _begin(peer, name, updates=True)
         encoded = _decoded(peer.round(7), peer.welcome)

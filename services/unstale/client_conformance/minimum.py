@@ -7,9 +7,9 @@ import numpy as np
 from unstale.client_conformance import run
 from unstale.client_conformance.check import check, require
 from unstale.client_conformance.peer import Peer, Received
-from unstale_proto import encodings, payload
-from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Update
+from unstale_proto import payload
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Update
 from unstale_proto.transfer import checksum
 
 QUIET_BEATS = 5  # heartbeats without an unwanted message
@@ -167,12 +167,12 @@ def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     peer.give(task)
     first = peer.update_of(task)
-    peer.answers_heartbeats = True
     peer.reopen()
     hello = peer.greet()
     require(hello.session == session, "the session of the first hello", "another one")
     require(hello.holding == (7,), "holding [7]", list(hello.holding))
     check_same(first, peer.update_of(task))
+    peer.answers_heartbeats = True
     peer.accept(task)
     peer.beats(1)
     peer.no_update(QUIET_BEATS, "after its ack")
@@ -184,7 +184,7 @@ def _(peer: Peer) -> None:
     peer.join()
     task = run.task(7, peer.welcome)
     peer.give(task)
-    peer.next(Heartbeat, lambda beat: getattr(beat.message, "newest_task", None) == 7)
+    peer.beats(2)
     peer.reopen()
     hello = peer.greet()
     require(hello.holding == (7,), "holding [7]", list(hello.holding))
@@ -219,9 +219,10 @@ def _(peer: Peer) -> None:
     task = run.task(7, peer.welcome)
     peer.give(task)
     first = peer.update_of(task)
-    peer.send(Error(reason="hello-first"))
+    peer.send(Error(reason=Reason.HELLO_FIRST))
     hello = peer.greet()
-    require((hello.session, hello.holding) == (session, (7,)), f"session {session}, holding [7]", repr(hello))
+    require(hello.session == session, "the session of the first hello", "another one")
+    require(hello.holding == (7,), "holding [7]", list(hello.holding))
     check_same(first, peer.update_of(task))
 
 
@@ -230,7 +231,7 @@ def _(peer: Peer) -> None:
     peer.welcome = run.welcome(train_s=run.TRAIN_S)
     peer.join()
     peer.give(run.task(7, peer.welcome))
-    peer.next(Heartbeat, lambda beat: getattr(beat.message, "newest_task", None) == 7)
+    peer.beats(2)
     newer = run.task(9, peer.welcome)
     peer.give(newer)
     peer.update_of(newer)
@@ -364,7 +365,7 @@ def _(peer: Peer) -> None:
     task = run.task(7, peer.welcome)
     peer.give(task)
     first = peer.update_of(task)
-    peer.send(Error(reason="not-stored", task_id=7))
+    peer.send(Error(reason=Reason.NOT_STORED, task_id=7))
     check_same(first, peer.update_of(task))
 
 
@@ -383,7 +384,7 @@ def _(peer: Peer) -> None:
     task = run.task(7, peer.welcome)
     peer.give(task)
     first = peer.update_of(task)
-    peer.send(Error(reason="quarantined"))
+    peer.send(Error(reason=Reason.QUARANTINED))
     hello = peer.greet()
     require(hello.holding == (7,), "holding [7]", list(hello.holding))
     check_same(first, peer.update_of(task))
@@ -439,7 +440,7 @@ def _(peer: Peer) -> None:
     task = run.task(900, peer.welcome)
     peer.give(task)
     peer.update_of(task)
-    peer.send(Ack(task_id=900, outcome="rejected", first_outcome="rejected", reason="unknown-task"))
+    peer.send(Ack(task_id=900, outcome="rejected", first_outcome="rejected", reason=Reason.UNKNOWN_TASK))
     peer.beats(1)
     newest = getattr(peer.next(Heartbeat).message, "newest_task", None)
     require(newest in (0, None), "newest_task 0", newest)
@@ -470,8 +471,6 @@ def _(peer: Peer) -> None:
 
 
 def _farewell(peer: Peer) -> None:
-    from unstale_proto.messages import Bye
-
     peer.next(Bye)
     peer.send(Bye())
 
@@ -491,10 +490,10 @@ def _(peer: Peer) -> None:
     _check_end(peer, "`stop superseded`")
 
 
-@check("minimum", "stop-shutdown", "4.5", "With `stop shutdown` the client sends bye, keeps its updates and joins again")
+@check(
+    "minimum", "stop-shutdown", "4.5", "With `stop shutdown` the client sends bye, keeps its updates and joins again"
+)
 def _(peer: Peer) -> None:
-    from unstale_proto.messages import Bye
-
     peer.answers_heartbeats = False
     session = peer.join().session
     task = run.task(7, peer.welcome)
@@ -503,11 +502,6 @@ def _(peer: Peer) -> None:
     peer.stop("shutdown")
     peer.next(Bye)
     hello = peer.greet()
-    require((hello.session, hello.holding) == (session, (7,)), f"session {session}, holding [7]", repr(hello))
+    require(hello.session == session, "the session of the first hello", "another one")
+    require(hello.holding == (7,), "holding [7]", list(hello.holding))
     check_same(first, peer.update_of(task))
-
-
-def decoded(update: Received, encoding: encodings.Encoding) -> np.ndarray:
-    """The numbers of a payload."""
-    parts = [bytes(part) for part in encoding.decode([memoryview(frame) for frame in update.frames])]
-    return np.frombuffer(b"".join(parts), "<f4")

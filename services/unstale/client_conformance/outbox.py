@@ -79,7 +79,7 @@ def _(peer: Peer) -> None:
     peer.welcome = run.welcome(train_s=run.TRAIN_S)
     peer.join()
     peer.give(run.task(7, peer.welcome))
-    peer.next(Heartbeat, lambda beat: getattr(beat.message, "newest_task", None) == 7)
+    peer.beats(2)
     peer.kill()
     peer.reopen()
     peer.welcome = run.welcome()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ import zmq
 from unstale.client_conformance import run
 from unstale.client_conformance.check import BrokenRuleError
 from unstale.errors import UserError
+from unstale_client.net.clock import RunClock
 from unstale_client.net.keys import Identity
 from unstale_proto import codec
-from unstale_proto.errors import RemoteContractError
+from unstale_proto.errors import Reason, RemoteContractError
 from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Stop, Task, Update, Welcome
 
 LIMIT_S = 45.0  # longest wait for one message: a client may pause for 30 s between two hellos (4.8)
@@ -50,9 +52,11 @@ class Peer:
     identity: Identity | None = None  # of the server, with keys
     key: str = ""
     client_id: int = 3
+    limit_s: float = LIMIT_S
     answers_heartbeats: bool = True
     welcome: Welcome = field(default_factory=run.welcome)
     seen: list[Received] = field(default_factory=list)
+    _clock: RunClock = field(default_factory=RunClock)
     _context: zmq.Context[zmq.Socket[bytes]] = field(default_factory=zmq.Context)
     _socket: zmq.Socket[bytes] | None = None
     _port: int = 0
@@ -93,22 +97,21 @@ class Peer:
         """SIGKILL to the client and its children."""
         if self._process is None:
             return
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._process = None
 
     def ended(self) -> int:
         """Wait for the end of the client, and return its exit code. Heartbeats are still answered."""
         assert self._process is not None
-        until_s = time.monotonic() + END_S
-        while time.monotonic() < until_s:
+        limit_s = min(END_S, self.limit_s)
+        until_s = self._clock() + limit_s
+        while self._clock() < until_s:
             if self._process.poll() is not None:
                 return self._process.returncode
             self.receive(0.05)
-        raise BrokenRuleError(f"expected the end of the client within {END_S:g} s, got a client that still runs")
+        raise BrokenRuleError(f"expected the end of the client within {limit_s:g} s, got a client that still runs")
 
     def output(self) -> str:
         """The last line that the client printed."""
@@ -126,7 +129,7 @@ class Peer:
             socket.curve_server = True
             socket.curve_secretkey = self.identity.secret.encode()
         if self._port:
-            _bind_again(socket, f"tcp://127.0.0.1:{self._port}")
+            _bind_again(socket, f"tcp://127.0.0.1:{self._port}", self._clock)
         else:
             self._port = socket.bind_to_random_port("tcp://127.0.0.1")
         self._socket = socket
@@ -179,11 +182,11 @@ class Peer:
     def answer(self, beat: Heartbeat) -> None:
         self.send(Heartbeat(number=beat.number, version=run.VERSION))
 
-    def next(self, kind: type[Message], matches: Match = lambda _: True, *, within_s: float = LIMIT_S) -> Received:
+    def next(self, kind: type[Message], matches: Match = lambda _: True) -> Received:
         """Read until a message of this type comes, and fail after the limit."""
-        until_s = time.monotonic() + within_s
+        until_s = self._clock() + self.limit_s
         others: dict[str, int] = {}
-        while (left_s := until_s - time.monotonic()) > 0:
+        while (left_s := until_s - self._clock()) > 0:
             received = self.receive(min(left_s, 0.2))
             if received is None:
                 self._check_runs(kind, others)
@@ -191,7 +194,7 @@ class Peer:
                 return received
             else:
                 others[received.message.type] = others.get(received.message.type, 0) + 1
-        raise BrokenRuleError(f"expected {kind.type!r} within {within_s:g} s, got {_counts(others)}")
+        raise BrokenRuleError(f"expected {kind.type!r} within {self.limit_s:g} s, got {_counts(others)}")
 
     def beats(self, number: int) -> list[Received]:
         """All messages until so many heartbeats came."""
@@ -207,15 +210,18 @@ class Peer:
 
     def greet(self) -> Hello:
         """Wait for a hello, refusing other messages with hello-first, and welcome it."""
+        answers_heartbeats, self.answers_heartbeats = self.answers_heartbeats, False
         while True:
-            received = self.next(Message)
-            message = received.message
+            message = self.next(Message).message
             if isinstance(message, Hello):
-                require_id(message, self.client_id)
-                self.send(self.welcome)
-                return message
+                break
             if not isinstance(message, Bye | Error):
-                self.send(Error(reason="hello-first"))
+                self.send(Error(reason=Reason.HELLO_FIRST))
+        if message.client_id != self.client_id:
+            raise BrokenRuleError(f"expected client_id {self.client_id} in hello, got {message.client_id}")
+        self.answers_heartbeats = answers_heartbeats
+        self.send(self.welcome)
+        return message
 
     def give(self, task: Task, payload: Sequence[bytes] | None = None) -> None:
         self.send(task, run.model_frames() if payload is None else payload)
@@ -259,11 +265,6 @@ class Peer:
             )
 
 
-def require_id(hello: Hello, client_id: int) -> None:
-    if hello.client_id != client_id:
-        raise BrokenRuleError(f"expected client_id {client_id} in hello, got {hello.client_id}")
-
-
 def _filled(word: str, values: dict[str, str]) -> str:
     for name, value in values.items():
         word = word.replace("{" + name + "}", value)
@@ -279,13 +280,13 @@ def _named(received: Received) -> str:
     return f"the update of task {received.message.task_id}"
 
 
-def _bind_again(socket: zmq.Socket[bytes], address: str) -> None:
-    until_s = time.monotonic() + 5
+def _bind_again(socket: zmq.Socket[bytes], address: str, clock: RunClock) -> None:
+    until_s = clock() + 5
     while True:
         try:
             socket.bind(address)
         except zmq.ZMQError:
-            if time.monotonic() > until_s:
+            if clock() > until_s:
                 raise
             time.sleep(0.01)
         else:
