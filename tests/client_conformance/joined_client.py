@@ -39,6 +39,8 @@ elif given.fault == "sends-past-credit":
     )
 elif given.fault == "ignores-again":
     break_method(transfer.Sending, "credited", lambda right, self, credit: right(self, changed(credit, again=None)))
+elif given.fault == "follows-overtaken":
+    break_method(transfer.Sending, "credited", lambda right, self, credit: right(self, changed(credit, again=True)))
 elif given.fault == "coarse-bfloat16":
     break_method(encodings.BFloat16, "_codes", lambda right, self, numbers: right(self, numbers) & 0xFFF0)
 state_dir = None if given.fault == "forgets" else given.folder

@@ -59,6 +59,7 @@ JOINED_FAULTS: Mapping[str, set[str]] = {
     "asks-from-zero": {"model-resume"},
     "sends-past-credit": {"update-credit"},
     "ignores-again": {"update-again"},
+    "follows-overtaken": {"update-overtaken"},
     "coarse-bfloat16": {"update-bfloat16"},
     "forgets": {"kept-over-kill", "start", "new-session"},
     "no-key": {"keys-round", "keys-reconnect"},

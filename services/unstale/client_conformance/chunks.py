@@ -4,8 +4,8 @@ from typing import cast
 
 from unstale.client_conformance import run
 from unstale.client_conformance.check import check, require
-from unstale.client_conformance.minimum import QUIET_BEATS, check_payload
 from unstale.client_conformance.peer import Peer, Received
+from unstale.client_conformance.updates import check_payload
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Chunk, Credit, Error, Heartbeat, Message, Task, Update
 from unstale_proto.signature import dimension
@@ -171,7 +171,7 @@ def _(peer: Peer) -> None:
     _begin(peer)
     peer.send(Error(reason=Reason.EXPIRED_TASK, task_id=7))
     peer.beats(2)
-    later = [received.message for received in peer.beats(QUIET_BEATS)]
+    later = [received.message for received in peer.beats(run.QUIET_BEATS)]
     require(not any(isinstance(message, Credit) for message in later), "no credit for an expired task", "one")
 
 
@@ -199,7 +199,7 @@ def _trained(peer: Peer) -> Task:
 
 
 def _no_chunk(peer: Peer, first: int, when: str) -> None:
-    peer.beats(QUIET_BEATS)
+    peer.beats(run.QUIET_BEATS)
     chunks: list[Message] = [received.message for received in peer.seen[first:] if isinstance(received.message, Chunk)]
     require(not chunks, f"no chunk {when}", f"{len(chunks)} chunks")
 
@@ -229,6 +229,19 @@ def _(peer: Peer) -> None:
     body = _take_update(peer, task, until=3 * PIECE, announcement=announcement)
     peer.send(Credit(task_id=7, have=PIECE, until=MODEL, again=True))
     _check_update(announcement, body[:PIECE] + _receive(peer, task, PIECE, MODEL))
+
+
+@check("chunks", "update-overtaken", "4.7", "A credit without `again` and with a smaller `have` is ignored")
+def _(peer: Peer) -> None:
+    task = _trained(peer)
+    announcement = peer.update_of(task)
+    peer.answers_heartbeats = False
+    body = _take_update(peer, task, until=2 * PIECE, announcement=announcement)
+    peer.send(Credit(task_id=7, have=2 * PIECE, until=2 * PIECE))
+    peer.send(Credit(task_id=7, have=PIECE, until=MODEL))
+    _no_chunk(peer, len(peer.seen), "after a credit that was overtaken")
+    peer.send(Credit(task_id=7, have=2 * PIECE, until=MODEL))
+    _check_update(announcement, body + _receive(peer, task, 2 * PIECE, MODEL))
 
 
 @check(
@@ -264,4 +277,4 @@ def _(peer: Peer) -> None:
     peer.accept(task)
     peer.answers_heartbeats = True
     peer.beats(1)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")

@@ -77,4 +77,4 @@ def _run(check: Check, command: str, folder: Path, limit_s: float) -> None:
 
 def _load() -> None:
     """Register the checks."""
-    from unstale.client_conformance import chunks, encoded, keyed, minimum, outbox  # noqa: F401
+    from unstale.client_conformance import minimum, minimum_endings, chunks, encoded, outbox, keyed  # noqa: F401, I001  (the order of the report)

@@ -2,8 +2,8 @@
 
 from unstale.client_conformance import run
 from unstale.client_conformance.check import NotApplicableError, check, require
-from unstale.client_conformance.minimum import check_same
 from unstale.client_conformance.peer import Peer
+from unstale.client_conformance.updates import check_same
 
 
 def _needs_key(peer: Peer) -> None:

@@ -1,19 +1,12 @@
 """The level `minimum`: joining, heartbeats, tasks, updates and the resend rule."""
 
-import math
-
-import numpy as np
-
 from unstale.client_conformance import run
 from unstale.client_conformance.check import check, require
-from unstale.client_conformance.peer import Peer, Received
-from unstale_proto import payload
-from unstale_proto.errors import Reason, RemoteContractError
-from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, Update
+from unstale.client_conformance.peer import Peer
+from unstale.client_conformance.updates import check_payload, check_same
+from unstale_proto.errors import Reason
+from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Update
 from unstale_proto.transfer import checksum
-
-QUIET_BEATS = 5  # heartbeats without an unwanted message
-OTHER_RUN = "fedcba9876543210" * 2
 
 
 @check("minimum", "hello-first", "3.1", "The first message is a hello that holds nothing")
@@ -107,18 +100,6 @@ def _(peer: Peer) -> None:
     check_payload(update, run.task(7, peer.welcome).payload_bytes)
 
 
-def check_payload(update: Received, payload_bytes: int) -> None:
-    """Check frames and numbers of a payload in float32."""
-    try:
-        payload.check([len(frame) for frame in update.frames], payload_bytes)
-    except RemoteContractError as error:
-        require(False, f"{payload_bytes} bytes in frames of section 9", f"{error.reason}: {error}")
-    numbers = np.frombuffer(update.payload, "<f4")
-    require(bool(np.isfinite(numbers).all()), "finite numbers", "NaN or infinity")
-    norm = math.sqrt(float(np.square(numbers, dtype=np.float64).sum()))
-    require(norm > 0, "an update that is not only zeros", "zeros only")
-
-
 @check("minimum", "rounds", "4", "The client answers one task after another")
 def _(peer: Peer) -> None:
     peer.join()
@@ -130,7 +111,7 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.join()
     peer.round(7)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("minimum", "not-without-proof", "5 rule 2", "An update is not sent again before a later heartbeat is answered")
@@ -140,7 +121,7 @@ def _(peer: Peer) -> None:
     task = run.task(7, peer.welcome)
     peer.give(task)
     peer.update_of(task)
-    peer.no_update(QUIET_BEATS, "while no later heartbeat is answered")
+    peer.no_update(run.QUIET_BEATS, "while no later heartbeat is answered")
 
 
 @check("minimum", "lost-ack", "5 rule 2", "The answer to a later heartbeat makes the client resend the same bytes")
@@ -152,12 +133,7 @@ def _(peer: Peer) -> None:
     check_same(first, peer.update_of(task))
     peer.send(Ack(task_id=7, outcome="duplicate", first_outcome="accepted"))
     peer.beats(2)
-    peer.no_update(QUIET_BEATS, "after an ack `duplicate`")
-
-
-def check_same(first: Received, again: Received) -> None:
-    require(again.header == first.header, "the header of the update again, byte for byte", repr(again.message))
-    require(again.payload == first.payload, "the payload of the update again, byte for byte", "another payload")
+    peer.no_update(run.QUIET_BEATS, "after an ack `duplicate`")
 
 
 @check("minimum", "reconnect", "4.4", "After a broken connection: hello with `holding`, then the update again, once")
@@ -175,7 +151,7 @@ def _(peer: Peer) -> None:
     peer.answers_heartbeats = True
     peer.accept(task)
     peer.beats(1)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("minimum", "reconnect-while-training", "4.4", "A task in training is in `holding`, and its training goes on")
@@ -236,7 +212,7 @@ def _(peer: Peer) -> None:
     peer.give(newer)
     peer.update_of(newer)
     peer.accept(newer)
-    peer.no_update(QUIET_BEATS, "of the replaced task")
+    peer.no_update(run.QUIET_BEATS, "of the replaced task")
 
 
 @check("minimum", "doubled-task", "4.2", "A task whose id is not over the greatest one is ignored")
@@ -250,15 +226,15 @@ def _(peer: Peer) -> None:
     peer.give(task)
     peer.give(run.task(6, peer.welcome))
     peer.beats(1)
-    peer.no_update(QUIET_BEATS, "for a copy of task 7 and for an older task")
+    peer.no_update(run.QUIET_BEATS, "for a copy of task 7 and for an older task")
     peer.round(8)
 
 
 @check("minimum", "task-of-another-run", "3.3", "A task with another run_id is ignored")
 def _(peer: Peer) -> None:
     peer.join()
-    peer.give(run.task(20, run.welcome(run_id=OTHER_RUN)))
-    peer.no_update(QUIET_BEATS, "for a task of another run")
+    peer.give(run.task(20, run.welcome(run_id=run.OTHER_RUN_ID)))
+    peer.no_update(run.QUIET_BEATS, "for a task of another run")
     peer.round(7)
 
 
@@ -279,7 +255,7 @@ def _(peer: Peer) -> None:
 def _check_not_taken(peer: Peer, reason: str) -> None:
     """A client gives such a task back, or drops it: section 0 allows both."""
     first = len(peer.seen)
-    peer.no_update(QUIET_BEATS, f"for a task that is {reason}")
+    peer.no_update(run.QUIET_BEATS, f"for a task that is {reason}")
     messages = [received.message for received in peer.seen[first:]]
     for message in messages:
         if isinstance(message, Error):
@@ -298,7 +274,7 @@ def _(peer: Peer) -> None:
     peer.accept(task)
     peer.accept(run.task(3, peer.welcome))
     peer.round(8)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("minimum", "doubled-welcome", "4.1", "A second welcome of the same run changes nothing")
@@ -307,7 +283,7 @@ def _(peer: Peer) -> None:
     peer.send(peer.welcome)
     peer.round(7)
     peer.send(peer.welcome)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
     peer.round(8)
 
 
@@ -320,9 +296,9 @@ def _(peer: Peer) -> None:
     peer.update_of(task)
     peer.reopen()
     peer.answers_heartbeats = True
-    peer.welcome = run.welcome(run_id=OTHER_RUN)
+    peer.welcome = run.welcome(run_id=run.OTHER_RUN_ID)
     peer.greet()
-    peer.no_update(QUIET_BEATS, "of the former run")
+    peer.no_update(run.QUIET_BEATS, "of the former run")
     peer.round(2)
 
 
@@ -341,7 +317,7 @@ def _(peer: Peer) -> None:
     peer.send_with(task, run.model_frames(), later_field=True)
     peer.update_of(task)
     peer.send_with(Ack(task_id=7, outcome="accepted", first_outcome="accepted"), [b"frame"], later_field="x")
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("minimum", "unusable-messages", "2", "Messages that cannot be used are answered with `error` or dropped")
@@ -357,151 +333,3 @@ def _(peer: Peer) -> None:
         message = received.message
         if isinstance(message, Error):
             require(message.task_id is None, "no task_id in an error for an unusable message", message.task_id)
-
-
-@check("minimum", "error-not-stored", "4.6", "With `not-stored` the update is kept and sent again")
-def _(peer: Peer) -> None:
-    peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
-    peer.send(Error(reason=Reason.NOT_STORED, task_id=7))
-    check_same(first, peer.update_of(task))
-
-
-@check("minimum", "error-passing", "6", "An error that concerns one message changes nothing else")
-def _(peer: Peer) -> None:
-    peer.join()
-    for reason in ("rate-limited", "malformed-header", "header-too-large", "unknown-type", "unexpected-type"):
-        peer.send(Error.model_validate({"reason": reason, "message": "examination"}))
-    peer.round(7)
-
-
-@check("minimum", "error-quarantined", "4.6", "With `quarantined` the client repeats hello and keeps its updates")
-def _(peer: Peer) -> None:
-    peer.answers_heartbeats = False
-    peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
-    peer.send(Error(reason=Reason.QUARANTINED))
-    hello = peer.greet()
-    require(hello.holding == (7,), "holding [7]", list(hello.holding))
-    check_same(first, peer.update_of(task))
-
-
-def _ends_after(reason: str) -> None:
-    @check("minimum", f"error-{reason}", "6", f"With `{reason}` the client ends")
-    def _(peer: Peer) -> None:
-        peer.join()
-        peer.send(Error.model_validate({"reason": reason, "message": "examination"}))
-        _check_end(peer, f"`error {reason}`")
-
-
-def _check_end(peer: Peer, after: str) -> None:
-    first = len(peer.seen)
-    peer.ended()
-    hellos = [received for received in peer.seen[first:] if isinstance(received.message, Hello)]
-    require(not hellos, f"no hello after {after}", f"{len(hellos)} 'hello'")
-
-
-for _reason in ("unknown-client", "not-the-owner", "wrong-protocol"):
-    _ends_after(_reason)
-
-VERDICTS = (
-    "wrong-signature",
-    "wrong-size",
-    "malformed-payload",
-    "wrong-checksum",
-    "non-finite",
-    "zero-update",
-    "expired-task",
-    "unknown-version",
-    "run-finished",
-    "norm-too-large",
-)
-
-
-@check("minimum", "rejections", "6", "An ack with any reason deletes the update")
-def _(peer: Peer) -> None:
-    peer.join()
-    for task_id, reason in enumerate(VERDICTS, 7):
-        task = run.task(task_id, peer.welcome)
-        peer.give(task)
-        peer.update_of(task)
-        fields = {"task_id": task_id, "outcome": "rejected", "first_outcome": "rejected", "reason": reason}
-        peer.send(Ack.model_validate(fields))
-    peer.no_update(QUIET_BEATS, "after its ack `rejected`")
-
-
-@check("minimum", "unknown-task", "6", "After `unknown-task` for the newest task the next task may have any id")
-def _(peer: Peer) -> None:
-    peer.join()
-    task = run.task(900, peer.welcome)
-    peer.give(task)
-    peer.update_of(task)
-    peer.send(Ack(task_id=900, outcome="rejected", first_outcome="rejected", reason=Reason.UNKNOWN_TASK))
-    peer.beats(1)
-    newest = getattr(peer.next(Heartbeat).message, "newest_task", None)
-    require(newest in (0, None), "newest_task 0", newest)
-    peer.round(7)
-
-
-@check("minimum", "server-silent", "4.3", "After lease_s without a message the client sends hello in the same session")
-def _(peer: Peer) -> None:
-    peer.welcome = run.welcome(lease_s=4 * run.HEARTBEAT_S)
-    session = peer.join().session
-    peer.answers_heartbeats = False
-    hello = peer.next(Hello).message
-    assert isinstance(hello, Hello)
-    require(hello.session == session, "the session of the first hello", "another one")
-    peer.answers_heartbeats = True
-    peer.send(peer.welcome)
-    peer.round(7)
-
-
-@check("minimum", "stop-finished", "4.5", "With `stop finished` the client sends bye and ends with exit code 0")
-def _(peer: Peer) -> None:
-    peer.join()
-    peer.round(7)
-    peer.stop("finished")
-    _farewell(peer)
-    code = peer.ended()
-    require(code == 0, "exit code 0 after a finished run", code)
-
-
-def _farewell(peer: Peer) -> None:
-    peer.next(Bye)
-    peer.send(Bye())
-
-
-@check("minimum", "stop-failed", "4.5", "With `stop shutdown` and `failed` the client sends bye and ends")
-def _(peer: Peer) -> None:
-    peer.join()
-    peer.stop("shutdown", failed=True)
-    _farewell(peer)
-    _check_end(peer, "a failed run")
-
-
-@check("minimum", "stop-superseded", "4.5", "With `stop superseded` the client ends without another hello")
-def _(peer: Peer) -> None:
-    peer.join()
-    peer.stop("superseded")
-    _check_end(peer, "`stop superseded`")
-
-
-@check(
-    "minimum", "stop-shutdown", "4.5", "With `stop shutdown` the client sends bye, keeps its updates and joins again"
-)
-def _(peer: Peer) -> None:
-    peer.answers_heartbeats = False
-    session = peer.join().session
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
-    peer.stop("shutdown")
-    peer.next(Bye)
-    hello = peer.greet()
-    require(hello.session == session, "the session of the first hello", "another one")
-    require(hello.holding == (7,), "holding [7]", list(hello.holding))
-    check_same(first, peer.update_of(task))

@@ -2,8 +2,8 @@
 
 from unstale.client_conformance import run
 from unstale.client_conformance.check import check, require
-from unstale.client_conformance.minimum import OTHER_RUN, QUIET_BEATS, check_same
 from unstale.client_conformance.peer import Peer, Received
+from unstale.client_conformance.updates import check_same
 from unstale_proto.messages import Heartbeat, Hello
 
 
@@ -29,7 +29,7 @@ def _(peer: Peer) -> None:
     check_same(update, peer.update_of(task))
     peer.accept(task)
     peer.beats(1)
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("outbox", "new-session", "4.1", "A new process draws another session and counts heartbeats from 0")
@@ -62,15 +62,15 @@ def _(peer: Peer) -> None:
     peer.reopen()
     hello = peer.join()
     require(hello.holding == (), "an empty `holding` after the ack", list(hello.holding))
-    peer.no_update(QUIET_BEATS, "after its ack")
+    peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
 @check("outbox", "other-run-over-kill", "4.1", "Stored updates of another run are deleted")
 def _(peer: Peer) -> None:
     _killed(peer)
-    peer.welcome = run.welcome(run_id=OTHER_RUN)
+    peer.welcome = run.welcome(run_id=run.OTHER_RUN_ID)
     peer.join()
-    peer.no_update(QUIET_BEATS, "of the former run")
+    peer.no_update(run.QUIET_BEATS, "of the former run")
     peer.round(2)
 
 

@@ -258,10 +258,10 @@ class Peer:
 
     def _check_runs(self, kind: type[Message], others: dict[str, int]) -> None:
         if self._process is not None and self._process.poll() is not None:
-            said = self.output()
+            line = self.output()
             raise BrokenRuleError(
                 f"expected {kind.type if kind is not Message else 'a message'!r}, got {_counts(others)} and the end of "
-                f"the client with exit code {self._process.returncode}" + (f"; it printed: {said}" if said else "")
+                f"the client with exit code {self._process.returncode}" + (f"; it printed: {line}" if line else "")
             )
 
 

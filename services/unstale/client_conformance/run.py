@@ -15,6 +15,8 @@ LEARNING_RATE = 0.5
 TRAIN_SETTING = "train_s"
 TRAIN_S = 1.5  # in that setting: the client's training takes this long, so that messages come while it trains
 RUN_ID = "0123456789abcdef" * 2
+OTHER_RUN_ID = "fedcba9876543210" * 2
+QUIET_BEATS = 5  # heartbeats without an unwanted message
 SHAPES = {"weight": (5, 3), "bias": (5,), "scale": ()}
 CHUNKED_SHAPES = {"weight": (1280, 1024), "bias": (5,)}  # 5 MiB and 20 bytes
 
