@@ -121,6 +121,8 @@ class Client:
             return
         if len(model) != size and self.fault != "takes-any-size":
             self.send("error", reason="wrong-size", task_id=fields["task_id"])
+            if self.fault == "counts-refused":
+                self.greatest = fields["task_id"]
             return
         if self.task and self.fault == "finishes-old-task":
             return

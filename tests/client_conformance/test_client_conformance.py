@@ -43,6 +43,7 @@ REFERENCE_FAULTS: Mapping[str, set[str]] = {
     "takes-other-run": {"task-of-another-run"},
     "takes-any-signature": {"wrong-signature"},
     "takes-any-size": {"wrong-size"},
+    "counts-refused": {"refused-not-counted"},
     "finishes-old-task": {"newer-task"},
     "silent-training": {"heartbeats-while-training"},
     "dies-of-garbage": {"unusable-messages"},

@@ -22,8 +22,8 @@ Command = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="Examine the client that this command starts, instead of policies. {address}, {client_id}, {folder} and "
-        "{key} in it are replaced.",
+        help="Examine the client that this command starts, instead of policies. {address}, {client_id}, {folder}, "
+        "{key} and {train_s} in it are replaced.",
     ),
 ]
 Level = Annotated[

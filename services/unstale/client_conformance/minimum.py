@@ -238,14 +238,18 @@ def _(peer: Peer) -> None:
     peer.round(7)
 
 
-@check("minimum", "wrong-signature", "4.2", "A task with another signature is not trained and does not count")
+@check(
+    "minimum", "wrong-signature", "4.2", "A task with another signature is not trained, and is given back or dropped"
+)
 def _(peer: Peer) -> None:
     peer.join()
     peer.give(run.task(7, peer.welcome, signature="0" * 64))
     _check_not_taken(peer, "wrong-signature")
 
 
-@check("minimum", "wrong-size", "4.2", "A task with a payload of another size is not trained and does not count")
+@check(
+    "minimum", "wrong-size", "4.2", "A task with a payload of another size is not trained, and is given back or dropped"
+)
 def _(peer: Peer) -> None:
     peer.join()
     peer.give(run.task(7, peer.welcome), [run.model(20).tobytes()])
@@ -253,7 +257,6 @@ def _(peer: Peer) -> None:
 
 
 def _check_not_taken(peer: Peer, reason: str) -> None:
-    """A client gives such a task back, or drops it: section 0 allows both."""
     first = len(peer.seen)
     peer.no_update(run.QUIET_BEATS, f"for a task that is {reason}")
     messages = [received.message for received in peer.seen[first:]]
@@ -263,6 +266,16 @@ def _check_not_taken(peer: Peer, reason: str) -> None:
             require(came == (reason, 7), f"no error, or `{reason}` with task_id 7", came)
     newest = [message.newest_task for message in messages if isinstance(message, Heartbeat)][-1]
     require(newest in (0, None), "newest_task 0", newest)
+    peer.round(8)
+
+
+@check(
+    "minimum", "refused-not-counted", "4.2", "A task that did not fit does not count: a copy of it that fits is taken"
+)
+def _(peer: Peer) -> None:
+    peer.join()
+    peer.give(run.task(7, peer.welcome), [run.model(20).tobytes()])
+    peer.no_update(run.QUIET_BEATS, "for a task that is wrong-size")
     peer.round(7)
 
 

@@ -25,7 +25,7 @@ from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello, Message, S
 
 LIMIT_S = 45.0  # longest wait for one message: a client may pause for 30 s between two hellos (4.8)
 END_S = 15.0  # longest wait for the end of the process
-PLACEHOLDERS = ("address", "client_id", "folder", "key")
+PLACEHOLDERS = ("address", "client_id", "folder", "key", "train_s")
 
 
 class Received(NamedTuple):
@@ -81,6 +81,7 @@ class Peer:
             "client_id": str(self.client_id),
             "folder": str(self.folder),
             "key": self.key,
+            "train_s": str((self.welcome.settings or {}).get(run.TRAIN_SETTING, 0.0)),
         }
         words = [_filled(word, values) for word in shlex.split(self.command)]
         try:
