@@ -9,6 +9,7 @@ import typer
 
 from unstale.cli.parameters import AsJson
 from unstale.cli.tables import print_table
+from unstale.errors import UserError
 
 if TYPE_CHECKING:
     from unstale.compensators import CompensatorDescription
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
 Names = Annotated[list[str] | None, typer.Argument(help="Show these with their settings.")]
 Policies = Annotated[list[str] | None, typer.Argument(metavar="[POLICY]...", help="Policies to check; by default all.")]
+Command = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Examine the client that this command starts, instead of policies. {address}, {client_id}, {folder}, "
+        "{key} and {train_s} in it are replaced.",
+    ),
+]
+Level = Annotated[
+    list[str] | None,
+    typer.Option(help="With --client: minimum, chunks, encodings, outbox or keys; repeatable, by default all."),
+]
 Device = Annotated[str, typer.Option("--device", help="Device of updates: cpu, cuda, cuda:NUMBER or mps.")]
 
 
@@ -56,8 +69,21 @@ def compensators(name: Names = None, as_json: AsJson = False) -> None:
     print(f"Settings and sources of a compensator: unstale compensators {descriptions[-1].name}")
 
 
-def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJson = False) -> None:
-    """Check aggregation policies, plug-ins included. The exit code is 1 if one of them fails."""
+def conformance(
+    policies: Policies = None,
+    client: Command = None,
+    level: Level = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Check aggregation policies, plug-ins included, or a client in any language. The exit code is 1 if one fails."""
+    if client is not None:
+        if policies:
+            raise UserError(f"POLICY is {policies[0]!r} together with --client, expected one of them; leave one out")
+        _examine_client(client, level or [], as_json=as_json)
+        return
+    if level:
+        raise UserError(f"--level is {level[0]!r} without --client, expected both; add --client COMMAND")
     import torch
 
     from unstale.conformance import Row, examine
@@ -75,6 +101,24 @@ def conformance(policies: Policies = None, device: Device = "cpu", as_json: AsJs
         number = len({row.policy for row in rows})
         noun = "policy" if number == 1 else "policies"
         print(f"{number} {noun}, {len(rows)} cases: {len(rows) - failed} passed, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _examine_client(command: str, levels: Sequence[str], *, as_json: bool) -> None:
+    from unstale.client_conformance.examination import examine
+
+    rows = list(examine(command, levels))
+    failed, skipped = (sum(row.verdict == verdict for row in rows) for verdict in ("failed", "skipped"))
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        table = [(row.level, row.check, row.section, row.verdict) for row in rows]
+        print_table(("level", "check", "section", "verdict"), table, lines=False)
+        for row in rows:
+            if row.detail:
+                print(f"{row.check} {row.verdict}: {row.rule} (PROTOCOL.md {row.section}); {row.detail}")
+        print(f"{len(rows)} checks: {len(rows) - failed - skipped} passed, {failed} failed, {skipped} skipped")
     if failed:
         raise typer.Exit(1)
 

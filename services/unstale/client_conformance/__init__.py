@@ -1,0 +1,1 @@
+"""Examines a client in any language: a scripted server with faults, and a report of the broken rules."""

@@ -1,0 +1,33 @@
+"""The level `keys`: rounds over CURVE."""
+
+from unstale.client_conformance import run
+from unstale.client_conformance.check import NotApplicableError, check, require
+from unstale.client_conformance.peer import Peer
+from unstale.client_conformance.updates import check_same
+
+
+def _needs_key(peer: Peer) -> None:
+    if peer.identity is None:
+        raise NotApplicableError("the command has no {key}, so the client was not given one")
+
+
+@check("keys", "keys-round", "1", "The client connects with its key to the server's key, and takes part")
+def _(peer: Peer) -> None:
+    _needs_key(peer)
+    peer.join()
+    peer.round(7)
+    peer.round(8)
+
+
+@check("keys", "keys-reconnect", "1", "After a broken connection the client connects with its key again")
+def _(peer: Peer) -> None:
+    _needs_key(peer)
+    peer.answers_heartbeats = False
+    peer.join()
+    task = run.task(7, peer.welcome)
+    peer.give(task)
+    first = peer.update_of(task)
+    peer.reopen()
+    hello = peer.greet()
+    require(hello.holding == (7,), "holding [7]", list(hello.holding))
+    check_same(first, peer.update_of(task))
