@@ -16,8 +16,8 @@ HANGING = 3
 
 
 @takes_settings(
-    *("app", "flower", "client", "model", "data", "partition", "training.name", "objective", "device", "threads", "scenario"),
-    *("device_precision", "attack"),
+    *("app", "flower", "client", "model", "data", "partition", "training.name", "objective", "device", "threads"),
+    *("scenario", "device_precision", "attack"),
     common=(
         *("app", "client.server", "client.first", "client.count", "client.patience_s", "client.key"),
         *("client.server_key", "client.directory", "client.durability", "client.http_address"),

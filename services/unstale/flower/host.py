@@ -97,13 +97,13 @@ class _Host:
         kept = {name: tensor for name, tensor in answered.items() if name not in names}
         _keep(task, "arrays", {name: tensor for name, tensor in kept.items() if not torch.equal(tensor, own[name])})
         _keep(task, "context", to_nest(context.state))
-        examples, metrics = _metrics(reply, "fitres")
+        examples, metrics = _metrics(reply)
         return Trained(num_examples=examples, loss=_loss(metrics), metrics=metrics)
 
     def evaluate(self, module: nn.Module, info: ClientInfo) -> Measured:
         """The evaluation function of the `App`. The app has no `Context.state`, and changes of it are dropped."""
         reply = self._reply("evaluate", _arrays(module), {}, self._context(info, {}), info, 0)
-        examples, metrics = _metrics(reply, "evaluateres")
+        examples, metrics = _metrics(reply)
         if "loss" not in metrics:
             metrics["loss"] = _loss(metrics)
         return Measured(num_examples=examples, metrics=metrics)
@@ -210,7 +210,7 @@ def _keep(task: Task, key: str, nest: dict[str, Any]) -> None:
         task.state.pop(key, None)
 
 
-def _metrics(content: RecordDict, prefix: str) -> tuple[Any, dict[str, float]]:
+def _metrics(content: RecordDict) -> tuple[Any, dict[str, float]]:
     """The number of examples of a reply, and its metrics that are numbers. Raises ValueError without the number."""
     found: dict[str, Any] = {}
     for record in (*content.config_records.values(), *content.metric_records.values()):

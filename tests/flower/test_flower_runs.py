@@ -1,0 +1,107 @@
+"""Apps of Flower in simulations and over sockets, with four versions of flwr."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from flower.environments import APPS, HERE, VERSIONS, Flower, new_app
+
+import numpy as np
+from safetensors.numpy import load_file
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+SYNC = ["--trigger", "sync", "--policy", "fedavg", "--lr", "0.1", "--evaluate-every", "1"]
+NORM = ["--flower", "norm:app", "--flower.model", "norm:Net"]
+COUNTED = ["--flower", "counted:app", "--flower.model", "counted:model"]
+
+
+@pytest.fixture(params=VERSIONS)
+def flower(request: pytest.FixtureRequest) -> Flower:
+    return Flower(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(APPS, tmp_path / "apps"))
+
+
+def test_message_app_gives_the_model_of_a_loop_by_hand(flower: Flower, folder: Path) -> None:
+    run = flower.simulate(folder, *NORM, *SYNC, "--num-partitions", "2", "--rounds", "4", "--save-model", "m.safetensors")
+    assert run["updates"] == {"accepted": 8, "duplicate": 0, "rejected": 0}
+    expected = flower.script(folder, str(HERE / "bare_loop.py"), "4", "2", "0.1")
+    found = load_file(folder / "m.safetensors")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-6)  # sums in another order, in float32
+    assert run["client_metrics"]["own"]["mean"] == pytest.approx(5 / 3)  # (1 * 1 + 2 * 2) / 3 examples
+
+
+@pytest.mark.parametrize("app", [NORM, COUNTED], ids=["message", "numpy-client"])
+def test_sockets_and_simulation_give_the_same_digest(flower: Flower, folder: Path, app: list[str]) -> None:
+    arguments = [*SYNC, "--rounds", "3"]
+    simulated = flower.simulate(folder, *app, *arguments, "--num-partitions", "2")
+    served = flower.over_sockets(folder, 2, app, arguments)  # the sum of two does not depend on their order
+    assert served["digest"] == simulated["digest"]
+    assert served["updates"] == simulated["updates"] == {"accepted": 6, "duplicate": 0, "rejected": 0}
+
+
+def test_context_state_follows_the_verdicts_on_a_flaky_network(flower: Flower, folder: Path) -> None:
+    script = (
+        "import json, unstale; keys = dict(clients=3, policy='fedbuff', rounds=8, scenario='flaky', progress=False); "
+        "run = unstale.simulate('counted:app', **keys, **{'flower.model': 'counted:model', 'trigger.k': 2}); "
+        "print(json.dumps(run.updates.astype(str).to_dict('records')))"
+    )
+    updates = flower.script(folder, "-c", script)
+    accepted: dict[str, int] = {}
+    print(updates[:3])
+    for update in updates:
+        if update["outcome"] != "accepted":
+            continue
+        client = update["client"]
+        accepted[client] = accepted.get(client, 0) + 1
+        assert float(update["count"]) == accepted[client]
+    assert sum(accepted.values()) >= 16
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "pytorch_msg_api"])
+def test_quickstart_learns_under_fedbuff_with_stragglers(flower: Flower, tmp_path: Path, kind: str) -> None:
+    new_app(kind, tmp_path)
+    app = ["--flower", "quick.client_app:app"]
+    arguments = ["--policy", "fedbuff", "--k", "2", "--rounds", "6", "--lr", "0.01", "--evaluate-every", "2"]
+    simulated = flower.simulate(tmp_path, *app, *arguments, "--num-partitions", "4", "--scenario", "slow-tenth")
+    served = flower.over_sockets(tmp_path, 4, app, arguments)
+    for run in (simulated, served):
+        assert run["updates"]["accepted"] >= 12 and run["updates"]["rejected"] == 0
+
+
+def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: Path) -> None:
+    new_app("numpy", tmp_path)
+    (tmp_path / "first.py").write_text("import numpy as np\n\n\ndef model():\n    return np.zeros((1, 1))\n")
+    app = ["--flower", "quick.client_app:app", "--flower.model", "first:model"]
+    run = flower.simulate(tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "1", "--save-model", "m.safetensors")
+    served = flower.over_sockets(tmp_path, 2, app, [*SYNC, "--rounds", "1"])
+    assert served["digest"] == run["digest"]
+    assert load_file(tmp_path / "m.safetensors")["0"].tolist() == [[1.0]]  # `fit` returns ones
+
+
+@pytest.mark.parametrize(
+    ("app", "message"),
+    [
+        ("raises", "KeyError: 'no such file'"),
+        ("empty", "the reply has 0 array records, expected one with all arrays of the model"),
+        ("shape", "the reply has 'w' of shape [3], expected [2]"),
+        ("name", "the reply has 1 arrays, without 'w', expected the 1 arrays of the model that was sent"),
+        ("examples", "the reply has no 'num-examples' in a metric record"),
+    ],
+)
+def test_a_failing_app_gives_its_tasks_back_with_the_cause(folder: Path, app: str, message: str) -> None:
+    flower = Flower(VERSIONS[-1])
+    arguments = ("--flower", f"wrong:{app}", "--flower.model", "wrong:model", "--num-partitions", "2", "--rounds", "1")
+    errors = flower.fails(folder, "simulate", *arguments)
+    assert f"the app's train function: {'' if app == 'raises' else 'ValueError: '}{message}" in errors
+
+
+def test_a_missing_model_is_one_sentence(folder: Path) -> None:
+    errors = Flower(VERSIONS[-1]).fails(folder, "simulate", "--flower", "wrong:no_model")
+    assert errors.startswith("unstale: app 'wrong:no_model' of Flower needs its first model")
+    assert errors.count("\n") == 1
