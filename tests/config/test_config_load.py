@@ -214,6 +214,7 @@ def test_every_key_can_be_set_by_its_variable(name: str) -> None:
 def test_setting_a_key_changes_no_other(name: str, tmp_path: Path) -> None:
     resolved = load(as_file(tmp_path, name, OTHER[name]))
     own = {"model.name", "data.name", "evaluate_clients_every"} if name in ("app", "initial") else set()  # of an app
+    own |= {"flower.partition_id": {"client.first"}, "flower.num_partitions": {"clients"}}.get(name, set())
     assert {other for other in KEYS if value_of(resolved, other) != KEYS[other].default} == {name} | own
 
 
@@ -355,7 +356,7 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of app, attack, client, client_settings, clients, compensator, "
-        "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, initial, injector, "
+        "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, flower, initial, injector, "
         "min_clients, model, objective, partition, policy, ray, rounds, run, save_model, scenario, seed, selector, "
         "server, simulation, threads, training, trigger"
     ),

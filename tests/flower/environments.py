@@ -47,7 +47,10 @@ class Flower:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}
-        return kept | {"PYTHONPATH": os.pathsep.join((*_PACKAGES, str(HERE / "stub"))), "FLWR_TELEMETRY_ENABLED": "0"}
+        return kept | {
+            "PYTHONPATH": os.pathsep.join((*_PACKAGES, str(HERE / "stub"), ".")),
+            "FLWR_TELEMETRY_ENABLED": "0",
+        }
 
     def script(self, folder: Path, *command: str) -> Any:
         """The JSON that a script prints last."""
@@ -65,7 +68,11 @@ class Flower:
         """The messages of a command that fails."""
         ended = subprocess.run(
             [str(self.python), "-m", "unstale", *arguments],
-            cwd=folder, env=self._environment(), capture_output=True, text=True, timeout=SECONDS_MAX,
+            cwd=folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
         )
         assert ended.returncode != 0
         return ended.stderr
@@ -89,11 +96,15 @@ class Flower:
     def _started(self, stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [str(self.python), "-m", "unstale", *arguments],
-            cwd=folder, env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            cwd=folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         timer = threading.Timer(SECONDS_MAX, process.kill)
         timer.start()
-        stack.callback(process.wait)
+        stack.callback(process.__exit__, None, None, None)
         stack.callback(process.kill)
         stack.callback(timer.cancel)
         return process

@@ -13,7 +13,9 @@ from unstale.flower.run_config import flattened, of_app
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module in a folder below a pyproject.toml with a table of an app of Flower."""
-    (tmp_path / "pyproject.toml").write_text('[tool.flwr.app.config]\nlr = 0.5\nepochs = 1\nname = "a"\nnet.width = 3\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.flwr.app.config]\nlr = 0.5\nepochs = 1\nname = "a"\nnet.width = 3\n'
+    )
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "pyproject.toml").write_text("[tool.other]\n")
     made = types.ModuleType("flower_app_of_test")

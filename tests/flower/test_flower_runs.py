@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-import pytest
-from flower.environments import APPS, HERE, VERSIONS, Flower, new_app
-
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
+
+from flower.environments import APPS, HERE, VERSIONS, Flower, new_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 SYNC = ["--trigger", "sync", "--policy", "fedavg", "--lr", "0.1", "--evaluate-every", "1"]
@@ -26,13 +26,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_message_app_gives_the_model_of_a_loop_by_hand(flower: Flower, folder: Path) -> None:
-    run = flower.simulate(folder, *NORM, *SYNC, "--num-partitions", "2", "--rounds", "4", "--save-model", "m.safetensors")
+    run = flower.simulate(
+        folder, *NORM, *SYNC, "--num-partitions", "2", "--rounds", "4", "--save-model", "m.safetensors"
+    )
     assert run["updates"] == {"accepted": 8, "duplicate": 0, "rejected": 0}
     expected = flower.script(folder, str(HERE / "bare_loop.py"), "4", "2", "0.1")
     found = load_file(folder / "m.safetensors")
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-6)  # sums in another order, in float32
+    assert run["client_metrics"]["count"]["mean"] == 4  # accepted trainings of each client
     assert run["client_metrics"]["own"]["mean"] == pytest.approx(5 / 3)  # (1 * 1 + 2 * 2) / 3 examples
 
 
@@ -41,25 +44,24 @@ def test_sockets_and_simulation_give_the_same_digest(flower: Flower, folder: Pat
     arguments = [*SYNC, "--rounds", "3"]
     simulated = flower.simulate(folder, *app, *arguments, "--num-partitions", "2")
     served = flower.over_sockets(folder, 2, app, arguments)  # the sum of two does not depend on their order
-    assert served["digest"] == simulated["digest"]
+    assert served["model_digest"] == simulated["model_digest"]
     assert served["updates"] == simulated["updates"] == {"accepted": 6, "duplicate": 0, "rejected": 0}
 
 
 def test_context_state_follows_the_verdicts_on_a_flaky_network(flower: Flower, folder: Path) -> None:
     script = (
-        "import json, unstale; keys = dict(clients=3, policy='fedbuff', rounds=8, scenario='flaky', progress=False); "
+        "import unstale; keys = dict(clients=3, policy='fedbuff', rounds=8, scenario='flaky', progress=False); "
         "run = unstale.simulate('counted:app', **keys, **{'flower.model': 'counted:model', 'trigger.k': 2}); "
-        "print(json.dumps(run.updates.astype(str).to_dict('records')))"
+        "print(run.updates.assign(is_accepted=run.updates.reason.isna())"
+        "[['client_id', 'loss_nats', 'is_accepted']].to_json(orient='records'))"
     )
     updates = flower.script(folder, "-c", script)
     accepted: dict[str, int] = {}
-    print(updates[:3])
     for update in updates:
-        if update["outcome"] != "accepted":
-            continue
-        client = update["client"]
-        accepted[client] = accepted.get(client, 0) + 1
-        assert float(update["count"]) == accepted[client]
+        client = update["client_id"]
+        if update["is_accepted"]:
+            accepted[client] = accepted.get(client, 0) + 1
+            assert update["loss_nats"] == accepted[client]  # the loss of this app is its count
     assert sum(accepted.values()) >= 16
 
 
@@ -78,9 +80,11 @@ def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: P
     new_app("numpy", tmp_path)
     (tmp_path / "first.py").write_text("import numpy as np\n\n\ndef model():\n    return np.zeros((1, 1))\n")
     app = ["--flower", "quick.client_app:app", "--flower.model", "first:model"]
-    run = flower.simulate(tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "1", "--save-model", "m.safetensors")
+    run = flower.simulate(
+        tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "1", "--save-model", "m.safetensors"
+    )
     served = flower.over_sockets(tmp_path, 2, app, [*SYNC, "--rounds", "1"])
-    assert served["digest"] == run["digest"]
+    assert served["model_digest"] == run["model_digest"]
     assert load_file(tmp_path / "m.safetensors")["0"].tolist() == [[1.0]]  # `fit` returns ones
 
 

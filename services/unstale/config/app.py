@@ -45,9 +45,9 @@ def _flower_app(app: object, name: str, own: FlowerSettings) -> App:
     from unstale.flower.run_config import of_app
 
     module = name.partition(":")[0]
-    beside = f"{module.rpartition('.')[0]}.task".lstrip(".")
+    task = f"{module.rpartition('.')[0]}.task".lstrip(".")
     try:
-        model = object_of("model", own.model or f"{beside}:Net")
+        model = object_of("model", own.model or f"{task}:Net")
     except UserError as error:
         if own.model is not None:
             raise

@@ -107,7 +107,7 @@ class FlowerSettings(Section):
     model: Text | None = setting(
         None,
         "First model of an app of Flower: module:name of a function or class that makes a PyTorch module, an array or "
-        "several arrays; null for Net in the module task beside the app.",
+        "several arrays; null for Net in the module task of the app's package.",
     )
     run_config: Text | None = setting(
         None, "Other values for the app's table tool.flwr.app.config, as in `flwr run`: pairs such as lr=0.1 epochs=2."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unstale.flower.records import from_nest, to_nest
 from unstale.flower.run_config import Config
-from unstale.training.app import App, ClientInfo, Decline, Task, Trained, exchanged
+from unstale.training.app import App, ClientInfo, Decline, StatefulApp, Task, Trained, exchanged
 from unstale.training.measured import METRIC_NAME, Measured
 
 _TTL = 1e12  # seconds; a task has its own time limit
@@ -44,7 +44,7 @@ def hosted(flower_app: Any, model: Callable[[], Any], run_config: Config, num_pa
     """
     host = _Host(flower_app, run_config, num_partitions)
     evaluates = host.is_legacy or _registers(flower_app, "evaluate")
-    app = App(
+    app = StatefulApp(
         model=lambda: _module(model()),
         train=host.train,
         data=lambda info: info,
@@ -100,9 +100,10 @@ class _Host:
         examples, metrics = _metrics(reply)
         return Trained(num_examples=examples, loss=_loss(metrics), metrics=metrics)
 
-    def evaluate(self, module: nn.Module, info: ClientInfo) -> Measured:
-        """The evaluation function of the `App`. The app has no `Context.state`, and changes of it are dropped."""
-        reply = self._reply("evaluate", _arrays(module), {}, self._context(info, {}), info, 0)
+    def evaluate(self, module: nn.Module, info: ClientInfo, state: Mapping[str, Any]) -> Measured:
+        """The evaluation function of the `App`. Changes of `Context.state` are dropped."""
+        context = self._context(info, state.get("context", {}))
+        reply = self._reply("evaluate", _arrays(module) | state.get("arrays", {}), {}, context, info, 0)
         examples, metrics = _metrics(reply)
         if "loss" not in metrics:
             metrics["loss"] = _loss(metrics)
@@ -212,13 +213,13 @@ def _keep(task: Task, key: str, nest: dict[str, Any]) -> None:
 
 def _metrics(content: RecordDict) -> tuple[Any, dict[str, float]]:
     """The number of examples of a reply, and its metrics that are numbers. Raises ValueError without the number."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for record in (*content.config_records.values(), *content.metric_records.values()):
-        found |= dict(record) if not _is_status(record) else {}
-    examples = next((found.pop(name) for name in ("num-examples", "num_examples") if name in found), None)
+        values |= dict(record) if not _is_status(record) else {}
+    examples = next((values.pop(name) for name in ("num-examples", "num_examples") if name in values), None)
     if examples is None:
-        raise ValueError(f"the reply has no 'num-examples' in a metric record, but {sorted(found)}")
-    numbers = {name.lower(): value for name, value in found.items() if isinstance(value, int | float)}
+        raise ValueError(f"the reply has no 'num-examples' in a metric record, but {sorted(values)}")
+    numbers = {name.lower(): value for name, value in values.items() if isinstance(value, int | float)}
     return examples, {name: float(value) for name, value in numbers.items() if METRIC_NAME.fullmatch(name)}
 
 

@@ -20,11 +20,7 @@ class Counted(NumPyClient):
         count = state["own"]["count"] + 1 if "own" in state else 1
         state["own"] = ConfigRecord({"count": count})
         assert parameters[1][0] == count - 1  # integer arrays stay with the client, and follow the verdicts as well
-        return [parameters[0] + 1, parameters[1] + 1], 1, {"loss": 1.0, "count": count, "client": self.number}
-
-    @property
-    def number(self):
-        return self.context.node_config["partition-id"]
+        return [parameters[0] + 1, parameters[1] + 1], 1, {"loss": float(count)}
 
 
 app = ClientApp(client_fn=lambda context: Counted(context).to_client())

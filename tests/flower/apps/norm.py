@@ -15,7 +15,7 @@ class Net(nn.Module):
         return self.norm(self.linear(inputs))
 
 
-def marked(message: Message, context: Context, call_next):  # noqa: ANN001, ANN201
+def marked(message: Message, context: Context, call_next):
     reply = call_next(message, context)
     reply.content["metrics"]["marked"] = 1.0
     return reply
@@ -40,7 +40,12 @@ def train(message: Message, context: Context) -> Message:
     context.state["own"] = MetricRecord({"count": count})
     context.state["bytes"] = ConfigRecord({"blob": b"\x00\x01", "names": ["a", "b"]})
     context.state["arrays"] = ArrayRecord({"w": message.content["arrays"]["norm.weight"]})
-    metrics = {"train_loss": loss.item(), "num-examples": 8, "count": count, "batches": int(net.norm.num_batches_tracked)}
+    metrics = {
+        "train_loss": loss.item(),
+        "num-examples": 8,
+        "count": count,
+        "batches": int(net.norm.num_batches_tracked),
+    }
     content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=message)
 
@@ -48,5 +53,6 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     examples = context.node_config["partition-id"] + 1
-    metrics = MetricRecord({"eval_loss": 0.5, "own": float(examples), "num-examples": examples})
+    count = context.state["own"]["count"] if "own" in context.state else 0
+    metrics = MetricRecord({"eval_loss": 0.5, "count": count, "own": float(examples), "num-examples": examples})
     return Message(content=RecordDict({"metrics": metrics}), reply_to=message)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr_datasets.partitioner import IidPartitioner
 from PIL import Image
+
+from flwr_datasets.partitioner import IidPartitioner
 
 EXAMPLES = 800
 
