@@ -73,7 +73,9 @@ def test_quickstart_learns_under_fedbuff_with_stragglers(flower: Flower, tmp_pat
     simulated = flower.simulate(tmp_path, *app, *arguments, "--num-partitions", "4", "--scenario", "slow-tenth")
     served = flower.over_sockets(tmp_path, 4, app, arguments)
     for run in (simulated, served):
-        assert run["updates"]["accepted"] >= 12 and run["updates"]["rejected"] == 0
+        assert run["updates"]["accepted"] >= 12
+        assert run["updates"]["rejected"] <= 3  # by the other clients, when the run was finished
+        assert run["training_metrics"]["loss"]["mean"] < 2.2  # ln 10 = 2.3 without training
 
 
 def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: Path) -> None:
