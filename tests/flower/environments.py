@@ -79,19 +79,22 @@ class Flower:
 
     def over_sockets(self, folder: Path, clients: int, app: list[str], arguments: list[str]) -> dict[str, Any]:
         """The outcome of a run of a server and a process for each client."""
-        server = ["server", *app, *arguments, "--clients", str(clients), "--address", "tcp://127.0.0.1:0"]
         with ExitStack() as stack:
-            process = self._started(stack, folder, *server, "--server.http-address", "null", "--json")
-            assert process.stdout is not None
-            address = json.loads(process.stdout.readline())["address"]
+            server = self.server(stack, folder, *app, *arguments, "--clients", str(clients))
+            address = fact_of(server)["address"]
             for client in range(clients):
-                where = ("--server", address, "--client.directory", f"client-{client}")
-                partition = ("--partition-id", str(client), "--num-partitions", str(clients))
-                self._started(stack, folder, "client", *app, *where, *partition)
-            for line in process.stdout:
-                if (fact := json.loads(line))["event"] == "finished":
-                    return dict(fact)
-        raise AssertionError("the server ended without an outcome")
+                self.client(stack, folder, address, client, *app, "--num-partitions", str(clients))
+            return outcome_of(server)
+
+    def server(self, stack: ExitStack, folder: Path, *arguments: str, port: int = 0) -> "subprocess.Popen[str]":
+        where = ("--address", f"tcp://127.0.0.1:{port}", "--server.http-address", "null", "--json")
+        return self._started(stack, folder, "server", *arguments, *where)
+
+    def client(
+        self, stack: ExitStack, folder: Path, address: str, client: int, *arguments: str
+    ) -> "subprocess.Popen[str]":
+        where = ("--server", address, "--client.directory", f"client-{client}", "--partition-id", str(client))
+        return self._started(stack, folder, "client", *arguments, *where)
 
     def _started(self, stack: ExitStack, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
@@ -118,6 +121,20 @@ class Flower:
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
+
+
+def fact_of(server: "subprocess.Popen[str]") -> dict[str, Any]:
+    """The next line of a server."""
+    assert server.stdout is not None
+    fact: dict[str, Any] = json.loads(server.stdout.readline())
+    return fact
+
+
+def outcome_of(server: "subprocess.Popen[str]") -> dict[str, Any]:
+    """The last line of a run."""
+    while (fact := fact_of(server))["event"] != "finished":
+        pass
+    return fact
 
 
 def templates() -> Path:

@@ -1,13 +1,15 @@
 """Apps of Flower in simulations and over sockets, with four versions of flwr."""
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from flower.environments import APPS, HERE, VERSIONS, Flower, new_app
+from flower.environments import APPS, HERE, VERSIONS, Flower, fact_of, new_app, outcome_of
+from support.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 SYNC = ["--trigger", "sync", "--policy", "fedavg", "--lr", "0.1", "--evaluate-every", "1"]
@@ -63,6 +65,30 @@ def test_context_state_follows_the_verdicts_on_a_flaky_network(flower: Flower, f
             accepted[client] = accepted.get(client, 0) + 1
             assert update["loss_nats"] == accepted[client]  # the loss of this app is its count
     assert sum(accepted.values()) >= 16
+
+
+def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
+    flower = Flower(VERSIONS[-1])
+    arguments = [*SYNC, "--rounds", "20"]
+    expected = flower.simulate(folder, *COUNTED, *arguments, "--num-partitions", "2")
+    port = free_port()
+    address, app = f"tcp://127.0.0.1:{port}", [*COUNTED, "--run-config", "pause-s=0.1"]
+    with ExitStack() as stack:
+        server = flower.server(stack, folder, *COUNTED, *arguments, "--clients", "2", port=port)
+        clients = [flower.client(stack, folder, address, client, *app) for client in range(2)]
+        while fact_of(server).get("version", 0) < 4:
+            pass
+        clients[0].kill()
+        flower.client(stack, folder, address, 0, *app)
+        while fact_of(server).get("version", 0) < 8:
+            pass
+        server.kill()
+        server.wait()
+        server = flower.server(stack, folder, *COUNTED, *arguments, "--clients", "2", port=port)
+        outcome = outcome_of(server)
+    assert outcome["model_digest"] == expected["model_digest"]
+    assert outcome["updates"]["accepted"] == 40
+    assert outcome["training_metrics"]["count"]["mean"] == 20  # of each client's `Context.state`
 
 
 @pytest.mark.parametrize("kind", ["pytorch", "pytorch_msg_api"])
