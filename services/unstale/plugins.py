@@ -201,6 +201,8 @@ def object_of(kind: str, name: str) -> Any:
 
 def _remedy(module_name: str, error: Exception) -> str:
     """Advice on a module that cannot be imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "flwr":
+        return "install Flower with pip install 'unstale[flower]'"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
         return f"expected {CODE}, in the current folder or one on PYTHONPATH"
     return f"{_source_line(error)}; mend the module"

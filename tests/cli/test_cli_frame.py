@@ -44,7 +44,12 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 
 
 OF_AN_APP = {"model.name": "app", "data.name": "private", "evaluate_clients_every": 10}
-IMPLIED = {"app": OF_AN_APP, "initial": OF_AN_APP}
+IMPLIED = {
+    "app": OF_AN_APP,
+    "initial": OF_AN_APP,
+    "flower.partition_id": {"client.first": 13},
+    "flower.num_partitions": {"clients": 13},
+}
 """Values of other keys that follow from a key."""
 
 

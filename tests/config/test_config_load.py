@@ -53,6 +53,10 @@ OTHER = {
     "partition.slow_class": 3,
     "client_settings": {"momentum": 0.9, "layers": 3, "Optimiser": "adam"},
     "app": "my_app:app",
+    "flower.model": "my_app.task:Net",
+    "flower.run_config": "lr=0.1",
+    "flower.partition_id": 3,
+    "flower.num_partitions": 10,
     "initial": "/data/first.safetensors",
     "save_model": "model.safetensors",
     "threads": 2,
@@ -210,6 +214,7 @@ def test_every_key_can_be_set_by_its_variable(name: str) -> None:
 def test_setting_a_key_changes_no_other(name: str, tmp_path: Path) -> None:
     resolved = load(as_file(tmp_path, name, OTHER[name]))
     own = {"model.name", "data.name", "evaluate_clients_every"} if name in ("app", "initial") else set()  # of an app
+    own |= {"flower.partition_id": {"client.first"}, "flower.num_partitions": {"clients"}}.get(name, set())
     assert {other for other in KEYS if value_of(resolved, other) != KEYS[other].default} == {name} | own
 
 
@@ -351,7 +356,7 @@ WRONG_FILES = {
     ),
     "zzz: 1": (
         "FILE, line 1: unknown key 'zzz'; expected one of app, attack, client, client_settings, clients, compensator, "
-        "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, initial, injector, "
+        "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, flower, initial, injector, "
         "min_clients, model, objective, partition, policy, ray, rounds, run, save_model, scenario, seed, selector, "
         "server, simulation, threads, training, trigger"
     ),

@@ -16,12 +16,12 @@ HANGING = 3
 
 
 @takes_settings(
-    *("app", "client", "model", "data", "partition", "training.name", "objective", "device", "threads", "scenario"),
-    *("device_precision", "attack"),
+    *("app", "flower", "client", "model", "data", "partition", "training.name", "objective", "device", "threads"),
+    *("scenario", "device_precision", "attack"),
     common=(
         *("app", "client.server", "client.first", "client.count", "client.patience_s", "client.key"),
         *("client.server_key", "client.directory", "client.durability", "client.http_address"),
-        *("data.path", "device", "scenario.name", "attack.name"),
+        *("data.path", "device", "scenario.name", "attack.name", "flower.partition_id", "flower.num_partitions"),
     ),
 )
 def client(settings: Settings, ends_with_input: EndsWithInput = False) -> None:

@@ -25,18 +25,20 @@ from unstale.config.write import as_yaml
 from unstale.errors import UserError
 
 RUN = (
-    *("", "model", "data", "partition", "training", "objective", "policy"),
+    *("", "flower", "model", "data", "partition", "training", "objective", "policy"),
     *("compensator", "trigger", "selector", "encoding", "scenario", "run.until"),
 )
 """The sections that describe a run, "" being the keys that stand in no section, and a key."""
 
 _BY_THEIR_LAST_WORD = (
     *("client.count", "client.first", "client.key", "client.server", "client.server_key"),
-    *("data.cache", "data.download", "injector.upstream", "partition.alpha", "run.durability", "run.until"),
+    *("data.cache", "data.download", "flower.num_partitions", "flower.partition_id", "flower.run_config"),
+    *("injector.upstream", "partition.alpha", "run.durability", "run.until"),
     *("server.address", "server.insecure", "server.keys"),
     *("training.batch_size", "training.epochs", "training.steps", "trigger.k"),
 )
 SHORT = {name: "--" + name.rpartition(".")[2].replace("_", "-") for name in _BY_THEIR_LAST_WORD} | {
+    "app": "--flower",
     "attack.name": "--attacker",
     "run.directory": "--run",
     "training.learning_rate": "--lr",

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from unstale.config.settings import APP, PRIVATE, Settings
+from unstale.config.settings import APP, PRIVATE, FlowerSettings, Settings
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.plugins import object_of
@@ -30,9 +30,32 @@ def load_app(settings: Settings) -> App | None:
     if settings.app is None:
         return None
     app = object_of("app", settings.app)
-    if not isinstance(app, App):
-        raise UserError(f"app {settings.app!r} is of type {type(app).__name__}, expected an unstale.App")
-    return app
+    if isinstance(app, App):
+        return app
+    if type(app).__module__.partition(".")[0] != "flwr":
+        raise UserError(
+            f"app {settings.app!r} is of type {type(app).__name__}, expected an unstale.App or a ClientApp of Flower"
+        )
+    return _flower_app(app, settings.app, settings.flower)
+
+
+def _flower_app(app: object, name: str, own: FlowerSettings) -> App:
+    """The app that hosts an app of Flower. Raises UserError."""
+    from unstale.flower.host import hosted  # imports flwr
+    from unstale.flower.run_config import of_app
+
+    module = name.partition(":")[0]
+    task = f"{module.rpartition('.')[0]}.task".lstrip(".")
+    try:
+        model = object_of("model", own.model or f"{task}:Net")
+    except UserError as error:
+        if own.model is not None:
+            raise
+        raise UserError(
+            f"app {name!r} of Flower needs its first model ({error}); name it by flower.model, such as "
+            "--flower.model my_app.task:Net"
+        ) from None
+    return hosted(app, model, of_app(module, own.run_config), own.num_partitions)
 
 
 def initial_model(app: App | None, settings: Settings, device: torch.device) -> FlatModel:

@@ -103,6 +103,30 @@ class ClientSettings(Section):
         check_link("client.server", self.server, "client.key", self.key, insecure=self.insecure)
 
 
+class FlowerSettings(Section):
+    model: Text | None = setting(
+        None,
+        "First model of an app of Flower: module:name of a function or class that makes a PyTorch module, an array or "
+        "several arrays; null for Net in the module task of the app's package.",
+    )
+    run_config: Text | None = setting(
+        None, "Other values for the app's table tool.flwr.app.config, as in `flwr run`: pairs such as lr=0.1 epochs=2."
+    )
+    partition_id: int | None = setting(
+        None,
+        "Partition of the first client in this process, which is its client id; null for client.first.",
+        ge=0,
+        lt=CLIENTS_MAX,
+    )
+    num_partitions: int | None = setting(
+        None,
+        "Number of partitions of the data of an app of Flower, and of clients unless clients is set; null for clients.",
+        unit="partitions",
+        ge=1,
+        le=CLIENTS_MAX,
+    )
+
+
 class InjectorSettings(Section):
     address: Address = setting(
         "tcp://127.0.0.1:5556",
@@ -215,8 +239,8 @@ class Settings(Section):
     )
     app: Text | None = setting(
         None,
-        "The user's own model, data and training: module:name of an unstale.App, also in the current folder; null for "
-        "the built-in ones.",
+        "The user's own model, data and training: module:name of an unstale.App or of a ClientApp of Flower, also in "
+        "the current folder; null for the built-in ones.",
     )
     initial: Text | None = setting(
         None,
@@ -254,6 +278,7 @@ class Settings(Section):
     run: RunSettings = RunSettings()
     server: ServerSettings = ServerSettings()
     client: ClientSettings = ClientSettings()
+    flower: FlowerSettings = FlowerSettings()
     injector: InjectorSettings = InjectorSettings()
     scenario: ScenarioSettings = ScenarioSettings()
     attack: AttackSettings = AttackSettings()
@@ -274,6 +299,21 @@ class Settings(Section):
             given = values.get(section, {})
             if isinstance(given, dict) and given.get("name", default) == default:
                 named[section] = {**given, "name": name}
+        return named
+
+    @model_validator(mode="before")
+    @classmethod
+    def _partitions_of_flower(cls, values: Any) -> Any:
+        """Partitions are clients: flower.num_partitions and flower.partition_id set what is not set otherwise."""
+        flower = values.get("flower") if isinstance(values, dict) else None
+        if not isinstance(flower, dict):
+            return values
+        named = dict(values)
+        if flower.get("num_partitions") is not None:
+            named.setdefault("clients", flower["num_partitions"])
+        client = values.get("client", {})
+        if flower.get("partition_id") is not None and isinstance(client, dict):
+            named["client"] = {"first": flower["partition_id"], **client}
         return named
 
     @property

@@ -98,6 +98,13 @@ class App:
         return MainMetric(self.metric or "loss", self.higher_is_better if self.metric else False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatefulApp(App):
+    """An app whose evaluation function takes the client's state, too, a copy of `Task.state`."""
+
+    evaluate: Callable[..., Measured] | None = None
+
+
 def exchanged(app: App, module: nn.Module) -> list[str]:
     """Names of the parameters and float buffers of its model that an app exchanges, in the module's order.
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from unstale.flat import FlatModel, is_finite
 from unstale.seeds import Stream, stream
-from unstale.training.app import App, ClientInfo, Task, Trained, calling, make_module, tensors_of
+from unstale.training.app import App, ClientInfo, StatefulApp, Task, Trained, calling, make_module, tensors_of
 from unstale.training.client_state import ClientState
 from unstale.training.initialise import seeded
 from unstale.training.local import LocalUpdate, check_buffers, own_buffers
@@ -108,8 +108,10 @@ class AppWorkload(Workload):
 
     @override
     def evaluate(self, client_id: int, base_d: Tensor, buffers_b: Tensor | None = None) -> Measured | None:
-        if self.app.evaluate is None:
+        evaluate: Callable[..., Measured] | None = self.app.evaluate
+        if evaluate is None:
             return None
+        own = (self._state_of(client_id),) if isinstance(self.app, StatefulApp) else ()
         try:
             data = self._data_of(client_id)
             self._load(base_d, buffers_b)
@@ -119,7 +121,7 @@ class AppWorkload(Workload):
                 torch.no_grad(),
                 self._seeded(self._seeds(client_id)[0]),
             ):
-                measured = self.app.evaluate(self.model.module, data)
+                measured = evaluate(self.model.module, data, *own)
             return checked(measured)
         except Declined:
             return None
