@@ -30,9 +30,7 @@ def trainer_of(folder: Path, model: torch.nn.Module | None = None, **changes: An
         **changes,
     }
     return transformers.Trainer(
-        model or Net(),
-        transformers.TrainingArguments(str(folder / "trainer"), **arguments),
-        train_dataset=rows(),
+        model or Net(), transformers.TrainingArguments(str(folder / "trainer"), **arguments), train_dataset=rows()
     )
 
 
@@ -91,14 +89,15 @@ def test_a_training_that_ends_first_sends_its_last_steps(tmp_path: Path) -> None
 
 
 def test_a_step_that_changes_nothing_is_declined(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, max_steps=4)
+    trainer = trainer_of(tmp_path)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.125)
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: min(step, 1.0))
     with served(tmp_path, 3) as server, joined(server) as client:
         unstale.patch(trainer, client)
         trainer.train()
         run = server.wait()
-    assert (trainer.state.global_step, len(run.rounds)) == (4, 3)
+    assert (trainer.state.global_step, len(run.rounds)) == (3, 3)
+    assert run.updates.num_examples.tolist() == [BATCH, BATCH]  # the first round ends without an update
 
 
 class Replaced(transformers.TrainerCallback):  # type: ignore[misc]
