@@ -1,4 +1,4 @@
-"""`unstale.patch` of the Trainer of Hugging Face: real servers on loopback, and trainings without a server as oracles."""
+"""`unstale.patch` of the Trainer of Hugging Face over real sockets; trainings without a server are oracles."""
 
 from pathlib import Path
 from typing import Any

@@ -11,24 +11,9 @@ import unstale
 from support.trained import BATCH, Net, joined, rows, served
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+Module = pytest.importorskip("support.lightning_module").Module
 
 pytestmark = [pytest.mark.network, pytest.mark.filterwarnings("default")]
-
-
-class Module(lightning.LightningModule):  # type: ignore[misc]
-    """Trains a `Net` by AdamW, with a learning rate that falls with each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Net()
-
-    def training_step(self, batch: Any, _: int) -> Any:
-        return self.net(**batch)["loss"]
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), 0.01)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def loader() -> Any:
@@ -77,10 +62,10 @@ def test_an_update_has_the_examples_and_the_mean_loss_of_its_batches(tmp_path: P
     model, losses = Module(), []
     trainer = trainer_of(accumulate_grad_batches=2)
     inner = model.training_step
-    model.training_step = lambda *batch: losses.append(loss := inner(*batch)) or loss  # type: ignore[func-returns-value]
+    model.training_step = lambda *batch: losses.append((loss := inner(*batch)).item()) or loss  # type: ignore[func-returns-value]
     trainer.fit(model, loader())
     assert run.updates.num_examples.tolist() == [6 * BATCH]
-    assert run.updates.loss_nats.tolist() == pytest.approx([sum(map(float, losses)) / 6])
+    assert run.updates.loss_nats.tolist() == pytest.approx([sum(losses) / 6])
 
 
 def test_the_end_of_the_run_ends_the_training_of_several_epochs(tmp_path: Path) -> None:

@@ -22,16 +22,16 @@ def chosen(model: nn.Module, params: Choice) -> dict[str, nn.Parameter]:
     """Parameters by their names in the model. Raises UserError."""
     every = dict(model.named_parameters())
     names = _adapter_names(model) if params == "adapter" else every.keys()
-    found = {name: every[name] for name in every if name in names and (params == "all" or every[name].requires_grad)}
-    if not found:
+    parameters = {name: one for name, one in every.items() if name in names and (params == "all" or one.requires_grad)}
+    if not parameters:
         raise UserError(f"params is {params!r}, which no parameter of the model is, expected some with requires_grad")
-    for name, parameter in found.items():
+    for name, parameter in parameters.items():
         if parameter.dtype not in EXCHANGED:
             raise UserError(
                 f"the parameter {name!r} is {parameter.dtype}, expected float32, float16 or bfloat16; choose "
                 "params='adapter' or 'trainable' to leave frozen ones out"
             )
-    return found
+    return parameters
 
 
 def _adapter_names(model: nn.Module) -> set[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.trainers.batches import examples_in
@@ -43,15 +44,18 @@ class SyncCallback(TrainerCallback):  # type: ignore[misc]  # seen alike with th
         self._loss = self._loss + loss.detach()
         self._examples += examples
 
+    @override
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **objects: Any) -> TrainerControl:
         self._loss, self._examples = 0.0, 0
         if not self._sync.start(objects["model"]):
             control.should_training_stop = True
         return control
 
+    @override
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         self._learning_rate = objects["optimizer"].param_groups[0]["lr"]  # before the schedule changes it
 
+    @override
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **objects: Any) -> TrainerControl:
         self._sync.record(self._loss, self._examples)
         self._loss, self._examples = 0.0, 0
@@ -60,5 +64,6 @@ class SyncCallback(TrainerCallback):  # type: ignore[misc]  # seen alike with th
             control.should_training_stop = True
         return control
 
+    @override
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
         self._sync.finish()

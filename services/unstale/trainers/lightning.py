@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.trainers.batches import examples_in
@@ -25,14 +26,17 @@ class SyncCallback(Callback):  # type: ignore[misc]  # seen alike with the extra
         self._steps_max = float("inf")
         self._learning_rate: float | None = None
 
+    @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._steps, self._steps_max = trainer.global_step, trainer.estimated_stepping_batches
         if not self._sync.start(pl_module):
             trainer.should_stop = True
 
+    @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         self._learning_rate = optimizer.param_groups[0]["lr"]  # before the schedule changes it
 
+    @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -46,5 +50,6 @@ class SyncCallback(Callback):  # type: ignore[misc]  # seen alike with the extra
         if not self._sync.step(self._learning_rate, is_last=is_last):
             trainer.should_stop = True
 
+    @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._sync.finish()

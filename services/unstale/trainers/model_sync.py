@@ -1,6 +1,5 @@
 """`ModelSync`: exchanges the parameters of a model that another library trains."""
 
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +14,6 @@ from unstale.trainers.exchanged import Choice, check_choice, check_same, chosen
 from unstale_client import arguments
 from unstale_client.client import Client, Task
 from unstale_proto import limits
-
-log = logging.getLogger("unstale.trainers")
 
 
 class ModelSync:
@@ -33,7 +30,9 @@ class ModelSync:
         self._task: Task | None = None
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
-        self._reset()
+        self._steps = self._batches = self._examples = 0  # since the last exchange
+        self._loss: Tensor | float = 0.0  # sum over the batches
+        self._learning_rate: float | None = None
 
     def check(self, model: nn.Module) -> None:
         """Raises UserError if the model has none of the parameters."""
@@ -85,8 +84,7 @@ class ModelSync:
 
     def _reset(self) -> None:
         self._steps = self._batches = self._examples = 0
-        self._loss: Tensor | float = 0.0
-        self._learning_rate: float | None = None
+        self._loss = 0.0
 
     def _next_task(self) -> bool:
         self._reset()
@@ -106,7 +104,10 @@ class ModelSync:
             raise UserError("no batch has a loss, expected a training_step that returns it")
         loss = float(self._loss) / self._batches
         if not math.isfinite(loss):
-            raise UserError(f"the loss of the last {self._steps} steps is {loss}, expected a finite number")
+            raise UserError(
+                f"the mean loss of the last {self._examples} examples is {loss}, expected a finite number; lower the "
+                "trainer's learning rate"
+            )
         delta = {name: _change(task.parameters[name], parameter) for name, parameter in self._parameters.items()}
         if any(change.any() for change in delta.values()):
             task.send_delta(
