@@ -72,9 +72,7 @@ def test_a_loss_that_is_not_finite_is_one_sentence(tmp_path: Path) -> None:
         sync = sync_of(client)
         sync.start(Net())
         sync.record(torch.tensor(float("nan")), 1)
-        with pytest.raises(
-            unstale.UserError, match="mean loss of the last 1 examples is nan, expected a finite number"
-        ):
+        with pytest.raises(unstale.UserError, match="mean loss of the last 1 examples is nan, expected"):
             sync.step()
 
 
