@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         toxic,
         trigger,
     )
+    from unstale.trainers.model_sync import ModelSync
+    from unstale.trainers.patch import patch
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
     from unstale.training.measured import Measured
     from unstale_client.client import join
@@ -36,6 +38,7 @@ __all__ = [
     "ClientInfo",
     "Decline",
     "Measured",
+    "ModelSync",
     "Run",
     "Runs",
     "Serving",
@@ -50,6 +53,7 @@ __all__ = [
     "model",
     "objective",
     "partition",
+    "patch",
     "policy",
     "scenario",
     "selector",
@@ -70,6 +74,8 @@ _NAMES = {
         *("compensator", "data", "local_training", "model", "objective", "partition", "policy", "scenario"),
         *("selector", "toxic", "trigger"),
     ),
+    "unstale.trainers.model_sync": ("ModelSync",),
+    "unstale.trainers.patch": ("patch",),
     "unstale.training.app": ("App", "ClientInfo", "Decline", "Task", "Trained"),
     "unstale.training.measured": ("Measured",),
     "unstale_client.client": ("join",),

@@ -1,0 +1,1 @@
+"""Clients whose training loop belongs to another library: Hugging Face Trainer, Lightning and Fabric."""
