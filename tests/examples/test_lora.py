@@ -51,6 +51,7 @@ def test_two_trainers_learn_over_sockets(program: str, machine: Path) -> None:
         finished = examples.finished(server)
         assert [client.returncode for client in clients] == [0, 0] and server.end() == 0
     assert set(payloads[0]) == set(payloads[1]) == {4 * lora.PARAMETERS} and len(payloads[1]) >= 20
-    assert finished["updates"]["accepted"] >= 20 and finished["updates"]["rejected"] == 0
+    assert finished["updates"]["accepted"] == 20
+    assert finished["updates"]["rejected"] <= 1  # of the other client, after the end of the run
     assert finished["training_metrics"]["learning_rate"]["mean"] > 0
     assert finished["training_metrics"]["loss"]["mean"] < 0.8 * UNIFORM_LOSS
