@@ -6,6 +6,7 @@ import pytest
 
 from support import examples, lora
 from support.processes import START_S, Process
+from support.proxy import Proxy
 
 PROGRAMS = {
     "federated.py": ("alone.py", "simulated:app"),
@@ -42,12 +43,15 @@ def test_two_trainers_learn_over_sockets(program: str, machine: Path) -> None:
     pytest.importorskip("lightning" if "lightning" in program else "transformers", reason="it is not installed")
     free = ("--app", PROGRAMS[program][1], "--address", "tcp://127.0.0.1:0", "--clients", "2", "--rounds", "20")
     with Process("server", *lora.SERVER, *free, folder=machine) as server:
-        address = server.fact()["address"]
-        clients = [lora.client(machine, address, number, program) for number in range(2)]
-        for client in clients:
-            client.communicate(timeout=2 * START_S)
+        with Proxy(server.fact()["address"], lambda message, up: False) as proxy:
+            clients = [lora.client(machine, proxy.address, number, program) for number in range(2)]
+            for client in clients:
+                client.communicate(timeout=2 * START_S)
+            payloads = {up: [payload for is_up, _, payload in proxy.sizes if is_up == up and payload] for up in (0, 1)}
         finished = examples.finished(server)
         assert [client.returncode for client in clients] == [0, 0] and server.end() == 0
-    assert finished["updates"]["accepted"] >= 20 and finished["updates"]["rejected"] == 0
+    assert set(payloads[0]) == set(payloads[1]) == {4 * lora.PARAMETERS} and len(payloads[1]) >= 20
+    assert finished["updates"]["accepted"] == 20
+    assert finished["updates"]["rejected"] <= 1  # of the other client, after the end of the run
     assert finished["training_metrics"]["learning_rate"]["mean"] > 0
     assert finished["training_metrics"]["loss"]["mean"] < 0.8 * UNIFORM_LOSS

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 LIBRARIES = (*EXTRAS["huggingface"], *EXTRAS["lightning"], EXTRAS["peft"][-1])
 TESTS = ("tests/trainers", "tests/examples/test_lora.py")
-INSTALL_S, TESTS_S = 400, 500
+INSTALL_S, TESTS_S = 600, 900  # on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,6 @@ def python() -> Path:
 def test_the_tests_of_trainers_pass_where_the_libraries_are(python: Path) -> None:
     sources = os.pathsep.join(str(ROOT / part) for part in ("services", "proto", "client", "papers"))
     environment = {**os.environ, "PYTHONPATH": sources}
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, "--deselect", __file__]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, "--ignore", __file__]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TESTS_S)
     assert ended.returncode == 0 and "skipped" not in ended.stdout, ended.stdout[-4000:]
