@@ -41,7 +41,7 @@ def test_overrides_have_the_form_of_flower(module: str) -> None:
         ("lr", "flower.run_config is 'lr', expected pairs such as"),
         ("lr=x", "flower.run_config is 'lr=x', expected pairs such as"),
         ("epoch=2", "epoch"),
-        ("epochs='two'", "flower.run_config: epochs is 'two', expected a int as in pyproject.toml"),
+        ("epochs='two'", "flower.run_config: epochs is 'two', expected int as in pyproject.toml"),
     ],
 )
 def test_wrong_overrides_are_named(module: str, overrides: str, message: str) -> None:

@@ -95,7 +95,8 @@ class _Host:
             for name in names:
                 own[name].copy_(answered[name])
         kept = {name: tensor for name, tensor in answered.items() if name not in names}
-        _keep(task, "arrays", {name: tensor for name, tensor in kept.items() if not torch.equal(tensor, own[name])})
+        changed = {name: tensor for name, tensor in kept.items() if not torch.equal(tensor, own[name].cpu())}
+        _keep(task, "arrays", changed)
         _keep(task, "context", to_nest(context.state))
         examples, metrics = _metrics(reply)
         return Trained(num_examples=examples, loss=_loss(metrics), metrics=metrics)

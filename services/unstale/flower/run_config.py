@@ -27,7 +27,7 @@ def of_app(module: str, overrides: str | None) -> Config:
             isinstance(config[name], float) and type(value) is int  # as Flower: 1 for 1.0
         ):
             raise UserError(
-                f"flower.run_config: {name} is {value!r}, expected a {type(config[name]).__name__} as in pyproject.toml"
+                f"flower.run_config: {name} is {value!r}, expected {type(config[name]).__name__} as in pyproject.toml"
             )
         config[name] = type(config[name])(value)
     return config
