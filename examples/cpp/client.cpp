@@ -332,9 +332,24 @@ class Client {
         return e;
     }
     Bytes plan(const Bytes& which) const { auto p = welcome.get("encoding"); return p ? p->str(which) : "float32"; }
+    void fits(const Value& v) const {
+        Bytes name = v.str("encoding", "float32");
+        if (v.str("signature") != welcome.str("signature")) throw Refused("wrong-signature", "the task is for another model");
+        if (name != "float32" && name != plan("models")) throw Refused("malformed-payload", "the encoding is not that of the run");
+        if (v.num("payload_bytes") != payload_size(encoding(name), parameters, behind)) throw Refused("wrong-size", "the model has another size");
+    }
     void on_task(const Value& v, const std::vector<Bytes>& frames) {
         if (welcome.kind == Value::Nil || v.str("run_id", welcome.str("run_id")) != welcome.str("run_id")) return;
         if (v.num("task_id") <= greatest) return;
+        bool whole = !v.get("checksum") || !frames.empty();
+        Bytes payload;
+        try {
+            fits(v);
+            if (whole) payload = join(frames, v.num("payload_bytes"));
+        } catch (const Refused& e) {  // the task does not count: a copy of it may fit
+            send("error", Value::map().set("reason", e.reason).set("message", e.what()).set("task_id", v.num("task_id")));
+            return say("task " + std::to_string(v.num("task_id")) + " refused: " + e.reason + ", " + e.what());
+        }
         if (auto accepted = v.get("accepted_task")) {
             std::vector<int64_t> closed;
             for (auto& u : store.updates) if (u.first >= accepted->i) closed.push_back(u.first);
@@ -345,11 +360,7 @@ class Client {
         greatest = newest = v.num("task_id");
         version = std::max(version, v.num("version"));
         try {
-            Bytes name = v.str("encoding", "float32");
-            if (v.str("signature") != welcome.str("signature")) throw Refused("wrong-signature", "the task is for another model");
-            if (name != "float32" && name != plan("models")) throw Refused("malformed-payload", "the encoding is not that of the run");
-            if (v.num("payload_bytes") != payload_size(encoding(name), parameters, behind)) throw Refused("wrong-size", "the model has another size");
-            if (!v.get("checksum") || !frames.empty()) return start(join(frames, v.num("payload_bytes")));
+            if (whole) return start(payload);
         } catch (const Refused& e) { return give_back(e.reason, e.what()); }
         if (model.run != welcome.str("run_id") || model.version != v.num("version") || model.checksum != v.str("checksum")) {
             model = Model();

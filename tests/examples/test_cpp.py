@@ -1,6 +1,7 @@
 """The client in C++: its vectors, and runs over sockets with a server that the command line starts."""
 
 import hashlib
+import json
 import re
 import shutil
 import signal
@@ -283,3 +284,13 @@ def test_user_errors_are_one_sentence(processes: Processes) -> None:
     _inputs(processes.folder, 2, "1,x\n")
     assert processes.client(0).wait(DEADLINE_S) == 2
     assert processes.text("client.log") == "client: `0.csv`, row 1: `x` is no finite number\n"
+
+
+def test_conformance(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1\n2\n")
+    client = f"{built}/client --server {{address}} --id {{client_id}} --store {{folder}} --key {{key}}"
+    command = [UNSTALE, "conformance", "--json", "--client", f"{client} --data {tmp_path}/data.csv --pause 0.3"]
+    examined = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert examined.returncode == 0, examined.stdout + examined.stderr
+    verdicts = {row["verdict"] for row in json.loads(examined.stdout)}
+    assert verdicts == {"passed"}
