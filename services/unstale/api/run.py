@@ -15,8 +15,7 @@ from unstale.journal.rundir import RunDirectory
 from unstale.metrics.named import CLIENTS, formatted
 from unstale.metrics.progress import Outcome
 from unstale.metrics.spread import means
-from unstale.report import recorded
-from unstale.report.sections.clients import of_clients
+from unstale.report import export, recorded
 from unstale.training.measured import MainMetric
 
 
@@ -70,9 +69,8 @@ def read(path: Path, model: Mapping[str, Tensor], outcome: Outcome) -> Run:
     """Read a recorded run. model: its last version. Raises UserError."""
     settings = RunDirectory.look(path).settings
     run = recorded.read(path, f"{settings.policy.name}, seed {settings.seed}")
-    columns = {recorded.column_of(name, run.metrics): recorded.plain_column_of(name) for name in run.metrics}
-    evaluations = run.evaluations.rename(columns=columns).drop(columns="evaluate_s")
-    evaluations.insert(2, "split", run.split)
+    frames = export.tables(run)
+    evaluations = frames["evaluations"]
     metrics: Mapping[str, float] = {}
     if run.split == CLIENTS:
         metrics = means(run.client_metrics)
@@ -87,18 +85,6 @@ def read(path: Path, model: Mapping[str, Tensor], outcome: Outcome) -> Run:
         digest=outcome.model_digest,
         seconds=run.elapsed_s,
         missed=outcome.missed,
-        rounds=run.rounds,
-        updates=run.updates,
-        clients=_clients(run),
-        evaluations=evaluations,
+        **frames,
         recorded=run,
     )
-
-
-def _clients(run: recorded.Run) -> pd.DataFrame:
-    """The clients' tasks, updates and weights, and the metrics of their last own evaluation."""
-    clients = of_clients(run).sort_values("client_id", ignore_index=True)
-    clients = clients.drop(columns=["run", *clients.columns[clients.columns.str.startswith("own_")]])
-    names = {recorded.column_of(name, run.own_metrics): recorded.plain_column_of(name) for name in run.own_metrics}
-    own = run.own_evaluations.rename(columns=names).groupby("client_id")[list(names.values())].last()
-    return clients.join(own, on="client_id") if len(own) else clients

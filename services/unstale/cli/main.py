@@ -18,6 +18,7 @@ from unstale.cli.app import App
 from unstale.cli.client import client
 from unstale.cli.commands import ExtensibleCommands
 from unstale.cli.demo import demo
+from unstale.cli.export import export
 from unstale.cli.inject import inject
 from unstale.cli.parts import compensators, conformance, policies
 from unstale.cli.replay import replay
@@ -54,7 +55,7 @@ def _options_of_unstale_itself(
 
 
 for command in (
-    *(demo, server, client, inject, simulate, replay, explain, restore, rollback, verify, report),
+    *(demo, server, client, inject, simulate, replay, explain, restore, rollback, verify, report, export),
     *(policies, compensators, conformance),
 ):
     app.command()(command)
