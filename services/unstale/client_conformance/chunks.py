@@ -3,8 +3,9 @@
 from typing import cast
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import check, require
+from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer, Received
+from unstale.client_conformance.rules import require
 from unstale.client_conformance.updates import check_payload
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Chunk, Credit, Error, Heartbeat, Message, Task, Update

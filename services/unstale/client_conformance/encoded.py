@@ -3,8 +3,9 @@
 import numpy as np
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import BrokenRuleError, NotApplicableError, check, require
+from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer, Received
+from unstale.client_conformance.rules import BrokenRuleError, NotApplicableError, require
 from unstale_proto import encodings
 from unstale_proto.errors import RemoteContractError
 from unstale_proto.messages import EncodingPlan, Hello, Update, Welcome

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from unstale.client_conformance.check import CHECKS, LEVELS, BrokenRuleError, Check, NotApplicableError
+from unstale.client_conformance.check import CHECKS, LEVELS, Check
 from unstale.client_conformance.peer import LIMIT_S, PLACEHOLDERS, Peer
+from unstale.client_conformance.rules import BrokenRuleError, NotApplicableError
 from unstale.errors import UserError, unknown_name
 from unstale.net import keygen
 from unstale.net.authorized_keys import EVERY_CLIENT, ClientIds

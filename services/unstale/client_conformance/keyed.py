@@ -1,8 +1,9 @@
 """The level `keys`: rounds over CURVE."""
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import NotApplicableError, check, require
+from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer
+from unstale.client_conformance.rules import NotApplicableError, require
 from unstale.client_conformance.updates import check_same
 
 

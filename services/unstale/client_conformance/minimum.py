@@ -1,8 +1,9 @@
 """The level `minimum`: joining, heartbeats, tasks, updates and the resend rule."""
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import check, require
+from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer
+from unstale.client_conformance.rules import require
 from unstale.client_conformance.updates import check_payload, check_same
 from unstale_proto.errors import Reason
 from unstale_proto.messages import Ack, Error, Heartbeat, Hello, Message, Update

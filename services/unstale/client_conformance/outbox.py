@@ -1,8 +1,9 @@
 """The level `outbox`: updates that survive the client's process."""
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import check, require
+from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer, Received
+from unstale.client_conformance.rules import require
 from unstale.client_conformance.updates import check_same
 from unstale_proto.messages import Heartbeat, Hello
 

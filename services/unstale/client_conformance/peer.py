@@ -15,7 +15,7 @@ import msgpack
 import zmq
 
 from unstale.client_conformance import run
-from unstale.client_conformance.check import BrokenRuleError
+from unstale.client_conformance.rules import BrokenRuleError
 from unstale.errors import UserError
 from unstale_client.net.clock import RunClock
 from unstale_client.net.keys import Identity

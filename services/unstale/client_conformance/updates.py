@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from unstale.client_conformance.check import require
 from unstale.client_conformance.peer import Received
+from unstale.client_conformance.rules import require
 from unstale_proto import payload
 from unstale_proto.errors import RemoteContractError
 
