@@ -108,15 +108,15 @@ def first_version(folder: Path) -> torch.Tensor:
 
 def test_state_changes_with_the_verdict_and_metrics_of_clients_arrive(tmp_path: Path) -> None:
     apps.FOUND.clear()
-    settings = app_run("idle", rounds=3)
+    settings = app_run("refused", rounds=3)
     outcome = over_sockets(settings, folder=tmp_path / "outbox")
-    assert outcome.updates["rejected"] == 2  # every second update is zero
+    assert outcome.updates["rejected"] == 2  # every second one
     assert apps.FOUND == [0, 1, 1, 2, 2]  # accepted updates before each task
 
 
 def test_state_survives_the_end_of_a_client_process(tmp_path: Path) -> None:
     apps.FOUND.clear()
-    settings = app_run("idle", rounds=1000, trigger={"name": "async"})
+    settings = app_run("refused", rounds=1000, trigger={"name": "async"})
     folder = tmp_path / "outbox"
     with RunningServer(settings) as server:
         with RunningClient(settings, server.address, folder):

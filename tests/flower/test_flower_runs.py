@@ -109,9 +109,10 @@ def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: P
     (tmp_path / "first.py").write_text("import numpy as np\n\n\ndef model():\n    return np.zeros((1, 1))\n")
     app = ["--flower", "quick.client_app:app", "--flower.model", "first:model"]
     run = flower.simulate(
-        tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "1", "--save-model", "m.safetensors"
+        tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "4", "--save-model", "m.safetensors"
     )
-    served = flower.over_sockets(tmp_path, 2, app, [*SYNC, "--rounds", "1"])
+    served = flower.over_sockets(tmp_path, 2, app, [*SYNC, "--rounds", "4"])
+    assert served["updates"] == {"accepted": 8, "duplicate": 0, "rejected": 0}  # of zeros after the first round
     assert served["model_digest"] == run["model_digest"]
     assert load_file(tmp_path / "m.safetensors")["0"].tolist() == [[1.0]]  # `fit` returns ones
 

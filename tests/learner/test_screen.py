@@ -17,13 +17,13 @@ from unstale.training.local import Kind
 LARGEST = torch.finfo(torch.float32).max
 
 
-def defect(vector_d: torch.Tensor, kind: Kind = "delta") -> str | None:
-    return row_defect(vector_d, len(vector_d), kind)
+def defect(vector_d: torch.Tensor, kind: Kind = "delta", *, zero_deltas: bool = False) -> str | None:
+    return row_defect(vector_d, len(vector_d), kind, zero_deltas=zero_deltas)
 
 
-def row_defect(row_D: torch.Tensor, dimension: int, kind: Kind = "delta") -> str | None:
+def row_defect(row_D: torch.Tensor, dimension: int, kind: Kind = "delta", *, zero_deltas: bool = False) -> str | None:
     behind = len(row_D) - dimension
-    return row_checks.defect(row_checks.norms(row_D.numpy(), Layout(dimension, behind)), kind)
+    return row_checks.defect(row_checks.norms(row_D.numpy(), Layout(dimension, behind)), kind, zero_deltas=zero_deltas)
 
 
 def norm(vector_d: torch.Tensor) -> float:
@@ -54,6 +54,7 @@ ZEROS = [torch.zeros(7), torch.tensor([0.0, -0.0])]
 @pytest.mark.parametrize("zeros_d", ZEROS)
 def test_a_delta_of_zeros_is_refused(zeros_d: torch.Tensor) -> None:
     assert defect(zeros_d, "delta") == "zero-update"
+    assert defect(zeros_d, "delta", zero_deltas=True) is None
     assert row_defect(torch.cat([zeros_d, torch.ones(2)]), len(zeros_d)) == "zero-update"
 
 

@@ -214,10 +214,10 @@ def test_a_client_without_data_does_not_stop_the_others(files: Path, caplog: pyt
 
 
 def test_a_rejected_update_leaves_the_state_of_its_client() -> None:
-    # Every second task leaves the model as it was, and its update is rejected, being zero.
+    # The update of every second task is rejected, because its norm overflows.
     verdicts = Verdicts()
     apps.FOUND.clear()
-    simulation(app_run("idle", clients=1, rounds=3), on_progress=lambda _: None, observe=verdicts).run()
+    simulation(app_run("refused", clients=1, rounds=3), on_progress=lambda _: None, observe=verdicts).run()
     assert verdicts.of[0] == ["accepted", "rejected", "accepted", "rejected", "accepted"]
     assert apps.FOUND == [0, 1, 1, 2, 2]  # accepted updates before each task
 
@@ -280,3 +280,11 @@ def test_first_order_compensation_works_for_an_app() -> None:
     plain, _ = run(app_run("regression", **changes))
     compensated, _ = run(app_run("regression", compensator={"name": "first-order"}, **changes))
     assert compensated.model_digest != plain.model_digest
+
+
+def test_a_training_that_changes_nothing_counts(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    settings = app_run("constant", save_model=str(file))
+    outcome, _ = run(settings)
+    assert outcome.updates == {"accepted": settings.clients * settings.rounds, "duplicate": 0, "rejected": 0}
+    assert {tuple(tensor.flatten().tolist()) for tensor in load_file(file).values()} == {(1.0, 1.0), (1.0,)}

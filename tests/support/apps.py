@@ -123,6 +123,17 @@ def _failing(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Traine
 failing = unstale.App(model=model, train=_failing, data=file_of)
 
 
+@torch.no_grad()
+def _constant(module: nn.Module, _data: Any, _task: unstale.Task) -> unstale.Trained:
+    """Sets each number to 1, so that only the first change is not zero."""
+    for parameter in module.parameters():
+        parameter.fill_(1.0)
+    return unstale.Trained(num_examples=1, loss=0.0)
+
+
+constant = unstale.App(model=lambda: nn.Linear(2, 1), train=_constant)
+
+
 class _Adapted(nn.Module):
     """A frozen backbone of 66,560 numbers, and an adapter of 515."""
 
@@ -162,18 +173,26 @@ hanging = unstale.App(model=model, train=_hanging, data=file_of)
 
 
 FOUND: list[int] = []
-"""Accepted updates of a client of `idle`, before each of its tasks."""
+"""Accepted updates of a client of `refused`, before each of its tasks."""
 
 
-def _idle(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
-    """Every second task changes nothing."""
+@torch.no_grad()
+def _overflow(module: nn.Module) -> None:
+    """Makes an update that is rejected: the square of its norm is beyond float32."""
+    next(module.parameters()).add_(1e20)
+
+
+def _refused(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
+    """The update of every second task is rejected."""
     FOUND.append(task.state.get("tasks", 0))
     task.state["tasks"] = FOUND[-1] + 1
-    loss = descend(module, data, task.learning_rate * (task.number % 2 == 0))
+    loss = descend(module, data, task.learning_rate)
+    if task.number % 2:
+        _overflow(module)
     return unstale.Trained(num_examples=len(data[0]), loss=loss)
 
 
-idle = unstale.App(model=model, train=_idle, data=file_of)
+refused = unstale.App(model=model, train=_refused, data=file_of)
 
 
 shared = unstale.App(
@@ -194,12 +213,14 @@ COUNTED: list[tuple[int, int, int]] = []
 def _count(module: nn.Module, data: Any, task: unstale.Task) -> unstale.Trained:
     """Counts its accepted updates, and takes smaller steps after each.
 
-    Every fourth task changes nothing, so that its update is rejected.
+    The update of every fourth task is rejected.
     """
     client_id, before = data, task.state.get("accepted", 0)
     COUNTED.append((client_id, task.number, before))
     task.state["accepted"] = before + 1
-    loss = descend(module, table(client_id), task.learning_rate * (task.number % 4 != 3) / (1 + before))
+    loss = descend(module, table(client_id), task.learning_rate / (1 + before))
+    if task.number % 4 == 3:
+        _overflow(module)
     return unstale.Trained(num_examples=12, loss=loss, metrics={"counter": before + 1})
 
 

@@ -45,14 +45,14 @@ def norms(row_D: Vector, layout: Layout) -> Norms:
     )
 
 
-def defect(measured: Norms, kind: Kind) -> str | None:
+def defect(measured: Norms, kind: Kind, *, zero_deltas: bool = False) -> str | None:
     """The rejection reason of the wire contract for these norms; None for a valid update.
 
     `non-finite`: a NaN, an infinity, or a norm whose square exceeds float32 (over 1.8e19), so that sums and products of
-    valid rows stay finite. `zero-update`: a delta of zeros only; a gradient may be zero.
+    valid rows stay finite. `zero-update`: a delta of zeros only, unless zero_deltas; a gradient may be zero.
     Source: docs/decisions/0017-zero-and-huge-updates-are-refused.md
     """
-    if measured.update == 0 and kind == "delta":
+    if measured.update == 0 and kind == "delta" and not zero_deltas:
         return "zero-update"
     if any(one is not None and not one * one < _SQUARE_MAX for one in measured):
         return "non-finite"

@@ -33,6 +33,7 @@ class Expected:
 
     kind: Kind | None = None  # of every update; None for any
     examples_max: Callable[[int], int | None] | None = None  # by client id; None for any
+    zero_deltas: bool = False  # whether a delta may be zero
     late: int = 0  # most versions between the base version of a task and the current one, when the task is sent
 
 
@@ -80,9 +81,9 @@ class Admission:
     def screen(
         self, client_id: int, update: Update, row_D: Vector, layout: Layout
     ) -> tuple[Norms | None, Reason | None]:
-        """Return the norms of a row [D] float32, None for NaN or a zero delta, and the reason of a refusal or None."""
+        """The norms of a row [D] float32, None for one with a defect, and the reason of a refusal or None."""
         norms = row_checks.norms(row_D, layout)
-        defect = row_checks.defect(norms, update.kind)
+        defect = row_checks.defect(norms, update.kind, zero_deltas=self.expected.zero_deltas)
         if defect is not None:
             return None, Reason(defect)
         is_allowed = self.bounds.allow(client_id, norms, update.learning_rate)
@@ -119,6 +120,7 @@ def configured(
         Expected(
             kind=create_training(settings.training).kind,
             examples_max=examples_of if server.num_examples_max == "partition" else lambda _: fixed_max,
+            zero_deltas=settings.is_app,
             late=late,
         ),
         rates=[learner.learning_rate],
