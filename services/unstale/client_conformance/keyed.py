@@ -1,6 +1,5 @@
 """The level `keys`: rounds over CURVE."""
 
-from unstale.client_conformance import run
 from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer
 from unstale.client_conformance.rules import NotApplicableError, require
@@ -25,9 +24,7 @@ def _(peer: Peer) -> None:
     _needs_key(peer)
     peer.answers_heartbeats = False
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     peer.reopen()
     hello = peer.greet()
     require(hello.holding == (7,), "holding [7]", list(hello.holding))

@@ -119,18 +119,14 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    peer.update_of(task)
+    peer.trained(7)
     peer.no_update(run.QUIET_BEATS, "while no later heartbeat is answered")
 
 
 @check("minimum", "lost-ack", "5 rule 2", "The answer to a later heartbeat makes the client resend the same bytes")
 def _(peer: Peer) -> None:
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     check_same(first, peer.update_of(task))
     peer.send(Ack(task_id=7, outcome="duplicate", first_outcome="accepted"))
     peer.beats(2)
@@ -155,7 +151,12 @@ def _(peer: Peer) -> None:
     peer.no_update(run.QUIET_BEATS, "after its ack")
 
 
-@check("minimum", "reconnect-while-training", "4.4", "A task in training is in `holding`, and its training goes on")
+@check(
+    "minimum",
+    "reconnect-while-training",
+    "4.4",
+    "`holding` names the task that the client trains, and the training continues",
+)
 def _(peer: Peer) -> None:
     peer.welcome = run.welcome(train_s=run.TRAIN_S)
     peer.join()
@@ -193,9 +194,7 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     session = peer.join().session
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     peer.send(Error(reason=Reason.HELLO_FIRST))
     hello = peer.greet()
     require(hello.session == session, "the session of the first hello", "another one")
@@ -203,7 +202,7 @@ def _(peer: Peer) -> None:
     check_same(first, peer.update_of(task))
 
 
-@check("minimum", "newer-task", "4.2", "A task with a greater id replaces the one in training")
+@check("minimum", "newer-task", "4.2", "A task with a greater id replaces the one that the client trains")
 def _(peer: Peer) -> None:
     peer.welcome = run.welcome(train_s=run.TRAIN_S)
     peer.join()
@@ -305,9 +304,7 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    peer.update_of(task)
+    peer.trained(7)
     peer.reopen()
     peer.answers_heartbeats = True
     peer.welcome = run.welcome(run_id=run.OTHER_RUN_ID)

@@ -12,9 +12,7 @@ from unstale_proto.messages import Ack, Bye, Error, Heartbeat, Hello
 @check("minimum", "error-not-stored", "4.6", "With `not-stored` the update is kept and sent again")
 def _(peer: Peer) -> None:
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     peer.send(Error(reason=Reason.NOT_STORED, task_id=7))
     check_same(first, peer.update_of(task))
 
@@ -31,9 +29,7 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     peer.send(Error(reason=Reason.QUARANTINED))
     hello = peer.greet()
     require(hello.holding == (7,), "holding [7]", list(hello.holding))
@@ -76,9 +72,7 @@ VERDICTS = (
 def _(peer: Peer) -> None:
     peer.join()
     for task_id, reason in enumerate(VERDICTS, 7):
-        task = run.task(task_id, peer.welcome)
-        peer.give(task)
-        peer.update_of(task)
+        peer.trained(task_id)
         fields = {"task_id": task_id, "outcome": "rejected", "first_outcome": "rejected", "reason": reason}
         peer.send(Ack.model_validate(fields))
     peer.no_update(run.QUIET_BEATS, "after its ack `rejected`")
@@ -87,9 +81,7 @@ def _(peer: Peer) -> None:
 @check("minimum", "unknown-task", "6", "After `unknown-task` for the newest task the next task may have any id")
 def _(peer: Peer) -> None:
     peer.join()
-    task = run.task(900, peer.welcome)
-    peer.give(task)
-    peer.update_of(task)
+    peer.trained(900)
     peer.send(Ack(task_id=900, outcome="rejected", first_outcome="rejected", reason=Reason.UNKNOWN_TASK))
     peer.beats(1)
     newest = getattr(peer.next(Heartbeat).message, "newest_task", None)
@@ -146,9 +138,7 @@ def _(peer: Peer) -> None:
 def _(peer: Peer) -> None:
     peer.answers_heartbeats = False
     session = peer.join().session
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    first = peer.update_of(task)
+    task, first = peer.trained(7)
     peer.stop("shutdown")
     peer.next(Bye)
     hello = peer.greet()

@@ -12,9 +12,7 @@ def _killed(peer: Peer) -> tuple[Hello, Received]:
     """A client that is killed with one update without ack: its hello and the update."""
     peer.answers_heartbeats = False
     hello = peer.join()
-    task = run.task(7, peer.welcome)
-    peer.give(task)
-    update = peer.update_of(task)
+    _, update = peer.trained(7)
     peer.kill()
     peer.reopen()
     peer.answers_heartbeats = True

@@ -237,14 +237,18 @@ class Peer:
             )
         return received
 
+    def trained(self, task_id: int) -> tuple[Task, Received]:
+        """One task and its update, without ack."""
+        task = run.task(task_id, self.welcome)
+        self.give(task)
+        return task, self.update_of(task)
+
     def accept(self, task: Task) -> None:
         self.send(Ack(task_id=task.task_id, outcome="accepted", first_outcome="accepted"))
 
     def round(self, task_id: int) -> Received:
         """One task, its update and its ack."""
-        task = run.task(task_id, self.welcome)
-        self.give(task)
-        update = self.update_of(task)
+        task, update = self.trained(task_id)
         self.accept(task)
         return update
 
