@@ -421,6 +421,7 @@ class Client {
         w = base;
         velocity.assign(parameters, 0.0f);
         step = 0; loss = 0; training = true; next_step = now() + o.pause;
+        say("task " + std::to_string(task.num("task_id")) + ": training");
     }
     void train() {
         auto& plan = *welcome.get("training");

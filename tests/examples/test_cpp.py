@@ -170,8 +170,7 @@ def test_update_survives_kills_of_client_and_server(processes: Processes) -> Non
     options = ["--clients", "1", "--rounds", "2", "--set", "client_settings.steps=1"]
     server = processes.server(*options)
     client = processes.client(0, "--store", "store", "--pause", "1.5", log="first.log")
-    processes.wait_for("first.log", "(joined)")
-    time.sleep(0.5)
+    processes.wait_for("first.log", "(task 1: training)")
     server.kill()
     server.wait()
     stored = processes.folder / "store" / "update-1"
