@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicySettings, S, Step, UpdateBatch
-from unstale.policies.weights import column_chunks
+from unstale.policies.weights import column_chunks, device_weights
 from unstale.settings.learning import OptimiserSettings
 from unstale.settings.part import value_of
 
@@ -93,16 +94,15 @@ class Clipping(Stage[ClippingSettings]):
         rows = len(matrix_Kd)
         if rows > len(self._scaled_Kd):
             self._scaled_Kd = torch.empty_like(matrix_Kd, memory_format=torch.contiguous_format)
-        factors_K = factors_K.to(matrix_Kd.device, torch.float32)
+        factors_K = device_weights(factors_K, matrix_Kd.device)
         return torch.mul(matrix_Kd, factors_K[:, None], out=self._scaled_Kd[:rows])
 
 
 def _norms(matrix_Kd: Tensor) -> Tensor:
     """|g_i|, [K] float64 on the CPU. Chunks of columns are summed in float32, then each other in float64."""
-    squares_K = torch.zeros(len(matrix_Kd), dtype=torch.float64)
-    for chunk in column_chunks(matrix_Kd):
-        # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
-        squares_K += matrix_Kd[:, chunk].square().sum(dim=1).to("cpu", torch.float64)
+    # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
+    squares = [matrix_Kd[:, chunk].square().sum(dim=1) for chunk in column_chunks(matrix_Kd)]
+    squares_K = pairwise.in_order(pairwise.read(squares)[0])
     for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
         squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
     return squares_K.sqrt()
