@@ -78,7 +78,8 @@ class Copies(TorchDispatchMode):
         target = kwargs.get("device")
         if func in (aten._to_copy.default, aten.copy_.default):
             into_device = isinstance(args[0], DeviceTensor) if target is None else torch.device(target).type == "cuda"
-            self._note(tensors[-1], into_device, bool(kwargs.get("non_blocking")))
+            non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            self._note(tensors[-1], into_device, non_blocking)
         elif on_device:
             if func is aten._local_scalar_dense.default:
                 self._note(tensors[0], False, False)

@@ -14,7 +14,7 @@ import torch
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
-from unstale.config.memory import allocator
+from unstale.config.memory import allocator, device_bytes
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
 from unstale.config.settings import APP, Settings
@@ -25,6 +25,7 @@ from unstale.coordinator.triggers import create as create_trigger
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
+from unstale.learner.row_uploads import MATRICES, RowUploads
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.policies import Policy, PolicyContext
@@ -238,7 +239,24 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
     rows = coordination.unaggregated_max + 1
     # A round leaves parked updates behind, so each lies by itself.
     rows_per_block = 1 if coordination.once_a_cycle else coordination.round_size_max
-    return Staging(row_numbers, rows_per_block, blocks_max=rows // rows_per_block + 2, pin=where.type == "cuda")
+    return Staging(
+        row_numbers,
+        rows_per_block,
+        blocks_max=rows // rows_per_block + 2,
+        pin=where.type == "cuda",
+        uploads=row_uploads(rows_per_block, row_numbers, where),
+    )
+
+
+def row_uploads(rows: int, row_numbers: int, where: torch.device) -> RowUploads | None:
+    """Copies of rows to a CUDA device as they arrive; None elsewhere, for rows that lie by themselves, and where the
+    copies need more than a quarter of the device's memory.
+
+    A policy's memory of all clients takes up to a half.
+    """
+    if where.type != "cuda" or rows == 1 or 4 * row_numbers * rows * MATRICES > device_bytes(where) // 4:
+        return None
+    return RowUploads(where)
 
 
 def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:

@@ -79,7 +79,7 @@ class Compute:
     def _perform(self, command: commands.Command) -> None:
         started_s = now_s()
         if isinstance(command, commands.ApplyCommand):
-            rows = self.learner.here(command.round.rows)
+            rows = self.learner.here(command.round.ready())
             begun_s = now_s()
             made = self.learner.make(rows, command.updates)
             compensate_s = now_s() - begun_s
