@@ -287,7 +287,7 @@ class Learner:
         out_d = direction_d if self.policy.give_away(direction_d) else None
         model_d = torch.sub(sent.model_d, direction_d, alpha=self.rate * step.rate_factor, out=out_d)
         buffers_b = self._next_buffers(rows, step)
-        overflowed = not (is_finite(model_d) and (buffers_b.numel() == 0 or is_finite(buffers_b)))
+        overflowed = not is_finite(model_d, buffers_b)
         self.sent = Version(
             model_d=sent.model_d if overflowed else model_d,
             buffers_b=sent.buffers_b if overflowed else buffers_b,

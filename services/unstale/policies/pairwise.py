@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unstale.flat import on_host
 from unstale.policies.weights import column_chunks
 
 NO_DIRECTION = 1e-12
@@ -33,12 +34,7 @@ _CANCELLED = 0.1
 
 def read(*quantities: list[Tensor]) -> list[Tensor]:
     """Quantities that were computed for each chunk, each [chunks, ...] float64 on the CPU. One wait for the device."""
-    stacked = [torch.stack(parts) for parts in quantities]
-    if len(stacked) == 1:
-        return [stacked[0].to("cpu", torch.float64)]
-    values = torch.cat([each.flatten() for each in stacked]).to("cpu", torch.float64)
-    split = values.split_with_sizes([each.numel() for each in stacked])
-    return [each.view(like.shape) for each, like in zip(split, stacked, strict=True)]
+    return [each.to(torch.float64) for each in on_host(*(torch.stack(parts) for parts in quantities))]
 
 
 def totals(*quantities: list[Tensor]) -> list[Tensor]:
