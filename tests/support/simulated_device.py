@@ -43,6 +43,9 @@ class DeviceTensor(Tensor):
             return self
         return aten._to_copy.default(self, dtype=dtype, device=device)
 
+    def data_ptr(self) -> int:
+        return self.host.data_ptr()
+
     def cpu(self) -> Tensor:
         return self.to("cpu")
 
