@@ -4,7 +4,7 @@ import json
 import logging
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import torch
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
-from unstale.config.memory import allocator, device_bytes
+from unstale.config.memory import allocator, device_bytes, fits_device
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
 from unstale.config.settings import APP, Settings
@@ -30,7 +30,7 @@ from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.policies import Policy, PolicyContext
 from unstale.policies.registry import find, settings_of
-from unstale.policies.stages import wrapped
+from unstale.policies.stages import OnHost, wrapped
 from unstale.settings.learning import OptimiserSettings, TrainingSettings, TriggerSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
@@ -187,7 +187,13 @@ def policy(settings: Settings, dimension: int, device: torch.device, coordinator
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, device),
     )
-    made = policy_class(checked, context)
+    history_bytes = 4 * dimension * policy_class.history_rows(checked, context)
+    if history_bytes == 0 or fits_device(chosen.memory, history_bytes, device, device_bytes):
+        made = policy_class(checked, context)
+    else:
+        kind = "host" if chosen.memory == "auto" else chosen.memory
+        on_host = replace(context, device=torch.device("cpu"), allocate=allocator(kind, chosen.memory_folder, device))
+        made = OnHost(policy_class(checked, on_host), device)
     _check_fits(settings, made)
     return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
 

@@ -86,7 +86,8 @@ class FedHist(Policy[FedHistSettings]):
         ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
 
     GH: the last h directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first.
-    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device.
+    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device, or,
+    where they do not fit it, on a CPU by `stages.OnHost`.
     What an option leaves out is not kept either. h is that of the run's round size; where it is not known, of the first
     round that has updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no
     direction to GH; nor does a direction that float32 does not hold. A step waits for a device twice, and once more
@@ -97,6 +98,13 @@ class FedHist(Policy[FedHistSettings]):
     Settings = FedHistSettings
     loops = ("k-async",)
     memory = "h d + (h + 1) K d + N"
+
+    @staticmethod
+    def history_rows(settings: FedHistSettings, context: PolicyContext) -> int:
+        if context.round_size is None:
+            return 0
+        h = settings.h or _backtracking(context.clients, context.round_size)
+        return (h if settings.egs else 0) + ((h + 1) * context.round_size if settings.haa == "full" else 0)
 
     def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)

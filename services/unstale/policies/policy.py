@@ -182,6 +182,11 @@ class Policy(ABC, Generic[S]):
                     f"policy class {cls.__qualname__} sets {name}, which is now called {present_name}; rename it"
                 )
 
+    @staticmethod
+    def history_rows(settings: Any, context: PolicyContext) -> int:  # noqa: ARG004
+        """Most vectors [d] of a history that the policy allocates on its device, whatever the context allocates."""
+        return 0
+
     def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
         self.context = context

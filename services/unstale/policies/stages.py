@@ -63,6 +63,29 @@ class Stage(Policy[S]):
         self.inner.load_state_dict(state["inner"])
 
 
+class OnHost(Stage[Any]):
+    """Lets the inner policy compute on the host, where its memory does not fit the device of the updates.
+
+    Its state is the inner policy's.
+    """
+
+    def __init__(self, inner: Policy[Any], device: torch.device) -> None:
+        """inner: on the CPU; without second vectors and base models. device: of the updates."""
+        assert not (inner.sends_extra or inner.needs_base_models), type(inner).__name__
+        super().__init__(inner.settings, inner)
+        self.context, self.device = replace(inner.context, device=device), device
+
+    def step(self, batch: UpdateBatch) -> Step:
+        step = self.inner.step(replace(batch, matrix_Kd=batch.matrix_Kd.cpu()))
+        return replace(step, direction_d=self.result_d.copy_(step.direction_d))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
 class ClippingSettings(PolicySettings):
     clip_norm: float
 
