@@ -1,5 +1,7 @@
 """How often a step waits for the device, with rows in many chunks of columns, beside the same step on the CPU."""
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -156,3 +158,26 @@ def test_fedhist_waits_once_more_if_two_past_directions_are_equally_unlike_an_up
         matrix_Kd[2] = 0
 
     assert waits("fedhist", zero)[:4] == [2, 2, 3, 3]  # the first two rounds have fewer directions
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["fedavg", "fedhist", "krum", "refl", "wkafl"])
+def test_on_a_gpu_steps_wait_as_often_and_equal_those_on_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dimension = 4_000_001  # of six rows: two chunks
+    monkeypatch.undo()
+    monkeypatch.setattr(sys.modules[__name__], "D", dimension)
+    reference, subject = policy(name, CPU, {}), policy(name, torch.device("cuda"), {})
+    for version in range(ROUNDS):
+        matrix_Kd = torch.randn(K, dimension, generator=torch.Generator().manual_seed(version))
+        expected, arrived = reference.step(batch(version, matrix_Kd, CPU)), batch(version, matrix_Kd, subject.device)
+        torch.cuda.synchronize()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                direction_d = subject.step(arrived).direction_d
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        assert sum("synchroniz" in str(one.message) for one in caught) == WAITS.get(name, 0)
+        torch.testing.assert_close(direction_d.cpu(), expected.direction_d, rtol=1e-4, atol=1e-5)
