@@ -60,8 +60,9 @@ def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = No
 
 
 def device_weights(weights_K: Tensor, device: torch.device) -> Tensor:
-    """Copy weights to a device in float32, without waiting for it."""
-    return weights_K.to(device, torch.float32, non_blocking=True)
+    """Copy weights to a device in float32, without waiting for a CUDA device."""
+    # CUDA has read pageable memory when the call returns; MPS may not have.
+    return weights_K.to(device, torch.float32, non_blocking=device.type == "cuda")
 
 
 def first_rows(client_ids_K: Tensor, clients: set[int]) -> list[int]:
