@@ -55,16 +55,16 @@ def images() -> Path | None:
     if not datasets.is_there("cifar10"):
         return None
     train = datasets.load("cifar10", normalise="raw").train
-    file = CACHE / "cifar10.npz"
+    file = CACHE / f"cifar10-{os.getpid()}.npz"
     np.savez(file, x_train=train.stored_NX.permute(0, 2, 3, 1)[::50], y_train=train.labels_N[::50])
-    return file
+    return file.replace(CACHE / "cifar10.npz")
 
 
 class Flower:
-    """Commands in the environment of a version. folder: with apps, and working directory."""
+    """Commands in an environment with flwr. python: of the environment. folder: with apps, and working directory."""
 
-    def __init__(self, version: str) -> None:
-        self.python = python_of(version)
+    def __init__(self, python: Path) -> None:
+        self.python = python
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from flower.environments import APPS, HERE, VERSIONS, Flower, hears_hello, new_app, outcome_of, reaches
+from flower.environments import APPS, HERE, VERSIONS, Flower, hears_hello, new_app, outcome_of, python_of, reaches
 from support.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -20,7 +20,7 @@ COUNTED = ["--flower", "counted:app", "--flower.model", "counted:model"]
 
 @pytest.fixture(params=VERSIONS)
 def flower(request: pytest.FixtureRequest) -> Flower:
-    return Flower(request.param)
+    return Flower(python_of(request.param))
 
 
 def quickstart(kind: str, folder: Path) -> list[str]:
@@ -78,7 +78,7 @@ def test_context_state_follows_the_verdicts_on_a_flaky_network(flower: Flower, f
 
 
 def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
-    flower = Flower(VERSIONS[-1])
+    flower = Flower(python_of(VERSIONS[-1]))
     arguments = [*SYNC, "--rounds", "20"]
     expected = flower.simulate(folder, *COUNTED, *arguments, "--num-partitions", "2")
     port = free_port()
@@ -167,13 +167,13 @@ def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: P
     ],
 )
 def test_a_failing_app_gives_its_tasks_back_with_the_cause(folder: Path, app: str, message: str) -> None:
-    flower = Flower(VERSIONS[-1])
+    flower = Flower(python_of(VERSIONS[-1]))
     arguments = ("--flower", f"wrong:{app}", "--flower.model", "wrong:model", "--num-partitions", "2", "--rounds", "1")
     errors = flower.fails(folder, "simulate", *arguments)
     assert f"the app's train function: {'' if app == 'raises' else 'ValueError: '}{message}" in errors
 
 
 def test_a_missing_model_is_one_sentence(folder: Path) -> None:
-    errors = Flower(VERSIONS[-1]).fails(folder, "simulate", "--flower", "wrong:no_model")
+    errors = Flower(python_of(VERSIONS[-1])).fails(folder, "simulate", "--flower", "wrong:no_model")
     assert errors.startswith("unstale: app 'wrong:no_model' of Flower needs its first model")
     assert errors.count("\n") == 1

@@ -1,6 +1,7 @@
 """Takes the place of flwr-datasets, which loads CIFAR-10 from the Hugging Face hub: local images, or generated ones."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ class FederatedDataset:
         self.partitions = partitioners["train"].num_partitions
 
     def load_partition(self, partition_id: int) -> "Dataset":
+        if delays := os.environ.get("PARTITION_DELAYS_S"):  # of a machine that is slow to read its data
+            time.sleep(float(delays.split(",")[partition_id]))
         own = slice(partition_id, None, self.partitions)
         return Dataset(self.images[own], self.labels[own])
 
