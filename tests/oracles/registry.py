@@ -117,6 +117,7 @@ def _averages(clients: int) -> list[Case]:
         Case("fedavg-s", {"size": 3}),
         Case("fedavg-s", {"size": clients}),
         Case("fedavg-s", {"size": 2, "wait_for_selected": True}),
+        Case("fedavg-s", {"size": 3, "share": 0.5}),
         Case("fedavg-s", {"size": 3}, profile="reference"),
         *_cases("fedbuff", {"staleness": "none"}),
         *_cases("fedprox", {"weighting": "samples"}),
