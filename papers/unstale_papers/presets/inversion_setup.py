@@ -82,7 +82,7 @@ CIFAR_10 = Task(data="cifar10", model="resnet8", label=2, rounds=1500)
 VARIANT = Task(model="lenet_cifar", variant={"name": "svhn", "rate": 0.5})
 
 PAPER = {
-    "preset": "paper",
+    "preset": "paper-sign-adam",
     "images_share": 0.5,
     "iterations": 15_000,
     "warm_start": True,
