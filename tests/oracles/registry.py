@@ -158,6 +158,7 @@ def _similar() -> list[Case]:
             {"haa": "off"},
             {"ina": False},
             {"ina_norms": "fused", "h": 4},
+            {"compared_with": "later", "h": 2, "utility_weight": 0.5},
         ),
         *_cases(
             "wkafl",
