@@ -33,7 +33,8 @@ def cosine(estimate: Parts, update: Parts) -> Tensor:
 
 def _length(parts: Parts) -> Tensor:
     """The Euclidean length, whose slope at 0 is 0."""
-    return vector_norm(torch.stack([vector_norm(part) for part in parts]))
+    length: Tensor = vector_norm(torch.stack([vector_norm(part) for part in parts]))
+    return length
 
 
 DISPARITIES: Mapping[str, Callable[[Parts, Parts], Tensor]] = MappingProxyType({"l1": l1, "l2": l2, "cosine": cosine})
