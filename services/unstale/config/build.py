@@ -188,7 +188,7 @@ def policy(settings: Settings, dimension: int, device: torch.device, coordinator
     )
     made = policy_class(checked, context)
     _check_fits(settings, made)
-    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
+    return wrapped(made, clip_norm=chosen.clip_norm, norm=chosen.norm, optimiser=chosen.optimiser)
 
 
 def _check_fits(settings: Settings, made: Policy[Any]) -> None:

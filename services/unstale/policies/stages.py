@@ -1,4 +1,4 @@
-"""Stages around a policy: norm clipping of its updates, and a server optimiser for its step.
+"""Stages around a policy: norm clipping of its updates, and the length or a server optimiser of its step.
 
 A stage is a policy itself, around another one. Legend: K updates of the round, in order of arrival; d parameters.
 """
@@ -6,11 +6,12 @@ A stage is a policy itself, around another one. Legend: K updates of the round, 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicySettings, S, Step, UpdateBatch
 from unstale.policies.weights import column_chunks
 from unstale.settings.learning import OptimiserSettings
@@ -21,12 +22,19 @@ AMPLITUDE_MAX = 1e19
 
 
 def wrapped(
-    policy: Policy[Any], *, clip_norm: float | None = None, optimiser: OptimiserSettings | None = None
+    policy: Policy[Any],
+    *,
+    clip_norm: float | None = None,
+    norm: Literal["none", "mean-of-updates"] = "none",
+    optimiser: OptimiserSettings | None = None,
 ) -> Policy[Any]:
-    """The policy with norm clipping before it and a server optimiser after it, as far as they are asked for.
+    """The policy with norm clipping before it, and the length and the server optimiser of its step after it.
 
-    clip_norm: > 0, in units of the updates. Without either it is the policy itself.
+    clip_norm: > 0, in units of the updates; the mean length is that of clipped updates. Without any of them it is the
+    policy itself.
     """
+    if norm == "mean-of-updates":
+        policy = MeanLength(PolicySettings(), policy)
     if clip_norm is not None:
         policy = Clipping(ClippingSettings(clip_norm=clip_norm), policy)
     if optimiser is not None and optimiser.name != "none":
@@ -106,6 +114,32 @@ def _norms(matrix_Kd: Tensor) -> Tensor:
     for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
         squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
     return squares_K.sqrt()
+
+
+class MeanLength(Stage[PolicySettings]):
+    """Gives the direction D of the inner policy the mean length of the round's updates.
+
+        rate_factor <- rate_factor * (1/K) sum_i |g_i| / |D|
+
+    A D without a direction keeps its length: of 1e-12 at most, not finite, or only rounding errors of its updates. A
+    round in which the inner policy only waits is passed on.
+    Source: FedHist (Jiang et al., 2023), INA, docs/methods/policies-robust.md#length-of-the-step
+    """
+
+    def __init__(self, settings: PolicySettings, inner: Policy[Any]) -> None:
+        super().__init__(settings, inner)
+        self.column_wise = False  # it looks at every row
+
+    @torch.no_grad()
+    def step(self, batch: UpdateBatch) -> Step:
+        step = self.inner.step(batch)
+        if len(batch) == 0 or not step.counts:
+            return step
+        lengths_K, length = _norms(batch.matrix_Kd), float(_norms(step.direction_d[None]))
+        rounding = pairwise.ROUNDING * float(step.weights_K.abs() @ lengths_K)
+        if not max(pairwise.NO_DIRECTION, rounding) < length < math.inf:
+            return step
+        return replace(step, rate_factor=step.rate_factor * float(lengths_K.mean()) / length)
 
 
 class ServerOptimiser(Stage[OptimiserSettings]):
