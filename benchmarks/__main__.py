@@ -35,6 +35,7 @@ MARKDOWN = {
     "ten_thousand": "Ten thousand connected clients",
     "growth": "Growth of costs",
     "ray_workers": "Clients on a Ray cluster of this machine",
+    "flower_stragglers": "Time to an accuracy beside Flower, with stragglers",
 }
 TEXT = {"coordinator_events": "Coordinator events a second"}
 TITLES = MARKDOWN | TEXT

@@ -166,15 +166,15 @@ def _play(file: Path) -> dict[str, Any]:
 # --- Flower's environment ---
 
 
-def environment_of(folder: Path) -> Path:
-    """The Python of the environment with Flower, created if missing."""
+def environment_of(folder: Path, version: str = VERSION) -> Path:
+    """The Python of the environment with a version of Flower, created if missing."""
     python = folder / "bin" / "python"
-    installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"), None)
+    installed = next(folder.glob(f"lib/python*/site-packages/flwr-{version}.dist-info"), None)
     if installed is None:
-        print(f"Installing flwr[simulation] {VERSION} into {folder} ...", file=sys.stderr, flush=True)
+        print(f"Installing flwr[simulation] {version} into {folder} ...", file=sys.stderr, flush=True)
         venv.create(folder, with_pip=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={VERSION}"], check=True)
-        installed = next(folder.glob(f"lib/python*/site-packages/flwr-{VERSION}.dist-info"))
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", f"flwr[simulation]=={version}"], check=True)
+        installed = next(folder.glob(f"lib/python*/site-packages/flwr-{version}.dist-info"))
     add_our_packages(installed.parent)
     return python
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from support.toxics import task
 from unstale.config import Settings, build
 from unstale.config.scenario import Held, conditions
 from unstale.config.settings import ScenarioSettings
+from unstale.policies import UpdateBatch, create
 from unstale.toxics.link import ToxicLink
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.fedar import PRESETS, ar_f1, ar_f2, ar_f4, ar_f5, ar_t3
@@ -193,6 +195,21 @@ def test_figures_share_equal_runs() -> None:
         at(ar_t3(), availability="independent", method="FedAR").settings
         == at(ar_f2(), data="CIFAR-10", p_min="0.1", method="FedAR").settings
     )
+
+
+@pytest.mark.parametrize(("available", "counted"), [(100, 50), (99, 49), (75, 37), (55, 27), (10, 5)])
+def test_fedavg_s_counts_half_of_the_available_clients(available: int, counted: int) -> None:
+    chosen = at(ar_f2(), data="CIFAR-10", p_min="0.1", method="FedAvg (S=50)").settings.policy
+    policy = create(chosen.name, dimension=1, clients=100, **chosen.settings)
+    batch = UpdateBatch(
+        version=0,
+        matrix_Kd=torch.ones(available, 1),
+        staleness_K=torch.zeros(available, dtype=torch.int64),
+        num_examples_K=torch.ones(available, dtype=torch.int64),
+        loss_K=torch.ones(available),
+        client_ids_K=torch.arange(available),
+    )
+    assert int((policy.step(batch).weights_K > 0).sum()) == counted
 
 
 def test_all_clients_are_available_for_the_fedavg_of_table_3() -> None:

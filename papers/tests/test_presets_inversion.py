@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from unstale.config import Settings
+from unstale.config.compensation import local_steps
 from unstale.config.scenario import Held, conditions
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.inversion import PRESETS, gi_f8, gi_f9, gi_f11, gi_f12, gi_f14
 from unstale_papers.presets.inversion_parts import gi_f2, gi_f5, gi_f6, gi_f7, gi_t1, gi_t2
 from unstale_papers.presets.inversion_setup import METHODS
-from unstale_papers.presets.inversion_tables import gi_t3, gi_t4, gi_t5, gi_t6
+from unstale_papers.presets.inversion_tables import gi_t3, gi_t3_momentum, gi_t4, gi_t5, gi_t6
 from unstale_papers.scale import Scale, scaled
 
 CLASS_5, TIME = "final accuracy of class 5", "time to match"
@@ -50,6 +51,7 @@ def held(counts: list[list[int]]) -> Held:
         *(("gi-f1", 3), ("gi-f2", 2), ("gi-f4", 3), ("gi-f5", 1), ("gi-f6", 6 * 2), ("gi-f7", 4)),
         *(("gi-f8", 2), ("gi-f9", 7), ("gi-f11", 6), ("gi-f12", 6), ("gi-f14", 5)),
         *(("gi-t1", 6), ("gi-t2", 6), ("gi-t3", 3 * 4), ("gi-t4", 3 * 4), ("gi-t5", 3 * 4), ("gi-t6", 3 * 4)),
+        ("gi-t3-momentum", 2 * 4),
     ],
 )
 def test_each_preset_has_its_cells(name: str, cells: int) -> None:
@@ -57,7 +59,17 @@ def test_each_preset_has_its_cells(name: str, cells: int) -> None:
 
 
 def test_no_row_of_the_index_is_missing() -> None:
-    assert len(PRESETS) == 17
+    assert len(PRESETS) == 18
+
+
+@pytest.mark.parametrize("method", ["GI", "GI (ours)", "direct", "first order"])
+def test_table_3_is_offered_with_the_printed_momentum_beside_its_own_runs(method: str) -> None:
+    without, with_it = (at(gi_t3_momentum(), momentum=text, method=method) for text in ("0", "0.5"))
+    as_in_table_3 = at(gi_t3(), staleness="40", method=method)
+    assert (without.settings, without.scenario) == (as_in_table_3.settings, as_in_table_3.scenario)
+    assert with_it.settings.training.momentum == 0.5
+    assert local_steps(with_it.settings).momentum == 0.5
+    assert with_it.settings.training.model_copy(update={"momentum": 0.0}) == without.settings.training
 
 
 def test_tables_3_to_6_are_printed_as_the_paper_has_them() -> None:
@@ -106,7 +118,8 @@ def test_a_tenth_of_the_clients_participates_in_turn_with_all_examples() -> None
         for cell in made().cells:
             settings = cell.settings
             assert (settings.clients, settings.selector.size, settings.selector.name) == (100, 10, "round-robin"), name
-            assert (settings.trigger.name, settings.training.epochs, settings.training.momentum) == ("sync", 5, 0)
+            assert (settings.trigger.name, settings.training.epochs) == ("sync", 5)
+            assert settings.training.momentum == float(cell.labels.get("momentum", 0))
             assert settings.training.batch_size >= (settings.partition.budget or 600)
 
 

@@ -25,7 +25,7 @@ from unstale_papers.runners.stale_updates import Played, played
 from unstale_papers.runners.warm_start import reached, replaced, saved
 
 ROUNDS, RATE = 8, 0.2
-PAPER = {"preset": "paper", "iterations": 12}
+PAPER = {"preset": "paper-sign-adam", "iterations": 12}
 SCENARIO = """\
 groups:
   - name: stale

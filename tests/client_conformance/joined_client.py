@@ -7,6 +7,7 @@ from unittest import mock
 
 from unstale_client import join
 from unstale_client.net.clock import RunClock
+from unstale_client.residuals import Residuals
 from unstale_proto import encodings, transfer
 from unstale_proto.messages import Credit
 
@@ -22,7 +23,7 @@ given = parser.parse_args()
 def break_method(owner: type, name: str, wrong: Any) -> None:
     """Replace a method. wrong: takes the replaced one, then its arguments."""
     right = getattr(owner, name)
-    mock.patch.object(owner, name, lambda *arguments: wrong(right, *arguments)).start()
+    mock.patch.object(owner, name, lambda *arguments, **named: wrong(right, *arguments, **named)).start()
 
 
 def changed(credit: Credit, **fields: Any) -> Credit:
@@ -43,6 +44,8 @@ elif given.fault == "follows-overtaken":
     break_method(transfer.Sending, "credited", lambda right, self, credit: right(self, changed(credit, again=True)))
 elif given.fault == "coarse-bfloat16":
     break_method(encodings.BFloat16, "_codes", lambda right, self, numbers: right(self, numbers) & 0xFFF0)
+elif given.fault == "adds-rejected":
+    break_method(Residuals, "settle", lambda right, self, *of, accepted: right(self, *of, accepted=True))
 state_dir = None if given.fault == "forgets" else given.folder
 key = None if given.fault == "no-key" else given.key
 

@@ -75,6 +75,7 @@ JOINED_FAULTS: Mapping[str, set[str]] = {
     "ignores-again": {"update-again"},
     "follows-overtaken": {"update-overtaken"},
     "coarse-bfloat16": {"update-bfloat16"},
+    "adds-rejected": {"residual-top-k"},
     "forgets": {"kept-over-kill", "start", "new-session"},
     "no-key": {"keys-round", "keys-reconnect"},
 }

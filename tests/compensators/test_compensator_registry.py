@@ -104,13 +104,14 @@ def test_a_preset_overrides_defaults(preset: str) -> None:
 
 
 def test_given_settings_override_the_preset() -> None:
-    found = InversionSettings(preset="paper", iterations=500, residual=0.25)
+    found = InversionSettings(preset="paper-sign-adam", iterations=500, residual=0.25)
     assert (found.iterations, found.residual, found.learning_rate) == (500, 0.25, 1.0)
 
 
-def test_the_preset_paper_has_the_values_of_the_paper() -> None:
+def test_the_preset_of_the_paper_has_its_values_and_the_optimiser_of_the_released_code() -> None:
     # docs/methods/compensators.md#gradient-inversion.
-    found = InversionSettings(preset="paper")
+    found = InversionSettings(preset="paper-sign-adam")
+    assert found.disparity == "l1"
     assert found.images_share == 0.5
     assert found.images_max is None
     assert found.iterations == 15_000
@@ -124,6 +125,13 @@ def test_the_preset_reference_has_the_values_of_the_released_code() -> None:
     found = InversionSettings(preset="reference")
     assert (found.images_max, found.iterations, found.label_loss) == (256, 40_000, "bce-raw")
     assert not found.warm_start
+
+
+def test_the_earlier_name_of_a_preset_is_read_as_the_present_one() -> None:
+    earlier, present = ({"preset": name, "iterations": 500} for name in ("paper", "paper-sign-adam"))
+    assert InversionSettings(**earlier) == InversionSettings(**present)
+    assert made("gradient-inversion", **earlier).settings == made("auto", **present).settings
+    assert "paper" not in describe("auto").settings[0].type.removeprefix("one of ").split(", ")
 
 
 # Plug-ins.

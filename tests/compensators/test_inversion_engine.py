@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oracles import inversion_oracle as oracle
 from support.compensation import CLASSES, SHAPE, images, network, numbers, reconstruction, settings, smooth
+from unstale.compensators.inversion.disparity import DISPARITIES
 from unstale.compensators.inversion.engine import Engine
 from unstale.compensators.inversion.iteration import Iteration, Targets
 from unstale.compensators.inversion.reconstruction import Reconstruction
@@ -47,9 +48,9 @@ def state(one: Inversion) -> tuple[Tensor, Tensor]:
     return one.now.inputs_rX, one.now.labels_rC
 
 
-def slopes_of(net: Network, *some: Inversion) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def slopes_of(net: Network, *some: Inversion, **given: Any) -> tuple[tuple[Tensor, Tensor], Tensor]:
     targets = Targets.stacked([one.target for one in some], torch.device("cpu"))
-    return Iteration(net, LIKE, settings()).slopes(State.stacked([one.state for one in some]), targets)
+    return Iteration(net, LIKE, settings(**given)).slopes(State.stacked([one.state for one in some]), targets)
 
 
 def iterated(subject: Engine, *inversions: Inversion, times: int) -> None:
@@ -60,13 +61,19 @@ def iterated(subject: Engine, *inversions: Inversion, times: int) -> None:
 @pytest.mark.parametrize("loss", ["soft", "bce-raw"])
 @pytest.mark.parametrize("schedule", RATES)
 @pytest.mark.parametrize("optimiser", ["adam", "sign-adam"])
-@pytest.mark.parametrize("learning_rate", [0.1, 1.0])
-def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
+@pytest.mark.parametrize(("learning_rate", "distance"), [(0.1, "l1"), (1.0, "l1"), (0.1, "l2"), (0.1, "cosine")])
+def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate, distance):
     # In float64: where a slope is nearly 0, float32 decides which way Adam's first steps go.
     net = precise()
     one = begun(net)
     subject = engine(
-        net, optimiser=optimiser, schedule=schedule, label_loss=loss, labels_start="normal", learning_rate=learning_rate
+        net,
+        optimiser=optimiser,
+        schedule=schedule,
+        disparity=distance,
+        label_loss=loss,
+        labels_start="normal",
+        learning_rate=learning_rate,
     )
     rates = [learning_rate * RATES[schedule](i, one.iterations) for i in range(3)]
     trail = oracle.invert(
@@ -75,6 +82,7 @@ def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
         rates=rates,
         sign=optimiser == "sign-adam",
         loss=ORACLES[loss],
+        distance=distance,
     )
     for x, l, disparity in zip(trail.x, trail.l, trail.disparity, strict=True):  # noqa: E741
         iterated(subject, one, times=1)
@@ -83,15 +91,17 @@ def test_its_iterates_are_the_oracles(optimiser, schedule, loss, learning_rate):
         torch.testing.assert_close(one.now.labels_rC, l, atol=1e-5, rtol=0)
 
 
-def test_the_gradients_of_the_disparity_are_the_oracles_for_each_of_several():
+@pytest.mark.parametrize("distance", DISPARITIES)
+def test_the_gradients_of_the_disparity_are_the_oracles_for_each_of_several(distance):
     net = precise()
     some = [begun(net, seed) for seed in (0, 1, 2)]
-    slopes, disparity_B = slopes_of(net, *some)
+    slopes, disparity_B = slopes_of(net, *some, disparity=distance)
     for place, one in enumerate(some):
         x, l = (part.clone().requires_grad_(True) for part in state(one))  # noqa: E741
         expected = oracle.disparity(
             *(smooth().double(), as_vector(one.target.base), x, l, as_vector(one.target.update)),
             oracle.Local(steps=2, rate=one.target.rate, momentum=0.5, weight_decay=0.01),
+            distance=distance,
         )
         assert float(disparity_B[place]) == pytest.approx(float(expected.detach()), rel=1e-6)
         for ours, theirs in zip(slopes, torch.autograd.grad(expected, [x, l]), strict=True):
@@ -155,9 +165,10 @@ def test_more_than_fit_together_are_computed_in_turn(monkeypatch):
     assert [one.done for one in some] == [1] * 5
 
 
-def test_the_disparity_of_an_update_of_other_data_falls():
+@pytest.mark.parametrize("distance", DISPARITIES)
+def test_the_disparity_of_an_update_of_other_data_falls(distance):
     net = network()
-    one, subject = begun(net, iterations=40), engine(net, iterations=40)
+    one, subject = begun(net, iterations=40), engine(net, iterations=40, disparity=distance)
     update_d = subject.local_update(reconstruction(6, seed=7), one.target.base, one.target.steps, one.target.rate)
     one.target = replace(one.target, update=net.parts(update_d))
     iterated(subject, one, times=1)

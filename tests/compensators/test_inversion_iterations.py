@@ -67,11 +67,14 @@ def assert_same_bits(some: list[Tensor], others: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sign-adam"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_an_iteration_reads_no_value_on_the_host(optimiser: str, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "disparity"),
+    [("float32", "l1"), ("bfloat16", "l1"), ("float32", "l2"), ("bfloat16", "l2"), ("float32", "cosine")],
+)
+def test_an_iteration_reads_no_value_on_the_host(optimiser: str, precision: str, disparity: str) -> None:
     net = cnn()
     some = [begun(net, seed) for seed in (0, 1)]
-    subject = engine(net, optimiser=optimiser, precision=precision)
+    subject = engine(net, optimiser=optimiser, precision=precision, disparity=disparity)
     iterated(subject, *some, times=1)  # copies the factors of the next ones
     with NoWaiting() as counted:
         iterated(subject, *some, times=3)
@@ -96,11 +99,12 @@ def test_work_that_waits_for_the_device_is_an_error_on_the_simulated_one(wait: C
         wait(tensor)
 
 
-def test_replayed_iterations_have_the_bits_of_eager_ones() -> None:
+@pytest.mark.parametrize("disparity", ["l1", "cosine"])
+def test_replayed_iterations_have_the_bits_of_eager_ones(disparity: str) -> None:
     # Groups of 2, 2 and 1 take turns: after the warm-up of each, every iteration is a replay.
     net, graphs = cnn(), SimulatedGraphs()
-    eager = iterated(engine(net), *(begun(net, seed) for seed in range(5)), times=20)
-    captured = iterated(engine(net, graphs), *(begun(net, seed) for seed in range(5)), times=20)
+    eager = iterated(engine(net, disparity=disparity), *(begun(net, seed) for seed in range(5)), times=20)
+    captured = iterated(engine(net, graphs, disparity=disparity), *(begun(net, seed) for seed in range(5)), times=20)
     assert_same_bits(eager, captured)
     warm_ups = 3 * iterations.WARM_UP
     assert graphs.done.count("capture") == 3

@@ -87,6 +87,7 @@ OTHER = {
     "policy.server_multiplier": 0.5,
     "policy.profile": "reference",
     "policy.clip_norm": 10.0,
+    "policy.norm": "mean-of-updates",
     "policy.optimiser.name": "adam",
     "policy.optimiser.learning_rate": 0.01,
     "policy.optimiser.beta1": 0.8,

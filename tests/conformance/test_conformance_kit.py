@@ -141,12 +141,21 @@ def test_a_policy_may_supply_its_own_golden_vectors(register: Register, tmp_path
 
 
 @pytest.mark.parametrize("case", [case for case in LAWS if case not in ABOUT_A_POLICY])
-@pytest.mark.parametrize(("clip_norm", "optimiser"), [(1.5, "none"), (None, "momentum"), (None, "yogi"), (1.5, "adam")])
-def test_stages_around_a_policy_satisfy_the_laws(case: str, clip_norm: float | None, optimiser: str) -> None:
+@pytest.mark.parametrize(
+    ("clip_norm", "norm", "optimiser"),
+    [
+        (1.5, "none", "none"),
+        (None, "mean-of-updates", "none"),
+        (None, "none", "momentum"),
+        (None, "none", "yogi"),
+        (1.5, "mean-of-updates", "adam"),
+    ],
+)
+def test_stages_around_a_policy_satisfy_the_laws(case: str, clip_norm: float | None, norm: Any, optimiser: str) -> None:
     class Wrapped(PolicyUnderTest):
         def make(self) -> Policy[Any]:
             chosen = OptimiserSettings(name=optimiser)
-            return wrapped(super().make(), clip_norm=clip_norm, optimiser=chosen)
+            return wrapped(super().make(), clip_norm=clip_norm, norm=norm, optimiser=chosen)
 
     found = LAWS[case](Wrapped(name="fedavg", device=torch.device("cpu")))
     assert found.passed, found.got

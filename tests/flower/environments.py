@@ -10,8 +10,16 @@ import tempfile
 import threading
 import venv
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import zmq
+
+from unstale.training import datasets
+from unstale_proto import codec
+from unstale_proto.messages import Hello, Message
 
 HERE = Path(__file__).parent
 APPS = HERE / "apps"
@@ -32,24 +40,38 @@ def python_of(version: str) -> Path:
         if not (folder / "complete").exists():
             venv.create(folder, with_pip=True, clear=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", f"flwr=={version}"], check=True)
-            (site,) = folder.glob("lib/python*/site-packages")
-            ours = [path for path in sys.path if path.endswith("site-packages")]
-            (site / "z_behind.pth").write_text("\n".join((*ours, "")))
             (folder / "complete").touch()
+        (site,) = folder.glob("lib/python*/site-packages")
+        ours = [path for path in sys.path if path.endswith("site-packages")]  # of this checkout, on each call
+        (site / "z_behind.pth").write_text("\n".join((*ours, "")))
     return python
 
 
-class Flower:
-    """Commands in the environment of a version. folder: with apps, and working directory."""
+@lru_cache(maxsize=1)
+def images() -> Path | None:
+    """File with images of CIFAR-10 for the quickstart of PyTorch: CIFAR10_NPZ, or out of the cache of unstale."""
+    if file := os.environ.get("CIFAR10_NPZ"):
+        return Path(file).resolve()
+    if not datasets.is_there("cifar10"):
+        return None
+    train = datasets.load("cifar10", normalise="raw").train
+    file = CACHE / f"cifar10-{os.getpid()}.npz"
+    np.savez(file, x_train=train.stored_NX.permute(0, 2, 3, 1)[::50], y_train=train.labels_N[::50])
+    return file.replace(CACHE / "cifar10.npz")
 
-    def __init__(self, version: str) -> None:
-        self.python = python_of(version)
+
+class Flower:
+    """Commands in an environment with flwr. python: of the environment. folder: with apps, and working directory."""
+
+    def __init__(self, python: Path) -> None:
+        self.python = python
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("UNSTALE_")}
         return kept | {
             "PYTHONPATH": os.pathsep.join((*_PACKAGES, str(HERE / "stub"), ".")),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "CIFAR10_NPZ": str(images() or ""),
         }
 
     def script(self, folder: Path, *command: str) -> Any:
@@ -128,6 +150,22 @@ def fact_of(server: "subprocess.Popen[str]") -> dict[str, Any]:
     assert server.stdout is not None
     fact: dict[str, Any] = json.loads(server.stdout.readline())
     return fact
+
+
+def reaches(server: "subprocess.Popen[str]", version: int) -> None:
+    """Wait until a server has reported a version."""
+    while fact_of(server).get("version", 0) < version:
+        pass
+
+
+def hears_hello(port: int, client_id: int) -> None:
+    """Wait, in place of the server, until a client has connected."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        listener.bind(f"tcp://127.0.0.1:{port}")
+        message: Message | None = None
+        while not (isinstance(message, Hello) and message.client_id == client_id):
+            assert listener.poll(SECONDS_MAX * 1000), f"client {client_id} does not connect"
+            message = codec.decode(listener.recv_multipart()[1])
 
 
 def outcome_of(server: "subprocess.Popen[str]") -> dict[str, Any]:

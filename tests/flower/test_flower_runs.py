@@ -8,18 +8,28 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from flower.environments import APPS, HERE, VERSIONS, Flower, fact_of, new_app, outcome_of
+from flower.environments import APPS, HERE, VERSIONS, Flower, hears_hello, new_app, outcome_of, python_of, reaches
 from support.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 SYNC = ["--trigger", "sync", "--policy", "fedavg", "--lr", "0.1", "--evaluate-every", "1"]
 NORM = ["--flower", "norm:app", "--flower.model", "norm:Net"]
+FEDBUFF = ["--policy", "fedbuff", "--k", "2", "--lr", "0.003", "--evaluate-every", "1"]
 COUNTED = ["--flower", "counted:app", "--flower.model", "counted:model"]
 
 
 @pytest.fixture(params=VERSIONS)
 def flower(request: pytest.FixtureRequest) -> Flower:
-    return Flower(request.param)
+    return Flower(python_of(request.param))
+
+
+def quickstart(kind: str, folder: Path) -> list[str]:
+    """Options of the app that `flwr new` writes, with a first model."""
+    new_app(kind, folder)
+    if kind != "numpy":
+        return ["--flower", "quick.client_app:app"]
+    (folder / "first.py").write_text("import numpy as np\n\n\ndef model():\n    return np.zeros((1, 1))\n")
+    return ["--flower", "quick.client_app:app", "--flower.model", "first:model"]
 
 
 @pytest.fixture
@@ -68,7 +78,7 @@ def test_context_state_follows_the_verdicts_on_a_flaky_network(flower: Flower, f
 
 
 def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
-    flower = Flower(VERSIONS[-1])
+    flower = Flower(python_of(VERSIONS[-1]))
     arguments = [*SYNC, "--rounds", "20"]
     expected = flower.simulate(folder, *COUNTED, *arguments, "--num-partitions", "2")
     port = free_port()
@@ -76,12 +86,10 @@ def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
     with ExitStack() as stack:
         server = flower.server(stack, folder, *COUNTED, *arguments, "--clients", "2", port=port)
         clients = [flower.client(stack, folder, address, client, *app) for client in range(2)]
-        while fact_of(server).get("version", 0) < 4:
-            pass
+        reaches(server, 4)
         clients[0].kill()
         flower.client(stack, folder, address, 0, *app)
-        while fact_of(server).get("version", 0) < 8:
-            pass
+        reaches(server, 8)
         server.kill()
         server.wait()
         server = flower.server(stack, folder, *COUNTED, *arguments, "--clients", "2", port=port)
@@ -93,21 +101,52 @@ def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pytorch", "pytorch_msg_api"])
 def test_quickstart_learns_under_fedbuff_with_stragglers(flower: Flower, tmp_path: Path, kind: str) -> None:
-    new_app(kind, tmp_path)
-    app = ["--flower", "quick.client_app:app"]
-    arguments = ["--policy", "fedbuff", "--k", "2", "--rounds", "6", "--lr", "0.01", "--evaluate-every", "2"]
-    simulated = flower.simulate(tmp_path, *app, *arguments, "--num-partitions", "4", "--scenario", "slow-tenth")
-    served = flower.over_sockets(tmp_path, 4, app, arguments)
-    for run in (simulated, served):
-        assert run["updates"]["accepted"] >= 12
-        assert run["updates"]["rejected"] <= 3  # by the other clients, when the run was finished
-        assert run["training_metrics"]["loss"]["mean"] < 2.2  # ln 10 = 2.3 without training
+    app = quickstart(kind, tmp_path)
+    run = flower.simulate(
+        tmp_path, *app, *FEDBUFF, "--rounds", "8", "--num-partitions", "4", "--scenario", "slow-tenth"
+    )
+    assert run["updates"]["accepted"] >= 16
+    assert run["updates"]["rejected"] <= 3  # by the other clients, when the run was finished
+    assert run["training_metrics"]["loss"]["mean"] < 2.2  # ln 10 = 2.3 without training
+
+
+@pytest.mark.parametrize("kind", ["pytorch_msg_api", "numpy"])
+def test_killed_server_and_client_of_a_quickstart_lose_and_double_no_update(
+    flower: Flower, tmp_path: Path, kind: str
+) -> None:
+    app, port, rounds = quickstart(kind, tmp_path), free_port(), 12
+    scenario = ("--scenario", str(HERE / "stragglers.yaml"))
+    of_server = (*app, *FEDBUFF, *scenario, "--rounds", str(rounds), "--clients", "3", "--run.keep-updates")
+    of_client = (*app, *scenario, "--num-partitions", "3")
+    address = f"tcp://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        server = flower.server(stack, tmp_path, *of_server, port=port)
+        clients = [flower.client(stack, tmp_path, address, client, *of_client) for client in range(3)]
+        reaches(server, 2)
+        clients[0].kill()
+        clients[0].wait()
+        flower.client(stack, tmp_path, address, 0, *of_client)
+        reaches(server, 4)
+        server.kill()
+        server.wait()
+        hears_hello(port, 0)
+        outcome = outcome_of(flower.server(stack, tmp_path, *of_server, port=port))
+    run = flower.script(tmp_path, str(HERE / "recomputed.py"), "unstale-run")  # checks each update and each version
+    assert [len(updates) for updates in run["rounds"]] == [2] * rounds
+    accepted = [update for updates in run["rounds"] for update in updates]
+    assert len({update["task_id"] for update in accepted}) == len(accepted) == run["conservation"]["aggregated"]
+    assert outcome["versions"] == rounds
+    assert outcome["updates"]["accepted"] == len(accepted) + run["conservation"]["pending"]
+    assert {update["client_id"] for update in accepted if update["base_version"] >= 4} >= {0, 1}
+    assert max(update["staleness"] for update in accepted if update["client_id"] == 2) >= 1
+    if kind == "numpy":
+        return  # it reports no loss
+    losses = [update["loss"] for update in accepted if update["client_id"] == 1]
+    assert losses[-1] < losses[0]
 
 
 def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: Path) -> None:
-    new_app("numpy", tmp_path)
-    (tmp_path / "first.py").write_text("import numpy as np\n\n\ndef model():\n    return np.zeros((1, 1))\n")
-    app = ["--flower", "quick.client_app:app", "--flower.model", "first:model"]
+    app = quickstart("numpy", tmp_path)
     run = flower.simulate(
         tmp_path, *app, *SYNC, "--num-partitions", "2", "--rounds", "4", "--save-model", "m.safetensors"
     )
@@ -128,13 +167,13 @@ def test_numpy_quickstart_reaches_its_constant_model(flower: Flower, tmp_path: P
     ],
 )
 def test_a_failing_app_gives_its_tasks_back_with_the_cause(folder: Path, app: str, message: str) -> None:
-    flower = Flower(VERSIONS[-1])
+    flower = Flower(python_of(VERSIONS[-1]))
     arguments = ("--flower", f"wrong:{app}", "--flower.model", "wrong:model", "--num-partitions", "2", "--rounds", "1")
     errors = flower.fails(folder, "simulate", *arguments)
     assert f"the app's train function: {'' if app == 'raises' else 'ValueError: '}{message}" in errors
 
 
 def test_a_missing_model_is_one_sentence(folder: Path) -> None:
-    errors = Flower(VERSIONS[-1]).fails(folder, "simulate", "--flower", "wrong:no_model")
+    errors = Flower(python_of(VERSIONS[-1])).fails(folder, "simulate", "--flower", "wrong:no_model")
     assert errors.startswith("unstale: app 'wrong:no_model' of Flower needs its first model")
     assert errors.count("\n") == 1

@@ -32,7 +32,8 @@ class Scene:
         calm_s: minimum time without an attack.
         attack_s: minimum time of an attack.
         settle_s: time after an attack until the run has its usual rate.
-        warm: honest updates are accepted before the first attack. Where False, the scene refuses them all.
+        warm: honest updates are accepted before the first attack. Where False, the scene refuses them all, and the
+            first round waits for a hostile client.
     """
 
     name: str
@@ -97,7 +98,7 @@ def configuration(scene: Scene, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "clients": HONEST + HOSTILE,
-        "min_clients": HONEST,
+        "min_clients": HONEST if scene.warm else HONEST + 1,
         "rounds": 10**9,
         "evaluate_every": 50,
         "device": "cpu",

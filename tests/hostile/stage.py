@@ -122,7 +122,7 @@ class Stage:
             each = HONEST // HONEST_PROCESSES
             for first in range(0, HONEST, each):
                 self._start_clients(first, each)
-            until(self._is_warm, f"honest updates in {self.folder}")
+            until(self._is_warm, f"honest clients in {self.folder}")
         except BaseException:
             self.__exit__()
             raise
@@ -194,7 +194,7 @@ class Stage:
         assert all(command.is_alive for command in self._commands), [command.last_line for command in self._commands]
         if self.scene.warm:
             return self.accepted() >= WARM_UPDATES
-        return self.server.fact("listening") is not None
+        return (gauges.metric(self.http_address, "unstale_clients", state="waiting") or 0) >= HONEST
 
     def _start(self, name: str, command: str, *arguments: str, descriptors: int | None = None) -> Command:
         started = Command(

@@ -80,6 +80,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
     },
     "faults": {"scenario": {"name": "flaky"}, "trigger": {"name": "buffered", "k": 3}},
     "an optimiser": {"policy": {"name": "fedbuff", "optimiser": {"name": "adam"}, "clip_norm": 1.0}},
+    "the length of the updates": {"policy": {"name": "dynsgd", "norm": "mean-of-updates"}},
     "buffers": {"model": {"name": "support.factories:with_buffers"}},
     "a schedule": {"training": {"learning_rate": 0.5, "schedule": {"name": "inverse", "period": 2}}},
 }
@@ -93,6 +94,15 @@ def test_every_version_of_a_simulation_comes_out_as_it_was(name: str, tmp_path: 
     assert again.first_difference is None
     assert again.version == outcome.versions == 12
     assert again.learner.sent.digest == outcome.model_digest
+
+
+def test_the_length_of_the_updates_changes_the_model(tmp_path: Path) -> None:
+    policies: dict[str, Any] = {"plain": {"name": "dynsgd"}, "long": {"name": "dynsgd", "norm": "mean-of-updates"}}
+    digests = {
+        name: simulated(tmp_path / name, policy=policy, trigger=K_ASYNC).model_digest
+        for name, policy in policies.items()
+    }
+    assert digests["plain"] != digests["long"]
 
 
 def test_a_simulation_that_is_recorded_makes_the_model_of_one_that_is_not(tmp_path: Path) -> None:

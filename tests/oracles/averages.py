@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from oracles.oracle import Oracle, Update, Vector, decay, dot, mean, normalise
@@ -26,9 +27,11 @@ class FedAvg(Oracle):
 class FedAvgAtMost(Oracle):
     """2.2. The clients are drawn from the round's stream."""
 
-    def __init__(self, *, size: int = 50, wait_for_selected: bool = False, **run: Any) -> None:
+    def __init__(
+        self, *, size: int = 50, share: float | None = None, wait_for_selected: bool = False, **run: Any
+    ) -> None:
         super().__init__(**run)
-        self.S, self.wait = size, wait_for_selected
+        self.S, self.share, self.wait = size, share, wait_for_selected
         self.picked: list[int] = []
         self.first: dict[int, Vector] = {}
 
@@ -38,9 +41,12 @@ class FedAvgAtMost(Oracle):
             return self._wait(w, A, eta, rng)
         if not A:
             return w
+        most = self.S
+        if self.share is not None:
+            most = min(most, max(1, math.floor(Fraction(str(self.share)) * len(A))))
         chosen = range(len(A))
-        if len(A) > self.S:
-            chosen = rng.choice(len(A), size=self.S, replace=False).tolist()
+        if len(A) > most:
+            chosen = rng.choice(len(A), size=most, replace=False).tolist()
         return self.along(w, A, [1 / len(chosen) if i in chosen else 0.0 for i in range(len(A))], eta)
 
     def _wait(self, w: Vector, A: list[Update], eta: float, rng: Any) -> Vector:

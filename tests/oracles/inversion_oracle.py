@@ -84,6 +84,13 @@ def local_update(
     return flat({name: start[name] - now[name] for name in start})
 
 
+DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "l1": lambda a_d, b_d: (a_d - b_d).abs().sum(),
+    "l2": lambda a_d, b_d: ((a_d - b_d) ** 2).sum() ** 0.5,
+    "cosine": lambda a_d, b_d: 1 - (a_d @ b_d) / ((a_d @ a_d) * (b_d @ b_d)) ** 0.5,
+}
+
+
 def disparity(
     network: nn.Module,
     w_d: Tensor,
@@ -92,9 +99,10 @@ def disparity(
     u_d: Tensor,
     local: Local,
     loss: Loss = soft,
+    distance: str = "l1",
 ) -> Tensor:
-    """D = sum over all trainable parameters |LU(w_b; x, l) - u|."""
-    return (local_update(network, w_d, x, l, local, loss) - u_d).abs().sum()
+    """D between LU(w_b; x, l) and u over all trainable parameters."""
+    return DISTANCES[distance](local_update(network, w_d, x, l, local, loss), u_d)
 
 
 def published_rate(iteration: int, iterations: int, rate: float = 1.0) -> float:
@@ -147,6 +155,7 @@ def invert(
     rates: Sequence[float],
     sign: bool = True,
     loss: Loss = soft,
+    distance: str = "l1",
     bound: float = 2.0,
 ) -> Trail:
     """As many iterations as there are rates: Adam on x (of the sign of its gradient) and on l, x clamped after each."""
@@ -155,7 +164,7 @@ def invert(
     for rate in rates:
         x_now = images.value.clone().requires_grad_(True)
         l_now = labels.value.clone().requires_grad_(True)
-        value = disparity(network, w_d, x_now, l_now, u_d, local, loss)
+        value = disparity(network, w_d, x_now, l_now, u_d, local, loss, distance)
         by_x, by_l = torch.autograd.grad(value, [x_now, l_now])
         trail.disparity.append(float(value.detach()))
         images.step(by_x, rate)

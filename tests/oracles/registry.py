@@ -117,6 +117,7 @@ def _averages(clients: int) -> list[Case]:
         Case("fedavg-s", {"size": 3}),
         Case("fedavg-s", {"size": clients}),
         Case("fedavg-s", {"size": 2, "wait_for_selected": True}),
+        Case("fedavg-s", {"size": 3, "share": 0.5}),
         Case("fedavg-s", {"size": 3}, profile="reference"),
         *_cases("fedbuff", {"staleness": "none"}),
         *_cases("fedprox", {"weighting": "samples"}),
@@ -157,6 +158,7 @@ def _similar() -> list[Case]:
             {"haa": "off"},
             {"ina": False},
             {"ina_norms": "fused", "h": 4},
+            {"compared_with": "later", "h": 2, "utility_weight": 0.5},
         ),
         *_cases(
             "wkafl",

@@ -109,6 +109,7 @@ class FedHist(Oracle):
         utility_weight: float = 0.1,
         gamma: float = 0.2,
         similarity_min: float = 0.3,
+        compared_with: str = "all",
         egs: bool = True,
         haa: str = "full",
         ina: bool = True,
@@ -121,6 +122,7 @@ class FedHist(Oracle):
         self.lam = utility_weight if haa == "full" else 0.0
         self.haa, self.gamma, self.sim_T = haa, gamma, similarity_min
         self.ina, self.ina_norms = ina, ina_norms
+        self.later = compared_with == "later"
         self.GH: list[Vector] = []  # oldest first
         self.LH: dict[int, list[Record]] = {}  # by round
         self.U = dict.fromkeys(range(self.N), 0.0)
@@ -163,7 +165,12 @@ class FedHist(Oracle):
 
     def judge(self, rho: int) -> None:
         """The utilities of round rho's clients, from later updates of the same model."""
-        S = [record.g for records in self.LH.values() for record in records if record.base == rho]
+        S = [
+            record.g
+            for q, records in self.LH.items()
+            for record in records
+            if record.base == rho and not (self.later and q == rho)
+        ]
         if not S:
             return
         gpred = mean(S)

@@ -46,6 +46,49 @@ def test_of_more_than_s_updates_s_are_drawn() -> None:
     assert step.direction_d.item() == sum(2.0 ** clients[row] for row in rows) / 2
 
 
+@pytest.mark.parametrize(
+    ("rows", "share", "size", "counted"),
+    [
+        (1, 0.5, 3, 1),  # half of one is none, and one counts
+        (2, 0.5, 3, 1),
+        (3, 0.5, 3, 1),
+        (5, 0.5, 3, 2),
+        (6, 0.5, 3, 3),
+        (6, 0.5, 2, 2),  # S is less than half
+        (6, 1.0, 6, 6),
+        (5, 0.6, 6, 3),  # 0.6 * 5 is 3 in decimal numbers
+        (5, 0.1, 6, 1),
+    ],
+)
+def test_a_share_of_the_updates_counts_rounded_down(rows: int, share: float, size: int, counted: int) -> None:
+    step = policy(size=size, share=share).step(round_of(4, list(range(rows))))
+    drawn = picked(4, among=rows, size=counted)
+    assert step.weights_K.tolist() == [pytest.approx(1 / counted) if row in drawn else 0.0 for row in range(rows)]
+    assert step.direction_d.item() == pytest.approx(sum(2.0**row for row in drawn) / counted)
+
+
+def test_half_of_55_and_of_100_available_clients_are_27_and_50() -> None:
+    # p_min 0.1: of 100 clients 55 are available on average, min(50, floor(55 / 2)) = 27.
+    half = create("fedavg-s", dimension=1, clients=120, seed=SEED, size=50, share=0.5)
+    counts = [
+        int((half.step(round_of(rows, [0] * rows)).weights_K > 0).sum()) for rows in (0, 1, 54, 55, 99, 100, 101, 120)
+    ]
+    assert counts == [0, 1, 27, 27, 49, 50, 50, 50]
+
+
+def test_a_share_of_a_hundred_is_exact_in_decimal_numbers() -> None:
+    # 0.29 * 100 is 28.999999999999996 in float64.
+    step = create("fedavg-s", dimension=1, clients=100, seed=SEED, size=100, share=0.29).step(round_of(0, [0] * 100))
+    assert int((step.weights_K > 0).sum()) == 29
+
+
+def test_a_share_does_not_go_with_waiting() -> None:
+    with pytest.raises(UserError, match=r"^policy 'fedavg-s': settings 'share' and 'wait_for_selected' are both set"):
+        policy(size=2, share=0.5, wait_for_selected=True)
+    with pytest.raises(UserError, match="are both set"):
+        policy(size=2, share=0.5, profile="reference")
+
+
 def test_every_update_is_equally_likely() -> None:
     subject = policy(size=2)
     versions = 600

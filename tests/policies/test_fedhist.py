@@ -83,6 +83,31 @@ def test_the_utilities_match_the_golden_vector() -> None:
     assert subject.state_dict()["utility_N"] == pytest.approx(expected, abs=1e-7)
 
 
+def test_utilities_that_compare_with_later_rounds_match_those_computed_by_hand() -> None:
+    """As above, but S has client 0's row of round 3 only: |S| = 1, and no row is compared with itself."""
+    subject = create("fedhist", dimension=4, clients=5, h=2, compared_with="later")
+    target = [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
+    subject.load_state_dict({**subject.state_dict(), "utility_N": [0.4, 0.0, 0.0, 0.0, -0.2]})
+    subject.step(arrivals(2, target, [1, 3, 4], [0, 3, 1]))
+    subject.step(arrivals(3, [[0.0, 1.0, 0.0, 0.0]], [0], [1]))
+    subject.step(arrivals(4, [[1.0, 0.0, 0.0, 0.0]], [2], [1]))
+    decay = 2 / math.e
+    above = math.sqrt(0.5) - 0.3  # of clients 1 and 3; the cosine of client 4 is 0
+    expected = [0.4, 0.2 * above * (1 - decay), 0.0, 0.2 * above * (1 - decay**4), 0.8 * -0.2 + 0.2 * -0.3 * decay**2]
+    assert subject.state_dict()["utility_N"] == pytest.approx(expected, abs=1e-7)
+
+
+def test_an_update_is_compared_with_itself_unless_only_later_ones_count() -> None:
+    """The only update from the model of round 0 is that of round 0 itself: its cosine is 1, or there is none."""
+    utilities = []
+    for compared_with in ("all", "later"):
+        subject = plane(h=1, compared_with=compared_with)
+        subject.step(arrivals(0, [[1.0, 0.0]], [0], [0]))
+        subject.step(arrivals(1, [[0.0, 1.0]], [1], [2]))
+        utilities.append(subject.state_dict()["utility_N"][0])
+    assert utilities == [pytest.approx(0.2 * (1 - 0.3) * (1 - 2 / math.e)), 0.0]
+
+
 def test_an_update_is_compared_with_the_least_similar_past_direction() -> None:
     # The history is (2, 0), then (2, 0) and (0, 3): (0, 1) is least like (2, 0), and (1, 0) least like (0, 3).
     assert directions(

@@ -15,6 +15,7 @@ from swarm.network import End, Frames, Link, Network
 from swarm.options import ENDLESS, Options, draw
 from swarm.server import Server
 from swarm.world import World
+from unstale.coordinator.divergence import DivergedError
 from unstale.injector.core import Core
 from unstale.journal.database import Database
 from unstale.journal.rundir import DATABASE
@@ -53,7 +54,12 @@ def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> Report:
     disk = Disk(world.draws("disk"))
     try:
         swarm = Swarm(world, draw(world), disk)
-        swarm.play()
+        try:
+            swarm.play()
+        except DivergedError:
+            if not swarm.has_only_hostile_clients:
+                raise
+            world.seen["given up, with hostile clients alone"] += 1
     except Exception as error:
         raise FailureError(seed, error, world.now_s, list(world.transcript)) from error
     finally:
@@ -125,6 +131,11 @@ class Swarm:
         while not holds():
             self._step()
             assert self.world.now_s <= until_s, f"this is not so after {patience_s:.1f} s: {what}"
+
+    @property
+    def has_only_hostile_clients(self) -> bool:
+        """Whether no honest client takes part: then a run cannot be told from one that diverges."""
+        return set(self.server.coordinator.membership.active) <= self.options.hostile
 
     @property
     def touched(self) -> dict[str, int]:

@@ -110,7 +110,7 @@ class Server:
         self.doom = Doom()
         self.wire = Wire(network, self.doom, ledger.server_sent)
         learner = PlayedLearner()
-        coordinator = Watched(options.coordinator, ledger)
+        self.coordinator = coordinator = Watched(options.coordinator, ledger)
         self.journal = None if disk is None else self._opened(disk, options)
         staging = _staging(options, self.journal)
         recovered_s = None

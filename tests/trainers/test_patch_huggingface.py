@@ -147,6 +147,24 @@ def test_the_moments_of_adamw_are_those_of_a_training_whose_parameters_were_repl
     assert trainer.lr_scheduler.state_dict() == alone.lr_scheduler.state_dict()
 
 
+def test_a_training_resumed_from_its_checkpoint_equals_one_that_never_ended(tmp_path: Path) -> None:
+    changes = {"optim": "adamw_torch", "learning_rate": 0.01, "save_strategy": "steps", "save_steps": 1}
+    with served(tmp_path, 1000) as server:  # rounds without a client end without an update
+        for max_steps in (4, 6):  # the second trainer is a new one, and so is its client
+            trainer = trainer_of(tmp_path, max_steps=max_steps, **changes)
+            with joined(server, state_dir=tmp_path / "state") as client:
+                unstale.patch(trainer, client)
+                trainer.train(resume_from_checkpoint=max_steps == 6)
+        server.stop()
+        run = server.wait()
+    alone = trainer_of(tmp_path / "alone", max_steps=6, **changes)
+    alone.train()
+    assert run.updates.num_examples.tolist() == [BATCH] * 6
+    for mine, its in zip(moments(trainer), moments(alone), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-7)
+    assert_same(run.model, alone.model.state_dict())
+
+
 def test_a_server_with_another_model_is_one_sentence(tmp_path: Path) -> None:
     with served(tmp_path, 2, Other) as server, joined(server) as client:
         trainer = trainer_of(tmp_path)

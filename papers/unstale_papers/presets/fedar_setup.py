@@ -47,7 +47,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "MIFA": ("mifa", {"init": "force"}),
     "FedVARP": ("fedvarp", {}),
     "FedAvg-IS": ("fedavg-is", {}),
-    "FedAvg (S=50)": ("fedavg-s", {**_S_50, "wait_for_selected": False}),
+    "FedAvg (S=50)": ("fedavg-s", {**_S_50, "share": 0.5, "wait_for_selected": False}),
     WAITS: ("fedavg-s", {**_S_50, "wait_for_selected": True}),
     "Scaffold": ("scaffold", {}),
 }

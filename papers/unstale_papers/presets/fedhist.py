@@ -1,8 +1,8 @@
 """FedHist's tables and figures: fh-t1, fh-t2, fh-f4, fh-f5.
 
-The paper gives no N, K, rate, batch, local steps or rounds, and of its method's constants only h: the values here are
-ours, and `learning_rate` is the first to calibrate. Cells that presets share come from one function, so their settings
-are equal.
+The paper gives no N, K, rate, batch, local steps or rounds, and of its method's constants only h, as N / (2 K): the
+values here are ours, and `learning_rate` is the first to calibrate. Cells that presets share come from one function, so
+their settings are equal.
 Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 

@@ -36,7 +36,7 @@ _FIRST = "The clients that hold class {label} and none before it"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A learning task. label: the class of the late clients. staleness: rounds. variant: data.variant.
-    one_class_each: partition 3.8, else 3.3 with alpha.
+    one_class_each: partition 3.8, else 3.3 with alpha. momentum: of the clients.
     """
 
     data: str = "mnist"
@@ -47,6 +47,7 @@ class Task:
     alpha: float = 0.1
     one_class_each: bool = False
     variant: Mapping[str, Any] = field(default_factory=nothing)
+    momentum: float = 0.0
 
     @property
     def scenario(self) -> str:
@@ -68,7 +69,7 @@ class Task:
             model={"name": self.model},
             data={"name": self.data, "variant": dict(self.variant)},
             partition=partition,
-            training={"name": "sgd", "epochs": 5, "batch_size": 600, "learning_rate": 0.01},
+            training={"name": "sgd", "epochs": 5, "batch_size": 600, "learning_rate": 0.01, "momentum": self.momentum},
             policy={"name": policy},
             compensator=compensator,
             trigger={"name": "sync", "k": None},
@@ -82,7 +83,7 @@ CIFAR_10 = Task(data="cifar10", model="resnet8", label=2, rounds=1500)
 VARIANT = Task(model="lenet_cifar", variant={"name": "svhn", "rate": 0.5})
 
 PAPER = {
-    "preset": "paper",
+    "preset": "paper-sign-adam",
     "images_share": 0.5,
     "iterations": 15_000,
     "warm_start": True,

@@ -57,7 +57,7 @@ def draw_disparity(curves: Sequence[Numbers], file: Path) -> None:
         label = "disparity of one update" if len(curves) == 1 else f"mean of {len(curves)} updates ({details})"
         axes.plot(iterations, mean, color=colour, linewidth=2, label=label)
         axes.set_xlabel("iteration")
-        axes.set_ylabel("disparity, L1")
+        axes.set_ylabel("disparity")
         if mean.min() > 0 and mean.max() > 20 * mean.min():
             drawing.logarithmic(axes, "y")
         else:

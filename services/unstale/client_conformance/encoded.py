@@ -7,8 +7,8 @@ from unstale.client_conformance.check import check
 from unstale.client_conformance.peer import Peer, Received
 from unstale.client_conformance.rules import BrokenRuleError, NotApplicableError, require
 from unstale_proto import encodings
-from unstale_proto.errors import RemoteContractError
-from unstale_proto.messages import EncodingPlan, Hello, Update, Welcome
+from unstale_proto.errors import Reason, RemoteContractError
+from unstale_proto.messages import Ack, EncodingPlan, Hello, Update, Welcome
 
 BLOCK = 8
 KEEP = 6
@@ -66,25 +66,27 @@ def _update_check(name: str) -> None:
     def _(peer: Peer) -> None:
         _begin(peer, name, updates=True)
         encoded = _decoded(peer.round(7), peer.welcome)
-        peer.kill()
-        peer.reopen()
-        peer.welcome = run.welcome()
-        exact = _fresh(peer)
+        exact = _exact(peer)
         wrong = np.abs(exact - encoded) > _bounds(name, exact, encoded)
         if wrong.any():
             index = int(np.argmax(wrong))
             raise BrokenRuleError(
-                f"expected number {index} of the update within the bound of {exact[index]!r}, which the same training "
-                f"sends in float32, got {encoded[index]!r}"
+                f"expected number {index} of the update within the bound of {exact[index]:.9g}, which the same training "
+                f"sends in float32, got {encoded[index]:.9g}"
             )
 
 
-def _fresh(peer: Peer) -> Numbers:
-    """The update of a new process in a new folder, in float32."""
+def _exact(peer: Peer, model: bytes | None = None) -> Numbers:
+    """The update of a new process in a new folder, in float32. model: In float32, by default that of the run."""
+    peer.kill()
+    peer.reopen()
+    peer.welcome = run.welcome()
     peer.folder = peer.folder.with_name("second")
     peer.folder.mkdir()
     peer.join()
-    return _decoded(peer.round(7), peer.welcome)
+    task = run.task(7, peer.welcome)
+    peer.give(task, None if model is None else [model])
+    return _decoded(peer.update_of(task), peer.welcome)
 
 
 def _bounds(name: str, exact: Numbers, encoded: Numbers) -> Numbers:
@@ -113,16 +115,7 @@ def _model_check(name: str) -> None:
         task = run.task(7, peer.welcome, payload_bytes=encoding.payload_bytes, encoding=name)
         peer.give(task, frames)
         first = _decoded(peer.update_of(task), peer.welcome)
-        peer.accept(task)
-        peer.kill()
-        peer.reopen()
-        peer.welcome = run.welcome()
-        peer.folder = peer.folder.with_name("second")
-        peer.folder.mkdir()
-        peer.join()
-        task = run.task(7, peer.welcome)
-        peer.give(task, [decoded])
-        exact = _decoded(peer.update_of(task), peer.welcome)
+        exact = _exact(peer, decoded)
         require(bool((first == exact).all()), "the update of the decoded model in float32", "another one")
 
 
@@ -140,5 +133,31 @@ def _(peer: Peer) -> None:
 
 for _name in ("bfloat16", "float16", "int8", "top-k"):
     _update_check(_name)
+
+
+@check(
+    "encodings",
+    "residual-top-k",
+    "9.1",
+    "An update in top-k adds the unsent numbers of an accepted update, and not those of a rejected one",
+)
+def _(peer: Peer) -> None:
+    _begin(peer, "top-k", updates=True)
+    first = _decoded(peer.round(7), peer.welcome)
+    _task, update = peer.trained(8)
+    second = _decoded(update, peer.welcome)
+    peer.send(Ack(task_id=8, outcome="rejected", first_outcome="rejected", reason=Reason.NORM_TOO_LARGE))
+    third = _decoded(peer.round(9), peer.welcome)
+    exact = _exact(peer)
+    due = 2 * exact - first  # the update, and what the first one did not send
+    for numbers, after in ((second, "an accepted update"), (third, "a rejected update")):
+        wrong = (numbers != 0) & ~np.isclose(numbers, due, rtol=1e-5)
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            raise BrokenRuleError(
+                f"expected number {index} of the update after {after} to be {due[index]:.9g}, got {numbers[index]:.9g}"
+            )
+
+
 for _name in ("bfloat16", "float16", "int8"):
     _model_check(_name)

@@ -195,7 +195,7 @@ def policy(settings: Settings, dimension: int, device: torch.device, coordinator
         on_host = replace(context, device=torch.device("cpu"), allocate=allocator(kind, chosen.memory_folder, device))
         made = OnHost(policy_class(checked, on_host), device)
     _check_fits(settings, made)
-    return wrapped(made, clip_norm=chosen.clip_norm, optimiser=chosen.optimiser)
+    return wrapped(made, clip_norm=chosen.clip_norm, norm=chosen.norm, optimiser=chosen.optimiser)
 
 
 def _check_fits(settings: Settings, made: Policy[Any]) -> None:

@@ -1,10 +1,13 @@
 """FedAvg for clients that are not always available: importance sampling, and at most S updates of a round."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
 from unstale import seeds
 from unstale.errors import UserError
@@ -62,17 +65,34 @@ class FedAvgSSettings(PolicySettings):
     size: int = setting(
         50, "S, the most updates of a round that count; not more than the run has clients.", "FedAR paper", ge=1
     )
+    share: float | None = setting(
+        None,
+        "Largest share of a round's updates that count, rounded down to at least one; null for no such limit.",
+        "ours: the FedAR paper takes at most half of the available clients, 0.5; MIFA's code has no share",
+        gt=0,
+        le=1,
+    )
     wait_for_selected: bool = setting(
         False,
         "Draw S of all clients first, and take no step until each of them has contributed.",
         "ours: the FedAR paper takes available clients; MIFA's code waits",
     )
 
+    @model_validator(mode="after")
+    def _share_is_of_a_round(self) -> Self:
+        if self.share is not None and self.wait_for_selected:
+            raise PydanticCustomError(
+                "share",
+                "settings 'share' and 'wait_for_selected' are both set, expected one of them: a share is of the "
+                "updates of one round, and 'wait_for_selected' collects over rounds",
+            )
+        return self
+
 
 class FedAvgS(Policy[FedAvgSSettings]):
     """The average of at most S updates of the round, drawn at random.
 
-        direction_d = (1/|C|) * sum_{i in C} g_i,   C: all K rows when K <= S, else S of them
+        direction_d = (1/|C|) * sum_{i in C} g_i,   |C| = min(S, K), with share min(S, max(1, floor(share * K)))
 
     With wait_for_selected, C is S of the N clients, drawn in the first round and in each round after a step. The first
     update of each counts. Until the last of them arrives, rounds do not move the model and do not count for a
@@ -105,13 +125,21 @@ class FedAvgS(Policy[FedAvgSSettings]):
         if self.settings.wait_for_selected:
             return self._wait(batch)
         rows = len(batch)
-        if rows <= self._size:
+        counted = min(rows, self._size, self._largest(rows))
+        if rows == counted:
             return self.weighted(batch, uniform(rows))
-        return self.weighted(batch, on_rows(self._draw(batch, rows), 1 / self._size, rows))
+        return self.weighted(batch, on_rows(self._draw(batch, rows, counted), 1 / counted, rows))
+
+    def _largest(self, rows: int) -> int:
+        """How many of these rows the share allows."""
+        if self.settings.share is None:
+            return rows
+        # Rounded first: 0.29 * 100 is 28.999999999999996.
+        return max(1, math.floor(round(self.settings.share * rows, 9)))
 
     def _wait(self, batch: UpdateBatch) -> Step:
         if not self._missing:
-            self._missing = set(self._draw(batch, self.clients))
+            self._missing = set(self._draw(batch, self.clients, self._size))
             self._mean_d.zero_()
         rows = first_rows(batch.client_ids_K, self._missing)
         weights_K = on_rows(rows, 1 / self._size, len(batch))
@@ -121,10 +149,10 @@ class FedAvgS(Policy[FedAvgSSettings]):
             return Step(direction_d=self._mean_d, rate_factor=1.0, weights_K=weights_K)
         return Step(direction_d=self.result_d.zero_(), rate_factor=1.0, weights_K=weights_K.zero_(), counts=False)
 
-    def _draw(self, batch: UpdateBatch, count: int) -> list[int]:
-        """S different numbers from 0 to `count` - 1."""
+    def _draw(self, batch: UpdateBatch, count: int, size: int) -> list[int]:
+        """So many different numbers from 0 to `count` - 1."""
         rng = seeds.stream(self.context.seed, seeds.Stream.SELECTION, batch.version)
-        drawn: list[int] = rng.choice(count, size=self._size, replace=False).tolist()
+        drawn: list[int] = rng.choice(count, size=size, replace=False).tolist()
         return drawn
 
     def state_dict(self) -> dict[str, Any]:

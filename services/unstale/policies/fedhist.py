@@ -26,7 +26,7 @@ class FedHistSettings(PolicySettings):
     h: int | None = setting(
         None,
         "Rounds remembered; null: N / (2 K), at least 1, with K the updates of a round.",
-        "FedHist paper: backtracking of N / (2 K) rounds",
+        "FedHist paper: N / (2 K), which it calls a lower bound of the mean staleness; that is N / K",
         ge=1,
         le=100_000,
     )
@@ -39,6 +39,12 @@ class FedHistSettings(PolicySettings):
     gamma: float = setting(0.2, "The share of a new utility in the moving average.", _OURS, ge=0, le=1)
     similarity_min: float = setting(
         0.3, "sim_T: the cosine from which on an update counts as useful.", _OURS + "; as in WKAFL", ge=-1, le=1
+    )
+    compared_with: Literal["all", "later"] = setting(
+        "all",
+        "Updates from the model of the evaluated round that utilities compare with: all, of which an update may be one "
+        "itself, or those of later rounds.",
+        "FedHist paper, read literally; later is ours",
     )
     egs: bool = setting(True, "Fuse updates with past directions.", "FedHist paper; false is its ablation")
     haa: Literal["full", "staleness", "off"] = setting(
@@ -81,7 +87,8 @@ class FedHist(Policy[FedHistSettings]):
         EGS  gt_i = g_i + alpha * co_i,   co_i = argmin_{G in GH} cos(g_i, G)
         HAA  p = normalise(max(0, (e/2)^-(s_i + 1) + lambda * U[client i]));   Gagg = sum_i p_i gt_i
         INA  direction_d = G = Gagg / |Gagg| * (1/K) sum_i |g_i|
-        then, of the round h before, with S the updates that came since and were computed from its model:
+        then, of the round h before, with S the updates computed from its model, its own and those that came since, or
+        with compared_with `later` only those that came since:
         util = (sim - sim_T) * ph * |S|,   sim = cos(g, mean S),   U <- (1 - gamma) U + gamma * util
         ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
 
@@ -261,8 +268,10 @@ class FedHist(Policy[FedHistSettings]):
         """The round h before this version, if its clients are judged now, and S: rounds and rows in them."""
         if not self._judges or self._h is None:
             return [], []
-        since = [(each, i) for each in self._rounds for i in each.places_from(version - self._h)]
-        return [each for each in self._rounds if since and each.version == version - self._h], since
+        base = version - self._h
+        first = base + (self.settings.compared_with == "later")
+        since = [(each, i) for each in self._rounds if each.version >= first for i in each.places_from(base)]
+        return [each for each in self._rounds if since and each.version == base], since
 
     def _judge(self, judged: _Round, since: list[tuple[_Round, int]], along_K: Tensor, length: float) -> None:
         """U of the clients of a round. along_K: g_i . sum S, float64. length: |sum S|."""

@@ -1,4 +1,4 @@
-"""Stages around a policy: norm clipping of its updates, and a server optimiser for its step.
+"""Stages around a policy: norm clipping of its updates, and the length or a server optimiser of its step.
 
 A stage is a policy itself, around another one. Legend: K updates of the round, in order of arrival; d parameters.
 """
@@ -6,7 +6,7 @@ A stage is a policy itself, around another one. Legend: K updates of the round, 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,12 +22,19 @@ AMPLITUDE_MAX = 1e19
 
 
 def wrapped(
-    policy: Policy[Any], *, clip_norm: float | None = None, optimiser: OptimiserSettings | None = None
+    policy: Policy[Any],
+    *,
+    clip_norm: float | None = None,
+    norm: Literal["none", "mean-of-updates"] = "none",
+    optimiser: OptimiserSettings | None = None,
 ) -> Policy[Any]:
-    """The policy with norm clipping before it and a server optimiser after it, as far as they are asked for.
+    """The policy with norm clipping before it, and the length and the server optimiser of its step after it.
 
-    clip_norm: > 0, in units of the updates. Without either it is the policy itself.
+    clip_norm: > 0, in units of the updates; the mean length is that of clipped updates. Without any of them it is the
+    policy itself.
     """
+    if norm == "mean-of-updates":
+        policy = MeanLength(PolicySettings(), policy)
     if clip_norm is not None:
         policy = Clipping(ClippingSettings(clip_norm=clip_norm), policy)
     if optimiser is not None and optimiser.name != "none":
@@ -108,7 +115,8 @@ class Clipping(Stage[ClippingSettings]):
         self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)
 
     def step(self, batch: UpdateBatch) -> Step:
-        factors_K = (self.settings.clip_norm / _norms(batch.matrix_Kd)).clamp(max=1)
+        (norms_K,) = _norms(batch.matrix_Kd)
+        factors_K = (self.settings.clip_norm / norms_K).clamp(max=1)
         if bool((factors_K < 1).any()):
             batch = replace(batch, matrix_Kd=self._scaled(batch.matrix_Kd, factors_K))
         return self.inner.step(batch)
@@ -121,14 +129,45 @@ class Clipping(Stage[ClippingSettings]):
         return torch.mul(matrix_Kd, factors_K[:, None], out=self._scaled_Kd[:rows])
 
 
-def _norms(matrix_Kd: Tensor) -> Tensor:
-    """|g_i|, [K] float64 on the CPU. Chunks of columns are summed in float32, then each other in float64."""
+def _norms(*matrices: Tensor) -> list[Tensor]:
+    """|g_i| of the rows of each matrix, [K] float64 on the CPU. One wait for the device, unless a norm is huge.
+
+    Chunks of columns are summed in float32, then each other in float64.
+    """
     # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
-    squares = [matrix_Kd[:, chunk].square().sum(dim=1) for chunk in column_chunks(matrix_Kd)]
-    squares_K = pairwise.in_order(pairwise.read(squares)[0])
-    for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
-        squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
-    return squares_K.sqrt()
+    chunks = [[one[:, chunk].square().sum(dim=1) for chunk in column_chunks(one)] for one in matrices]
+    squares = [pairwise.in_order(parts) for parts in pairwise.read(*chunks)]
+    for squares_K, matrix_Kd in zip(squares, matrices, strict=True):
+        for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # 1e20 has no square in float32
+            squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
+    return [squares_K.sqrt() for squares_K in squares]
+
+
+class MeanLength(Stage[PolicySettings]):
+    """Gives the direction D of the inner policy the mean length of the round's updates.
+
+        rate_factor <- rate_factor * (1/K) sum_i |g_i| / |D|
+
+    A D without a direction keeps its length: of 1e-12 at most, not finite, or only rounding errors of its updates. A
+    round in which the inner policy only waits is passed on.
+    Source: FedHist (Jiang et al., 2023), INA, docs/methods/policies-robust.md#length-of-the-step
+    """
+
+    def __init__(self, settings: PolicySettings, inner: Policy[Any]) -> None:
+        super().__init__(settings, inner)
+        self.column_wise = False  # it looks at every row
+
+    @torch.no_grad()
+    def step(self, batch: UpdateBatch) -> Step:
+        step = self.inner.step(batch)
+        if len(batch) == 0 or not step.counts:
+            return step
+        lengths_K, length_1 = _norms(batch.matrix_Kd, step.direction_d[None])
+        length = float(length_1)
+        rounding = pairwise.ROUNDING * float(step.weights_K.abs() @ lengths_K)
+        if not max(pairwise.NO_DIRECTION, rounding) < length < math.inf:
+            return step
+        return replace(step, rate_factor=step.rate_factor * float(lengths_K.mean()) / length)
 
 
 class ServerOptimiser(Stage[OptimiserSettings]):

@@ -219,6 +219,9 @@ class PolicySettings(Section):
     clip_norm: float | None = setting(
         None, "Largest norm of an update; longer ones are scaled down. null for no limit.", gt=0, le=1e12
     )
+    norm: Literal["none", "mean-of-updates"] = setting(
+        "none", "Length of the step: the policy's own, or the mean norm of the round's updates (FedHist's INA)."
+    )
     optimiser: OptimiserSettings = OptimiserSettings()
     memory: Literal["auto", "device", "host", "pinned", "mapped"] = setting(
         "auto",

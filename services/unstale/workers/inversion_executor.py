@@ -9,7 +9,7 @@ from unstale.workers.program import described as described_program
 from unstale.workers.ray_executor import RayExecutor
 
 ATTEMPTS = 2  # another worker or machine may succeed
-TASK_S = 3600.0  # a CPU may take an hour for a group of the preset `paper`
+TASK_S = 3600.0  # a CPU may take an hour for a group of the preset `paper-sign-adam`
 
 
 def connect(settings: Settings, dataset: Dataset) -> RayExecutor:

@@ -23,7 +23,7 @@ GRAPHS_MAX = 8
 class Engine:
     """Computes iterations. Keeps only the number of updates that fit into the device's memory together.
 
-        minimise over x, l:  D = |LU(w_b; x, l) - u|_1
+        minimise over x, l:  D = |LU(w_b; x, l) - u|_1, or another `disparity`
 
     by Adam with a schedule of the rate. On CUDA an iteration of a group is one graph (docs/decisions/0048).
     Source: Gradient inversion (Wang & Gao, 2023), docs/methods/compensators.md#gradient-inversion

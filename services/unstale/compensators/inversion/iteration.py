@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from unstale.compensators.inversion.disparity import DISPARITIES
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.start import CLAMP
 from unstale.compensators.inversion.state import State, Target
@@ -43,7 +44,7 @@ class Targets(NamedTuple):
 class Iteration:
     """The next state of B inversions: one step of Adam on
 
-        D = |LU(w_b; x, l) - u|_1
+        D = |LU(w_b; x, l) - u|_1, or another `disparity`
 
     with x clamped to [-2, 2] after it. An iterate whose D is not finite is replaced by the last one whose D was, and a
     gradient that is not finite causes no step.
@@ -54,6 +55,7 @@ class Iteration:
         self._network = network
         self._like = like
         self._loss = LABEL_LOSSES[settings.label_loss]
+        self._distance = DISPARITIES[settings.disparity]
         self._is_low = settings.precision == "bfloat16"
         self._uses_signs = settings.optimiser == "sign-adam"
 
@@ -80,9 +82,7 @@ class Iteration:
             estimate = local_update(
                 self._network, base, inputs_rX, labels_rC, rate, steps=targets.steps, like=self._like, loss=self._loss
             )
-            return sum(
-                ((u - v).abs().sum() for u, v in zip(estimate, update, strict=True)), torch.zeros((), device=device)
-            )
+            return self._distance(estimate, update)
 
         slopes_of: Callable[..., tuple[_Pair, Tensor]] = vmap(grad_and_value(disparity, argnums=(0, 1)))
         with self._network.in_use(), torch.autocast(device.type, torch.bfloat16, enabled=self._is_low):

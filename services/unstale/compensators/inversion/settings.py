@@ -13,7 +13,7 @@ EXAMPLES_MAX = 4096  # reconstructed for one update, however many examples its c
 
 OURS = "ours: docs/compensators.md"
 
-_PAPER: dict[str, Any] = {
+_PAPER_SIGN_ADAM: dict[str, Any] = {
     "images_share": 0.5,
     "images_max": None,
     "iterations": 15_000,
@@ -28,22 +28,31 @@ _PAPER: dict[str, Any] = {
     "warm_share": 0.57,
 }
 _REFERENCE = {
-    **{key: value for key, value in _PAPER.items() if key != "warm_share"},
+    **{key: value for key, value in _PAPER_SIGN_ADAM.items() if key != "warm_share"},
     "images_max": 256,
     "iterations": 40_000,
     "label_loss": "bce-raw",
     "warm_start": False,
 }
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"fast": {}, "paper": _PAPER, "reference": _REFERENCE})
-"""`paper`: as Wang & Gao describe. `reference`: as their released code. `fast`: ours (docs/compensators.md)."""
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"fast": {}, "paper-sign-adam": _PAPER_SIGN_ADAM, "reference": _REFERENCE}
+)
+"""`paper-sign-adam`: as Wang & Gao describe, with the optimiser of their released code in place of gradient descent.
+`reference`: as their released code. `fast`: ours (docs/compensators.md)."""
+
+_RENAMED = MappingProxyType({"paper": "paper-sign-adam"})
+"""Names of presets in files of older versions, and their present names."""
 
 
 class InversionSettings(FirstOrderSettings):
     """The settings of first-order compensation apply to updates that are not inverted."""
 
-    preset: Literal["fast", "paper", "reference"] = setting(
-        "fast", "Defaults of the settings below: fast (ours), paper, or reference (the released code).", OURS
+    preset: Literal["fast", "paper-sign-adam", "reference"] = setting(
+        "fast",
+        "Defaults of the settings below: fast (ours), paper-sign-adam (the paper, optimised as the released code does) "
+        "or reference (the released code).",
+        OURS,
     )
     images_share: float = setting(
         0.5, "Reconstructed examples per example of the client.", "Wang & Gao: 1/2", gt=0, le=10
@@ -58,6 +67,11 @@ class InversionSettings(FirstOrderSettings):
     )
     iterations_min: int = setting(
         5, "An inversion that the budget ends earlier is not used, unless it was planned shorter.", OURS, ge=1, le=10**7
+    )
+    disparity: Literal["l1", "l2", "cosine"] = setting(
+        "l1",
+        "Distance between local updates that an inversion minimises: L1, L2, or 1 - cosine, which ignores lengths.",
+        "Wang & Gao",
     )
     label_loss: Literal["soft", "bce-raw"] = setting(
         "soft",
@@ -174,8 +188,11 @@ class InversionSettings(FirstOrderSettings):
     def _with_preset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        preset = PRESETS.get(str(values.get("preset", "fast")), {})
-        return {**preset, **values}
+        name = values.get("preset", "fast")
+        if isinstance(name, str) and name in _RENAMED:
+            name = _RENAMED[name]
+            values = {**values, "preset": name}
+        return {**PRESETS.get(str(name), {}), **values}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "InversionSettings":
