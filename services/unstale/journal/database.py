@@ -264,13 +264,13 @@ class Database:
         for row in self._records(row_codec.ROUNDS, "WHERE version > ? ORDER BY version", after):
             yield row._replace(members=tuple(state.member for state in self._states(_OF_ROUND, row.version)))
 
-    def evaluations(self) -> Iterator[EvaluationRow]:
-        """Evaluations by version."""
-        return self._records(row_codec.EVALUATIONS, "ORDER BY version")
+    def evaluations(self, after: int = -1) -> Iterator[EvaluationRow]:
+        """Evaluations of later versions, in order."""
+        return self._records(row_codec.EVALUATIONS, "WHERE version > ? ORDER BY version", after)
 
-    def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
-        """Evaluations of clients on their own test examples, in order of arrival."""
-        return self._records(row_codec.OWN_EVALUATIONS, "ORDER BY seq")
+    def own_evaluations(self, after: int = 0) -> Iterator[OwnEvaluationRow]:
+        """Evaluations of clients on their own test examples after an event, in order of arrival."""
+        return self._records(row_codec.OWN_EVALUATIONS, "WHERE seq > ? ORDER BY seq", after)
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Checkpoints, newest first."""
