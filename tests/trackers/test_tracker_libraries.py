@@ -1,6 +1,9 @@
 """MLflow, TensorBoard and W&B have exactly the numbers of the journal, also of a run whose server was killed."""
 
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,12 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import unstale
 from support import line
 from support.line import IN_ROUNDS
 from support.running import PATIENCE_S, until
+from support.scrape import get
 from support.wandb_file import rows
 from unstale.cli import main
 from unstale.trackers import Round
@@ -80,19 +85,24 @@ def of_mlflow(name: str) -> Iterator[Series]:
 
 def of_tensorboard(folder: Path) -> Series:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
 
-    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0}, purge_orphaned_data=False)
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False)
     accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["tensors"] if not tag.startswith("settings")]
-    series = {tag: accumulator.Tensors(tag) for tag in tags}
-    times = {event.step: event.wall_time for event in series["round/updates"]}
-    found = {
-        tag: [(event.step, make_ndarray(event.tensor_proto).item()) for event in events]
-        for tag, events in series.items()
+    series = {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
+    times = {event.step: event.wall_time for event in series["round/elapsed_s"]}
+    assert {version: rounded(time) for version, time in times.items()} == {
+        event.step: event.value for event in series["round/elapsed_s"]
     }
-    assert times == dict(found["round/elapsed_s"])
-    return found
+    return {tag: [(event.step, event.value) for event in events] for tag, events in series.items()}
+
+
+def rounded(value: float) -> float:
+    """As float32, the type of TensorBoard's scalars."""
+    return float(np.float32(value))
+
+
+def as_float32(series: Series) -> Series:
+    return {name: [(version, rounded(value)) for version, value in points] for name, points in series.items()}
 
 
 def of_wandb() -> Series:
@@ -113,12 +123,65 @@ def test_a_run_and_its_export_have_the_numbers_of_the_journal() -> None:
     assert [version for version, _ in series["training/loss"]] == [1, 2, 3, 4]
     assert series["evaluation/value"] == list(zip(run.evaluations.version, run.evaluations.value, strict=True))
     assert [*of_mlflow("run")] == [series]
-    assert of_tensorboard(Path("tensorboard/run")) == series
+    assert of_tensorboard(Path("tensorboard/run")) == as_float32(series)
     assert of_wandb() == series
     for name in NAMES[:2]:
         assert main.run(["export", "run", "--to", name]) == 0
     assert [*of_mlflow("run")] == [series, series]
-    assert of_tensorboard(Path("tensorboard/run-2")) == series
+    assert of_tensorboard(Path("tensorboard/run-2")) == as_float32(series)
+
+
+def test_the_commands_of_the_page_run() -> None:
+    page = Path(__file__).parents[2] / "docs/trackers.md"
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    commands = [command for block in blocks for command in block.splitlines() if command.startswith("unstale ")]
+    assert [main.run(shlex.split(command)[1:]) for command in commands] == [0, 0]
+    series = expected(Path("digits"))
+    assert len(series["round/updates"]) == 20
+    for folder in ("digits", "digits-2"):
+        assert of_tensorboard(Path("tensorboard", folder)) == as_float32(series)
+
+
+def test_the_page_of_tensorboard_shows_the_points() -> None:
+    unstale.simulate(line.central, **IN_ROUNDS, directory="run", progress=False, trackers=["tensorboard"])
+    command = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        "tensorboard",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as page:
+        try:
+            assert page.stderr is not None
+            address = next(found[0] for text in page.stderr if (found := re.search(r"http://[\w.:]+/", text)))
+            query = "data/plugin/scalars/scalars?run=run&tag=training%2Floss"
+            points: list[list[float]] = []
+
+            def is_loaded() -> bool:
+                points[:] = json.loads(get(f"{address}{query}").text or "[]")
+                return bool(points)
+
+            until(is_loaded, "TensorBoard has read the file")
+        finally:
+            page.kill()
+    expected_points = as_float32(expected(Path("run")))["training/loss"]
+    assert [(version, value) for _, version, value in points] == expected_points
+
+
+def test_wandb_without_an_account_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    tracker = "{name: wandb, settings: {mode: online}}"
+    assert main.run(["simulate", "--clients", "2", "--rounds", "1", "--trackers", tracker]) == 2
+    refusal = "tracker 'wandb' has no API key; run `wandb login`, or set its mode to offline"
+    assert capsys.readouterr().err.splitlines()[-1] == f"unstale: {refusal}"
 
 
 SERVER = """
@@ -217,7 +280,7 @@ def test_after_sigkill_no_point_is_missing_and_none_is_doubled() -> None:
     assert [version for version, _ in series["evaluation/value"]] == [0, 2, 4, 6, 8, 9]
     assert [*of_mlflow("run")] == [series]
     (folder,) = Path("tensorboard").iterdir()
-    assert len([*folder.iterdir()]) == 1 and of_tensorboard(folder) == series
+    assert len([*folder.iterdir()]) == 1 and of_tensorboard(folder) == as_float32(series)
     assert of_wandb() == series
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from unstale.errors import UserError
 from unstale.trackers.library import library
 from unstale.trackers.tracker import Evaluation, Finish, Round, TrackedRun, Tracker
 
@@ -24,8 +25,14 @@ class WandbTracker(Tracker):
         mode: Literal["online", "offline", "disabled"] | None = None,
         folder: str | None = None,
     ) -> None:
-        """mode, folder: None for the default of wandb, which WANDB_MODE and WANDB_DIR change."""
+        """mode, folder: None for the default of wandb, which WANDB_MODE and WANDB_DIR change.
+
+        Raises UserError without an API key for the mode online: wandb would ask the terminal of the server for one.
+        """
         self._wandb = library("wandb", "wandb")
+        chosen = mode or self._wandb.setup().settings.mode
+        if chosen == "online" and not self._wandb.login(prompt=False, verify=False):
+            raise UserError("tracker 'wandb' has no API key; run `wandb login`, or set its mode to offline")
         self._project, self._entity, self._mode, self._folder = project, entity, mode, folder
         self._run: Any = None
         self._next = 0  # the first step that is not there
