@@ -173,6 +173,21 @@ def test_reading_in_parts_gives_the_same_points(tmp_path: Path, monkeypatch: pyt
     assert points == at_once and len([point for point in points if isinstance(point, Round)]) == 7
 
 
+def test_a_journal_that_is_closed_while_it_is_opened_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unstale.simulate(line.central, **IN_ROUNDS, progress=False, directory=tmp_path / "run")
+    points = reader.JournalReader(tmp_path / "run", "run")
+    databases = iter([unstale.UserError("cannot be opened"), Database(tmp_path / "run/run.db", read_only=True)])
+
+    def opened(path: Path, *, read_only: bool) -> Database:
+        database = next(databases)
+        if isinstance(database, Exception):
+            raise database
+        return database
+
+    monkeypatch.setattr(reader, "Database", opened)
+    assert len([point for point in points.read(is_last=True) if isinstance(point, Round)]) == 4
+
+
 def test_an_evaluation_waits_for_answers_that_may_have_its_time(tmp_path: Path) -> None:
     database = Database(tmp_path / "run.db")
     history = History(MainMetric("mae", higher_is_better=False), every=1)
@@ -241,7 +256,7 @@ def test_a_tracker_that_hangs_does_not_hold_up_the_end(
     released.set()
     assert len(run.rounds) == 4
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warning.startswith("tracker '<Hanging>' does not have all rounds 0.01 s after the run")
+    assert warning.startswith("tracker '<Hanging>' has taken nothing for 0.01 s after the run")
 
 
 def test_the_key_takes_names_and_mappings() -> None:

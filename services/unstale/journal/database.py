@@ -362,13 +362,13 @@ class Database:
 
     def _missing_at_end(self, *, takes_loss: bool) -> int:
         """Number of lost events: SQLite stops reading its log where it is damaged, and ignores a missing one."""
-        last = self.last_seq()
         try:
             newest = self._sequence_file.get()
         except DamagedError:
             if takes_loss:
                 return 0
             raise
+        last = self.last_seq()  # after `newest`: a server may store events between the two
         if newest > last and not takes_loss:
             raise DamagedError(
                 f"{self.path} ends with event {last}, but event {newest} was stored: {self.log.name} is damaged "

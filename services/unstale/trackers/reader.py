@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from unstale.config.keys import KEYS
+from unstale.errors import UserError
 from unstale.journal.database import Database
 from unstale.journal.history import History, training_reports
 from unstale.journal.main_metric import main_metric
@@ -66,7 +67,10 @@ class JournalReader:
         return Finish(version=self._version, elapsed_s=self._elapsed_s, reason=reason)
 
     def _open(self) -> closing[Database]:
-        return closing(Database(self._database, read_only=True))
+        try:
+            return closing(Database(self._database, read_only=True))
+        except UserError:  # its writer closed it, and deleted the log, while it was opened
+            return closing(Database(self._database, read_only=True))
 
     def _points(self, database: Database, started_s: float, *, is_last: bool) -> Iterator[Point]:
         rounds = list(islice(database.rounds(self._version), ROUNDS_MAX))

@@ -19,7 +19,7 @@ log = logging.getLogger("unstale.trackers")
 
 POLL_S = 1.0  # between two looks at the journal
 PAUSE_S_MAX = 60.0  # until a call that failed is repeated
-END_S = 60.0  # that the end of a run waits for a tracker
+END_S = 60.0  # that the end of a run waits for a tracker which takes nothing
 
 
 def check_is_stored(settings: Settings) -> None:
@@ -98,12 +98,14 @@ class _Thread(threading.Thread):
                 self._failed(error)
 
     def end(self) -> None:
-        """Wait until the tracker has the rest of a run that has stopped."""
-        self.join(END_S)
+        """Wait until the tracker has the rest of a run that has stopped, unless it takes nothing for a while."""
+        points = -1
+        while self.is_alive() and points < self._feed.points:
+            points = self._feed.points
+            self.join(END_S)
         if self.is_alive():
             log.warning(
-                "tracker %r does not have all rounds %g s after the run; `unstale export RUN --to NAME` gives it the "
-                "others",
+                "tracker %r has taken nothing for %g s after the run; `unstale export RUN --to NAME` gives it the rest",
                 self.tracker,
                 END_S,
             )
