@@ -270,6 +270,43 @@ def test_the_key_takes_names_and_mappings() -> None:
     assert load(variables={"UNSTALE_TRACKERS": "[]"}).trackers == []
 
 
+class Counting(Tracker):
+    """Counts its rounds, all together and by its own setting."""
+
+    rounds = 0
+
+    def __init__(self, step: int = 1) -> None:
+        self._step = step
+
+    def on_round(self, applied: Round) -> None:
+        type(self).rounds += self._step
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rounds"),
+    [
+        (Counting, 4),
+        ([Counting], 4),
+        ({"name": Counting, "settings": {"step": 10}}, 40),
+        ((Counting(), Counting(step=2)), 12),
+        (None, 0),
+        ([], 0),
+    ],
+)
+def test_python_takes_classes_objects_and_mappings(
+    chosen: object, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "rounds", 0)
+    unstale.simulate(line.central, **IN_ROUNDS, progress=False, trackers=chosen)
+    assert Counting.rounds == rounds
+
+
+@pytest.mark.parametrize("chosen", [3, [3], [{"settings": {}}], [{"name": 3}], [object]])
+def test_python_refuses_other_objects_in_one_sentence(chosen: object) -> None:
+    with pytest.raises(unstale.UserError, match="tracker"):
+        unstale.simulate(line.central, **IN_ROUNDS, progress=False, trackers=chosen)
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main.run([*map(str, arguments)]) == 2
     printed = capsys.readouterr().err

@@ -7,7 +7,6 @@ from typing import Any
 from unstale.config import Settings, load
 from unstale.errors import UserError
 from unstale.plugins import GROUPS, name_of
-from unstale.trackers import Tracker
 from unstale.training.app import App
 
 PARTS = (*GROUPS, "data.variant")
@@ -22,7 +21,8 @@ def settings_of(app: App | str | None, arguments: Mapping[str, Any]) -> Settings
     """
     if app is not None and not isinstance(app, App | str):
         raise UserError(f"app is of type {type(app).__name__}, expected an unstale.App, or its module:name")
-    arguments = {**arguments, **({"trackers": _trackers(arguments["trackers"])} if "trackers" in arguments else {})}
+    if "trackers" in arguments:
+        arguments = {**arguments, "trackers": _trackers(arguments["trackers"])}
     named = {name: _named(name, value) for name, value in arguments.items() if f"{name}.name" not in arguments}
     settings = load(arguments={**named, "app": None if app is None else name_of("app", app)})
     if settings.run.durability == "off":
@@ -31,15 +31,16 @@ def settings_of(app: App | str | None, arguments: Mapping[str, Any]) -> Settings
 
 
 def _trackers(chosen: Any) -> Any:
-    """The trackers with names in place of objects."""
-    if isinstance(chosen, str | Mapping | Tracker) or chosen is None:
-        chosen = [chosen] if chosen else []
-    return [
-        {**one, "name": name_of("tracker", one["name"])}
-        if isinstance(one, Mapping) and "name" in one
-        else name_of("tracker", one)
-        for one in chosen
-    ]
+    """The trackers with names in place of objects. One tracker is a list, too."""
+    if chosen is None or isinstance(chosen, str):
+        return chosen
+    return [_tracker(one) for one in (chosen if isinstance(chosen, list | tuple) else [chosen])]
+
+
+def _tracker(chosen: Any) -> Any:
+    if isinstance(chosen, Mapping):
+        return {key: name_of("tracker", value) if key == "name" else value for key, value in chosen.items()}
+    return name_of("tracker", chosen)
 
 
 def _named(name: str, value: Any) -> Any:
