@@ -121,7 +121,7 @@ def test_a_run_and_its_export_have_the_numbers_of_the_journal() -> None:
     assert run.digest == unstale.simulate(line.app, **keys, progress=False).digest
     series = expected(Path("run"))
     assert [version for version, _ in series["training/loss"]] == [1, 2, 3, 4]
-    assert series["evaluation/value"] == list(zip(run.evaluations.version, run.evaluations.value, strict=True))
+    assert series["clients/value"] == list(zip(run.evaluations.version, run.evaluations.value, strict=True))
     assert [*of_mlflow("run")] == [series]
     assert of_tensorboard(Path("tensorboard/run")) == as_float32(series)
     assert of_wandb() == series
@@ -277,7 +277,7 @@ def test_after_sigkill_no_point_is_missing_and_none_is_doubled() -> None:
     assert last.digest == digest
     series = expected(Path("run"))
     assert [version for version, _ in series["round/updates"]] == [*range(1, rounds + 1)]
-    assert [version for version, _ in series["evaluation/value"]] == [0, 2, 4, 6, 8, 9]
+    assert [version for version, _ in series["central/value"]] == [0, 2, 4, 6, 8, 9]
     assert [*of_mlflow("run")] == [series]
     (folder,) = Path("tensorboard").iterdir()
     assert len([*folder.iterdir()]) == 1 and of_tensorboard(folder) == as_float32(series)

@@ -120,6 +120,8 @@ def test_metrics_of_clients_and_of_training_are_those_of_the_tables(every: int) 
     split = "clients" if every == 1 else "training"
     assert [one.split for one in tracker.evaluations if one.split == split] == run.evaluations.split.tolist()
     shown = [one.metrics for one in tracker.evaluations if one.split == split]
+    before = [one for one in tracker.evaluations if one.split != split]
+    assert [one.numbers for one in before] == [{}] * len(before)  # the rounds have those of the training
     assert [dict(one) for one in shown] == run.evaluations[run.evaluations.columns[3:]].to_dict("records")
     # Clients c = 0, 1, 2 have c + 1 examples and the loss c + 1: (1 + 4 + 9) / 6.
     assert [one.training["loss"] for one in tracker.rounds] == pytest.approx([14 / 6] * 5)
@@ -132,7 +134,7 @@ def test_numbers_have_the_names_of_their_groups() -> None:
     assert first.numbers["round/updates"] == 3 and first.numbers["training/loss"] == pytest.approx(14 / 6)
     assert first.numbers["round/staleness_mean_rounds"] == 0
     assert last.numbers == pytest.approx(
-        {"evaluation/elapsed_s": last.elapsed_s, "evaluation/value": -4 * line.STEP, "evaluation/loss": 1.0}
+        {"evaluation/elapsed_s": last.elapsed_s, "central/value": -4 * line.STEP, "central/loss": 1.0}
     )
 
 

@@ -69,8 +69,10 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All numbers by names such as `evaluation/accuracy`."""
-        return dict(_named(EVALUATION, {"elapsed_s": self.elapsed_s, **self.metrics}))
+        """All numbers by names such as `central/accuracy`; none for the split `training`, which the round has."""
+        if self.split == TRAINING:
+            return {}
+        return dict((*_named(EVALUATION, {"elapsed_s": self.elapsed_s}), *_named(self.split, self.metrics)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

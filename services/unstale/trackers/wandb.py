@@ -69,8 +69,9 @@ class WandbTracker(Tracker):
 
     def _write(self, point: Round | Evaluation, step: int) -> None:
         """step: ascending, one for each row, because W&B ignores a row whose step is not greater than the last one."""
-        if step >= self._next:
-            self._run.log({"version": point.version, **point.numbers}, step=step)
+        numbers = point.numbers
+        if numbers and step >= self._next:
+            self._run.log({"version": point.version, **numbers}, step=step)
 
     @override
     def on_finish(self, finish: Finish) -> None:
