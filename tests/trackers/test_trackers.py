@@ -14,7 +14,7 @@ import unstale
 from support import line
 from support.journal import accepted
 from support.line import IN_ROUNDS
-from support.running import RunningServer, small, until
+from support.running import PATIENCE_S, RunningServer, small, until
 from support.scrape import sample
 from unstale.cli import main
 from unstale.config import load
@@ -68,6 +68,14 @@ class Recording(Tracker):
     @property
     def evaluations(self) -> list[Evaluation]:
         return [point for point in self.points if isinstance(point, Evaluation)]
+
+
+def descend(address: str, client_id: int) -> None:
+    """The training of `support.line`."""
+    with unstale.join(address, client_id=client_id, patience_s=PATIENCE_S) as client:
+        for task in client:
+            weights = {name: value - task.learning_rate * (client_id + 1) for name, value in task.parameters.items()}
+            task.send(weights, num_examples=client_id + 1, loss=client_id + 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +250,38 @@ def test_a_server_that_is_stopped_says_so(tmp_path: Path) -> None:
         ((run_id,),) = journal.execute("SELECT value FROM meta WHERE key = 'run_id'")
     assert start.run_id == run_id
     assert tracker.finishes == [Finish(version=0, elapsed_s=0.0, reason="shutdown")]
+
+
+@pytest.mark.network
+def test_a_resumed_run_is_given_again_and_a_rollback_is_another_run(tmp_path: Path) -> None:
+    tracker = Recording()
+
+    def served() -> unstale.Run:
+        keys = {name: value for name, value in IN_ROUNDS.items() if name != "scenario"}
+        local = {"address": "tcp://127.0.0.1:0", "http_address": None, "linger_s": 0.1}
+        folder = tmp_path / "run"
+        with unstale.serve(
+            line.central, **keys, server=local, directory=folder, background=True, trackers=[tracker]
+        ) as server:
+            clients = [threading.Thread(target=descend, args=(server.address, client_id)) for client_id in range(3)]
+            for client in clients:
+                client.start()
+            run = server.wait()
+            for client in clients:
+                client.join(PATIENCE_S)
+        return run
+
+    first, again = served(), served()
+    assert first.digest == again.digest
+    points = tracker.points[: len(tracker.points) // 2]
+    assert [point.version for point in points] == [0, 1, 2, 3, 4, 4] and tracker.points == points * 2
+    assert main.run(["rollback", str(tmp_path / "run"), "--to", "2"]) == 0
+    served()
+    one, other, rolled_back = tracker.runs
+    assert one == other and rolled_back.run_id not in (None, one.run_id)
+    rounds = tracker.rounds[-4:]
+    assert rounds[:2] == tracker.rounds[:2] and [one.version for one in rounds] == [1, 2, 3, 4]
+    assert [finish.reason for finish in tracker.finishes] == ["finished"] * 3
 
 
 def test_a_tracker_that_hangs_does_not_hold_up_the_end(
