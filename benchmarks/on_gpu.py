@@ -25,6 +25,7 @@ PARTS = {  # in this order; a part with {data} is left out without that option
     "determinism": "benchmarks.gpu_determinism --device {device}",
     "inversion": "benchmarks.gpu_inversion --device {device}",
     "policies": "benchmarks.gpu_policies --device {device}",
+    "rounds": "benchmarks.gpu_rounds --device {device}",
     "simulation": "benchmarks.simulation --quick --device {device}",
     "simulation-cpu": "benchmarks.simulation --quick",
     "gi-t3": "unstale reproduce run gi-t3 --seeds 1 --device {device} --data {data} --store {out}/gi-t3",

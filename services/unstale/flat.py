@@ -269,7 +269,22 @@ def digest_of_frames(frames: Iterable[memoryview]) -> str:
     return sha256.hexdigest()
 
 
-def is_finite(vector_d: Tensor) -> bool:
-    """Whether the vector has no NaN and no infinity. vector_d: [d] float32, any device."""
+def is_finite(*vectors: Tensor) -> bool:
+    """Whether vectors, at least one, have no NaN and no infinity; one wait for their device. Each [d] float32."""
     # `sum` reads once, `isfinite` makes copies. Finite numbers may overflow the sum; then `isfinite` decides.
-    return math.isfinite(float(vector_d.sum())) or bool(torch.isfinite(vector_d).all())
+    first, *others = [vector_d.sum() for vector_d in vectors if vector_d.numel()] or [torch.zeros(())]
+    total = float(sum(others, start=first))
+    return math.isfinite(total) or all(bool(torch.isfinite(vector_d).all()) for vector_d in vectors)
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of one device in host memory: themselves if they are there, else copies, with one wait for the device."""
+    if len(tensors) < 2 or tensors[0].device.type == "cpu":
+        return [tensor.cpu() for tensor in tensors]
+    first = tensors[0].dtype
+    common = first if all(tensor.dtype == first for tensor in tensors) else torch.uint8
+    flat = [tensor.contiguous().view(-1).view(common) for tensor in tensors]
+    parts = torch.cat(flat).cpu().split_with_sizes([part.numel() for part in flat])
+    # A part of other numbers may begin at an address that its type does not allow.
+    whole = parts if common == first else [part.clone() for part in parts]
+    return [part.view(like.dtype).view(like.shape) for part, like in zip(whole, tensors, strict=True)]

@@ -1,4 +1,4 @@
-"""FedAR, MIFA and FedVARP with their memory of all clients on the device."""
+"""FedAR, MIFA and FedVARP with their memory of all clients on the device, and FedHist with its past rounds there."""
 
 from typing import Any
 
@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from support.simulated_device import CUDA, DeviceTensor, simulated_device
+from unstale.config import build, load
 from unstale.config.memory import allocator
 from unstale.policies import Policy, UpdateBatch, create
 
 CLIENTS, D = 12, 7
+CPU = torch.device("cpu")
 POLICIES = [
     pytest.param("fedar", {}, id="fedar"),
     pytest.param("fedar", {"cutoff": "none", "rho": 1.0, "psi_max": 3.0}, id="fedar-settled"),
@@ -142,3 +144,54 @@ def test_on_a_gpu_the_steps_equal_those_on_the_cpu(name: str, settings: dict[str
         expected_d = reference.step(batch(version, cpu, dimension)).direction_d
         torch.testing.assert_close(direction_d.cpu(), expected_d, rtol=1e-6, atol=1e-6)
     assert_same_state(reference.state_dict(), subject.state_dict())
+
+
+ROWS = 2 + (2 + 1) * 3  # of FedHist with h = 12 / (2 * 3): directions, and the updates of h + 1 rounds
+
+
+@pytest.mark.parametrize(
+    ("memory", "device_rows", "on_device"),
+    [("auto", 2 * ROWS, True), ("auto", 2 * ROWS - 1, False), ("device", 0, True), ("host", 10 * ROWS, False)],
+)
+def test_fedhist_computes_on_the_host_if_its_past_rounds_do_not_fit_the_device(
+    memory: str, device_rows: int, on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(
+        variables={
+            "UNSTALE_CLIENTS": str(CLIENTS),
+            "UNSTALE_TRIGGER__NAME": "k-async",
+            "UNSTALE_TRIGGER__K": "3",
+            "UNSTALE_POLICY__NAME": "fedhist",
+            "UNSTALE_POLICY__MEMORY": memory,
+        }
+    )
+    monkeypatch.setattr(build, "device_bytes", lambda _: 4 * D * device_rows)
+    reference = create("fedhist", dimension=D, clients=CLIENTS, round_size=3)
+    with simulated_device() as copies:
+        subject = build.policy(settings, D, CUDA, build.coordinator_settings(settings))
+        for version in range(8):
+            arrived, expected = rounds_of_three(version, CUDA), reference.step(rounds_of_three(version, CPU))
+            copies.waits = 0
+            step = subject.step(arrived)
+            assert copies.waits == 2
+            assert (3 * D in copies.to_host) is not on_device
+            assert isinstance(step.direction_d, DeviceTensor)
+            torch.testing.assert_close(step.direction_d.host, expected.direction_d, rtol=1e-6, atol=1e-6)
+            assert torch.equal(step.weights_K, expected.weights_K) or on_device
+        state = subject.state_dict()
+        resumed = create("fedhist", dimension=D, clients=CLIENTS, round_size=3, device=CUDA)
+        resumed.load_state_dict(state)
+        assert resumed.step(rounds_of_three(8, CUDA)).metrics == pytest.approx(
+            reference.step(rounds_of_three(8, CPU)).metrics, rel=1e-5
+        )
+
+
+def rounds_of_three(version: int, where: torch.device) -> UpdateBatch:
+    return UpdateBatch(
+        version=version,
+        matrix_Kd=torch.randn(3, D, generator=torch.Generator().manual_seed(version)).to(where),
+        staleness_K=torch.tensor([0, min(version, 1), 0]),
+        num_examples_K=torch.ones(3, dtype=torch.int64),
+        loss_K=torch.ones(3),
+        client_ids_K=(torch.arange(3) + 3 * version) % CLIENTS,
+    )

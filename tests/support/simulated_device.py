@@ -43,6 +43,9 @@ class DeviceTensor(Tensor):
             return self
         return aten._to_copy.default(self, dtype=dtype, device=device)
 
+    def data_ptr(self) -> int:
+        return self.host.data_ptr()
+
     def cpu(self) -> Tensor:
         return self.to("cpu")
 
@@ -52,12 +55,16 @@ class DeviceTensor(Tensor):
     tolist = numpy = __array__ = _refuse
 
 
+_SHAPES_OF_VALUES = (aten.nonzero.default, aten.masked_select.default, aten.bincount.default)
+
+
 class Copies(TorchDispatchMode):
     """Counts copies between device and host.
 
     Attributes:
         to_host: Numbers of each copy to the host; the host waits for it.
-        waits: Copies for which the host waits: those to the host, and blocking ones to the device.
+        waits: How often the host waits: for copies to the host, for blocking ones to the device, and for operations
+            whose result has a shape that depends on values.
     """
 
     def __init__(self) -> None:
@@ -74,9 +81,12 @@ class Copies(TorchDispatchMode):
         target = kwargs.get("device")
         if func in (aten._to_copy.default, aten.copy_.default):
             into_device = isinstance(args[0], DeviceTensor) if target is None else torch.device(target).type == "cuda"
-            self._note(tensors[-1], into_device, bool(kwargs.get("non_blocking")))
+            non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            self._note(tensors[-1], into_device, non_blocking)
         elif on_device:
-            assert func is not aten._local_scalar_dense.default, "a value is read on the host"
+            if func is aten._local_scalar_dense.default:
+                self._note(tensors[0], False, False)
+            self.waits += func in _SHAPES_OF_VALUES or (func is aten.index.Tensor and _has_mask(args[1]))
             for tensor in tensors:
                 assert isinstance(tensor, DeviceTensor) or tensor.ndim == 0, f"{func} with tensors of two devices"
             into_device = target is None or torch.device(target).type == "cuda"
@@ -96,6 +106,10 @@ class Copies(TorchDispatchMode):
             self.waits += 1
         elif into_device and not isinstance(source, DeviceTensor):
             self.waits += not non_blocking
+
+
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    return any(index is not None and index.dtype == torch.bool for index in indices)
 
 
 def _on_host(value: Any) -> Any:

@@ -4,7 +4,7 @@ import json
 import logging
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import torch
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
-from unstale.config.memory import allocator
+from unstale.config.memory import allocator, device_bytes, fits_device
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
 from unstale.config.settings import APP, Settings
@@ -25,11 +25,12 @@ from unstale.coordinator.triggers import create as create_trigger
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
+from unstale.learner.row_uploads import MATRICES, RowUploads
 from unstale.learner.updates import Staging
 from unstale.learner.versions import Version
 from unstale.policies import Policy, PolicyContext
 from unstale.policies.registry import find, settings_of
-from unstale.policies.stages import wrapped
+from unstale.policies.stages import OnHost, wrapped
 from unstale.settings.learning import OptimiserSettings, TrainingSettings, TriggerSettings
 from unstale.settings.part import takes
 from unstale.toxics.scenario import Conditions
@@ -186,7 +187,13 @@ def policy(settings: Settings, dimension: int, device: torch.device, coordinator
         rounds=settings.rounds,
         allocate=allocator(chosen.memory, chosen.memory_folder, device),
     )
-    made = policy_class(checked, context)
+    history_bytes = 4 * dimension * policy_class.history_rows(checked, context)
+    if history_bytes == 0 or fits_device(chosen.memory, history_bytes, device, device_bytes):
+        made = policy_class(checked, context)
+    else:
+        kind = "host" if chosen.memory == "auto" else chosen.memory
+        on_host = replace(context, device=torch.device("cpu"), allocate=allocator(kind, chosen.memory_folder, device))
+        made = OnHost(policy_class(checked, on_host), device)
     _check_fits(settings, made)
     return wrapped(made, clip_norm=chosen.clip_norm, norm=chosen.norm, optimiser=chosen.optimiser)
 
@@ -238,7 +245,24 @@ def staging(coordination: CoordinatorSettings, row_numbers: int, where: torch.de
     rows = coordination.unaggregated_max + 1
     # A round leaves parked updates behind, so each lies by itself.
     rows_per_block = 1 if coordination.once_a_cycle else coordination.round_size_max
-    return Staging(row_numbers, rows_per_block, blocks_max=rows // rows_per_block + 2, pin=where.type == "cuda")
+    return Staging(
+        row_numbers,
+        rows_per_block,
+        blocks_max=rows // rows_per_block + 2,
+        pin=where.type == "cuda",
+        uploads=row_uploads(rows_per_block, row_numbers, where),
+    )
+
+
+def row_uploads(rows: int, row_numbers: int, where: torch.device) -> RowUploads | None:
+    """Copies of rows to a CUDA device as they arrive; None elsewhere, for rows that lie by themselves, and where the
+    copies need more than a quarter of the device's memory.
+
+    A policy's memory of all clients takes up to a half.
+    """
+    if where.type != "cuda" or rows == 1 or 4 * row_numbers * rows * MATRICES > device_bytes(where) // 4:
+        return None
+    return RowUploads(where)
 
 
 def evaluation(workspace: Workspace) -> Callable[[Version], Measured]:

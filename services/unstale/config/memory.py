@@ -54,6 +54,13 @@ def allocator(
     return on_host
 
 
+def fits_device(kind: str, size_bytes: int, where: torch.device, device_bytes: Callable[[torch.device], int]) -> bool:
+    """Whether a policy's memory belongs on its device: anywhere but on CUDA always. Arguments as for `allocator`."""
+    if where.type != "cuda" or kind == "device":
+        return True
+    return kind == "auto" and size_bytes <= device_bytes(where) // 2
+
+
 class _WhileItFits:
     """Allocates on a device up to half of its memory. From the first memory beyond that on, it uses the host."""
 

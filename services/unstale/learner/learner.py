@@ -136,8 +136,8 @@ class Learner:
 
     def here(self, rows: Tensor | Rows) -> Tensor | Rows:
         """Copy the rows of a round to the policy's device, unless they are there or not in memory."""
-        # Asynchronous: `apply_round` synchronises with the device before it returns, and the caller reuses the rows
-        # only after that.
+        # Asynchronous: `apply_round` waits for the device before it returns, and the caller reuses the rows only after
+        # that. `RowUploads` relies on it, too.
         if isinstance(rows, Tensor) and rows.device != self.policy.device:
             return rows.to(self.policy.device, non_blocking=True)
         return rows
@@ -266,7 +266,8 @@ class Learner:
             staleness=update.staleness,
             num_examples=update.num_examples,
             local_rate=update.local_rate,
-            vector_d=row_D[: self.policy.dimension].to(self.policy.device),
+            # Asynchronous: the row is unchanged until its round has been applied.
+            vector_d=row_D[: self.policy.dimension].to(self.policy.device, non_blocking=True),
             kept_base_d=self.base(update.base_version).model_d if is_kept else None,
         )
 
@@ -286,7 +287,7 @@ class Learner:
         out_d = direction_d if self.policy.give_away(direction_d) else None
         model_d = torch.sub(sent.model_d, direction_d, alpha=self.rate * step.rate_factor, out=out_d)
         buffers_b = self._next_buffers(rows, step)
-        overflowed = not (is_finite(model_d) and (buffers_b.numel() == 0 or is_finite(buffers_b)))
+        overflowed = not is_finite(model_d, buffers_b)
         self.sent = Version(
             model_d=sent.model_d if overflowed else model_d,
             buffers_b=sent.buffers_b if overflowed else buffers_b,

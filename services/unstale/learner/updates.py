@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from unstale import flat
+from unstale.learner.row_uploads import RowUploads
 from unstale.training.local import Kind
 
 Vector: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
@@ -92,6 +93,7 @@ class _Block:
         self.handles: list[int] = []
         self.updates: list[StagedUpdate] = []
         self.is_closed = False
+        self.uploaded_RD: Tensor | None = None  # the rows on a device, as far as they are kept
 
     @property
     def is_full(self) -> bool:
@@ -105,9 +107,14 @@ class Round:
     rows: Tensor | Rows  # [K, D] float32 in host memory, a view, or elsewhere
     updates: tuple[StagedUpdate, ...]  # K entries, row by row
     give_back: Callable[[], object] | None = None  # called once, by `release`
+    upload: Callable[[], Tensor] | None = None  # gives the copy of the rows on a device
+
+    def ready(self) -> Tensor | Rows:
+        """The rows, or their copy on a device, for which the calling thread's stream waits there, not the thread."""
+        return self.rows if self.upload is None else self.upload()
 
     def release(self) -> None:
-        """Nothing reads the rows any more. Any thread."""
+        """Nothing reads the rows any more. Any thread, if they have no copy; else the one that called `ready`."""
         give_back, self.give_back = self.give_back, None
         if give_back is not None:
             give_back()
@@ -130,16 +137,26 @@ class Staging:
     copy.
     """
 
-    def __init__(self, row_numbers: int, rows_per_block: int, *, blocks_max: int, pin: bool = False) -> None:
+    def __init__(
+        self,
+        row_numbers: int,
+        rows_per_block: int,
+        *,
+        blocks_max: int,
+        pin: bool = False,
+        uploads: RowUploads | None = None,
+    ) -> None:
         """row_numbers: D, >= 1. rows_per_block: R, most updates of a round, >= 1. blocks_max: >= 2.
 
-        pin: page-locked memory, for copies to a CUDA device.
+        pin: page-locked memory, for copies to a CUDA device. uploads: copies kept rows there; only for R > 1.
         """
         assert min(row_numbers, rows_per_block, blocks_max - 1) >= 1, (row_numbers, rows_per_block, blocks_max)
+        assert uploads is None or rows_per_block > 1, "rows that lie by themselves are copied when they are gathered"
         self._row_numbers = row_numbers
         self._rows_per_block = rows_per_block
         self._blocks_max = blocks_max
         self._pin = pin
+        self._uploads = uploads
         self._waiting: deque[_Block] = deque()
         self._free: deque[_Block] = deque()
         self._blocks = 0
@@ -193,6 +210,9 @@ class Staging:
         assert handle == self._being_written, f"row {self._being_written} is being written, not {handle}"
         self._being_written = None
         block = self._waiting[-1]
+        if self._uploads is not None and block.uploaded_RD is not None:
+            index = len(block.handles)
+            self._uploads.copy(block.rows[index].vector_D, block.uploaded_RD[index])
         block.handles.append(handle)
         block.updates.append(update)
 
@@ -222,7 +242,7 @@ class Staging:
         assert self._waiting, "nothing is staged"
         block = self._waiting.popleft()
         assert list(handles) == block.handles, f"asked for rows {list(handles)}, the oldest are {block.handles}"
-        return self._lent([block], block.matrix_RD[: len(handles)])
+        return self._lent([block], block.matrix_RD[: len(handles)], block.uploaded_RD)
 
     def _gathered(self, handles: Sequence[int]) -> Round:
         handle_set = set(handles)
@@ -234,19 +254,42 @@ class Staging:
         matrices = [block.matrix_RD for block in blocks]
         return self._lent(blocks, matrices[0] if len(blocks) == 1 else torch.cat(matrices))
 
-    def _lent(self, blocks: Sequence[_Block], matrix_KD: Tensor) -> Round:
+    def _lent(self, blocks: Sequence[_Block], matrix_KD: Tensor, uploaded_RD: Tensor | None = None) -> Round:
         # Blocks are free when the round is released, gathered or not: a reader of `newest_D` may still read their rows.
         updates = tuple(update for block in blocks for update in block.updates)
-        return Round(matrix_KD, updates, partial(self._free.extend, blocks))
+        give_back = partial(self._free.extend, blocks)
+        uploads = self._uploads
+        if uploads is None or uploaded_RD is None:
+            return Round(matrix_KD, updates, give_back)
+        copied = uploads.copied()
+
+        def upload() -> Tensor:
+            uploads.wait(copied)
+            return uploaded_RD[: len(matrix_KD)]
+
+        def give_back_both() -> None:
+            uploads.give_back(uploaded_RD)
+            give_back()
+
+        return Round(matrix_KD, updates, give_back_both, upload)
 
     def _check_nothing_is_written(self) -> None:
         assert self._being_written is None, f"row {self._being_written} is neither kept nor discarded"
 
     def _empty_block(self) -> _Block:
-        if self._free:
-            block = self._free.pop()
-            block.empty()
-            return block
+        block = self._recycled() or self._new_block()
+        if self._uploads is not None:
+            block.uploaded_RD = self._uploads.matrix(self._rows_per_block, self._row_numbers)
+        return block
+
+    def _recycled(self) -> _Block | None:
+        if not self._free:
+            return None
+        block = self._free.pop()
+        block.empty()
+        return block
+
+    def _new_block(self) -> _Block:
         assert self._blocks < self._blocks_max, f"all {self._blocks_max} blocks are in use"
         self._blocks += 1
         return _Block(torch.empty(self._rows_per_block, self._row_numbers, dtype=torch.float32, pin_memory=self._pin))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from unstale.part_settings import setting
 from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
+from unstale.policies.weights import column_chunks, device_weights, exponential, normalise, uniform, weighted_sum
 
 _OURS = "ours: the FedHist paper publishes no value"
 _NEAR = 1e-6
@@ -62,15 +62,15 @@ class FedHistSettings(PolicySettings):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Round:
     """The updates of a round as they came. rows_Kd: the first K rows of block; lengths_K: of the rows, float64."""
 
     version: int
     clients: list[int]
     staleness: list[int]
-    lengths_K: Tensor
     block: Tensor
+    lengths_K: Tensor = field(default_factory=lambda: torch.empty(0).double())  # empty until they are read
 
     @property
     def rows_Kd(self) -> Tensor:
@@ -93,16 +93,25 @@ class FedHist(Policy[FedHistSettings]):
         ph = 1 - (e/2)^-(s + 1) where sim >= sim_T, else (e/2)^-(s + 1);   nothing where S is empty
 
     GH: the last h directions, [h, d] float32; of equal cosines the most recent counts. U: [N] float64, zeros at first.
-    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device.
+    The rows of the last h + 1 rounds are kept: on a CPU where the context keeps large memories, else on the device, or,
+    where they do not fit it, on a CPU by `stages.OnHost`.
     What an option leaves out is not kept either. h is that of the run's round size; where it is not known, of the first
     round that has updates. A Gagg that is but rounding keeps its length. An empty round takes no step and adds no
-    direction to GH; nor does a direction that float32 does not hold.
+    direction to GH; nor does a direction that float32 does not hold. A step waits for a device twice, and once more
+    where two past directions are equally unlike an update to 1e-6.
     Source: FedHist (Jiang et al., 2023), docs/methods/policies-with-memory.md#fedhist
     """
 
     Settings = FedHistSettings
     loops = ("k-async",)
     memory = "h d + (h + 1) K d + N"
+
+    @staticmethod
+    def history_rows(settings: FedHistSettings, context: PolicyContext) -> int:
+        if context.round_size is None:
+            return 0
+        h = settings.h or _backtracking(context.clients, context.round_size)
+        return (h if settings.egs else 0) + ((h + 1) * context.round_size if settings.haa == "full" else 0)
 
     def __init__(self, settings: FedHistSettings, context: PolicyContext) -> None:
         super().__init__(settings, context)
@@ -121,13 +130,25 @@ class FedHist(Policy[FedHistSettings]):
     @torch.no_grad()
     def step(self, batch: UpdateBatch) -> Step:
         weights_K = self._weights(batch)
+        if len(batch) > 0:
+            self._h = self._h or _backtracking(self.clients, len(batch))
+            if self._judges:
+                self._keep(batch)
+        judged, since = self._due(batch.version)
+        # All products are read together: each read waits for the device.
+        products = [parts for each in judged for parts in _products_since(each, since)]
         if len(batch) == 0:
             self.result_d.zero_()
+            totals = pairwise.totals(*products) if products else []
         else:
-            self._h = self._h or _backtracking(self.clients, len(batch))
-            self._aggregate(batch, weights_K)
-        if self._judges and self._h is not None:
-            self._judge(batch.version - self._h)
+            squares_K, along_Kn, *totals = pairwise.totals(*self._add(batch.matrix_Kd, weights_K), *products)
+            lengths_K = squares_K.sqrt()
+            if self._judges:
+                self._rounds[-1].lengths_K = lengths_K
+            self._fuse(batch.matrix_Kd, weights_K, lengths_K, along_Kn)
+        for each, along_K, square in zip(judged, totals[::2], totals[1::2], strict=True):
+            self._judge(each, since, along_K, float(square.sqrt()))
+        self._forget(batch.version)
         return Step(direction_d=self.result_d, rate_factor=1.0, weights_K=weights_K, metrics=self._metrics())
 
     def _metrics(self) -> dict[str, float]:
@@ -148,39 +169,46 @@ class FedHist(Policy[FedHistSettings]):
         useful_K = self.settings.utility_weight * torch.tensor(utility_K, dtype=torch.float64)
         return normalise((fresh_K + useful_K).clamp(min=0))
 
-    def _aggregate(self, batch: UpdateBatch, weights_K: Tensor) -> None:
-        """G into result_d and the history, the rows into the rounds."""
-        matrix_Kd, result_d = batch.matrix_Kd, self.result_d
+    def _keep(self, batch: UpdateBatch) -> None:
+        """Add the rows of a round to the rounds."""
+        block = self._block(len(batch))
+        block[: len(batch)].copy_(batch.matrix_Kd)
+        self._rounds.append(
+            _Round(
+                version=batch.version,
+                clients=batch.client_ids_K.tolist(),
+                staleness=batch.staleness_K.tolist(),
+                block=block,
+            )
+        )
+
+    def _add(self, matrix_Kd: Tensor, weights_K: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """sum_i p_i g_i into result_d; |g_i|^2 [K] and g_i . G_j [K, n] of each chunk of columns."""
         held_nd = self._history_hd[: min(self._pushed, self._h or 0)] if self._alpha else matrix_Kd[:0]
-        block = self._block(len(batch)) if self._judges else None
-        if block is not None:
-            block[: len(batch)].copy_(matrix_Kd)
+        on_device_K = device_weights(weights_K, matrix_Kd.device)
         own, along = [], []
         for columns in column_chunks(max(matrix_Kd, held_nd, key=len)):
             part_Kc = matrix_Kd[:, columns]
             own.append(pairwise.squares(part_Kc))
-            weighted_sum(part_Kc, weights_K, out_d=result_d[columns])
+            weighted_sum(part_Kc, on_device_K, out_d=self.result_d[columns])
             along.append(_products(part_Kc, held_nd[:, columns]))
-        lengths_K, along_Kn = pairwise.total(own).sqrt(), pairwise.total(along)
-        if block is not None:
-            self._rounds.append(
-                _Round(
-                    version=batch.version,
-                    clients=batch.client_ids_K.tolist(),
-                    staleness=batch.staleness_K.tolist(),
-                    lengths_K=lengths_K,
-                    block=block,
-                )
-            )
+        return own, along
+
+    def _fuse(self, matrix_Kd: Tensor, weights_K: Tensor, lengths_K: Tensor, along_Kn: Tensor) -> None:
+        """G from sum_i p_i g_i, into result_d and the history."""
+        result_d = self.result_d
         opposite_K = self._opposite(matrix_Kd, lengths_K, along_Kn)
-        length = self._fuse(opposite_K, weights_K)
+        wanted_K, exact = lengths_K, dict[int, list[Tensor]]()
+        if self.settings.ina_norms == "fused" and opposite_K:
+            wanted_K, exact = self._fused_lengths(matrix_Kd, lengths_K, along_Kn, opposite_K)
+        square, *exact_squares = pairwise.read(self._add_opposite(opposite_K, weights_K), *exact.values())
+        length = float(square.sum(0).sqrt())
         if not math.isfinite(length):
             return
         rounding = pairwise.ROUNDING * float(weights_K @ lengths_K)
         if self.settings.ina and length > max(pairwise.NO_DIRECTION, rounding):
-            wanted_K = lengths_K
-            if self.settings.ina_norms == "fused":
-                wanted_K = self._fused_lengths(matrix_Kd, lengths_K, along_Kn, opposite_K)
+            for i, parts in zip(exact, exact_squares, strict=True):
+                wanted_K[i] = pairwise.in_order(parts).sqrt()
             mean_length = float(wanted_K.mean())
             result_d.mul_(mean_length / length)
             length = mean_length
@@ -198,18 +226,22 @@ class FedHist(Policy[FedHistSettings]):
         recency_n = (torch.arange(past) - self._pushed) % past  # past - 1: the most recent
         return torch.where(_lowest(cosines_Kn, _EQUAL), recency_n, -1).argmax(1).tolist()
 
-    def _fused_lengths(self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor, opposite_K: list[int]) -> Tensor:
-        """|gt_i|, [K] float64 on the CPU."""
-        if not opposite_K:
-            return lengths_K
+    def _fused_lengths(
+        self, matrix_Kd: Tensor, lengths_K: Tensor, along_Kn: Tensor, opposite_K: list[int]
+    ) -> tuple[Tensor, dict[int, list[Tensor]]]:
+        """|gt_i|, [K] float64 on the CPU, and for rows where g and co nearly cancel the squares of the chunks."""
         along_K = along_Kn[range(len(opposite_K)), opposite_K]
-        other_K = self._history_lengths_h[opposite_K]
-        return pairwise.fused_lengths(
-            lengths_K, along_K, other_K, self._alpha, lambda i: (matrix_Kd[i], self._history_hd[opposite_K[i]])
-        )[0]
+        squares_K, cancelled = pairwise.fused_squares(
+            lengths_K, along_K, self._history_lengths_h[opposite_K], self._alpha
+        )
+        exact = {
+            i: pairwise.inner_products(matrix_Kd[i], shift_d=self._history_hd[opposite_K[i]], alpha=self._alpha)
+            for i in cancelled
+        }
+        return squares_K.sqrt(), exact
 
-    def _fuse(self, opposite_K: list[int], weights_K: Tensor) -> float:
-        """Add alpha * sum_i p_i co_i to result_d; gives |Gagg|."""
+    def _add_opposite(self, opposite_K: list[int], weights_K: Tensor) -> list[Tensor]:
+        """Add alpha * sum_i p_i co_i to result_d; |Gagg|^2 of each chunk of columns."""
         shares: dict[int, float] = {}
         for slot, weight in zip(opposite_K, weights_K.tolist(), strict=bool(opposite_K)):
             shares[slot] = shares.get(slot, 0.0) + self._alpha * weight
@@ -219,7 +251,7 @@ class FedHist(Policy[FedHistSettings]):
             for slot, share in shares.items():
                 result_c.add_(self._history_hd[slot, columns], alpha=share)
             own.append(torch.dot(result_c, result_c))
-        return float(pairwise.total(own).sqrt())
+        return own
 
     def _push(self, length: float) -> None:
         """Add result_d to the history, in place of the oldest when there are h."""
@@ -232,29 +264,20 @@ class FedHist(Policy[FedHistSettings]):
         self._history_lengths_h[slot] = length
         self._pushed += 1
 
-    def _judge(self, version: int) -> None:
-        """The utilities of a round's clients, by what since came from the same model; then let go of that round."""
-        first = version + (self.settings.compared_with == "later")
-        since = [(each, i) for each in self._rounds if each.version >= first for i in each.places_from(version)]
-        for judged in self._rounds:
-            if judged.version == version and since:
-                self._update(judged, since)
-        done = [each.block for each in self._rounds if each.version <= version]
-        self._spare = max([*done, *([] if self._spare is None else [self._spare])], key=len, default=None)
-        self._rounds = [each for each in self._rounds if each.version > version]
+    def _due(self, version: int) -> tuple[list[_Round], list[tuple[_Round, int]]]:
+        """The round h before this version, if its clients are judged now, and S: rounds and rows in them."""
+        if not self._judges or self._h is None:
+            return [], []
+        base = version - self._h
+        first = base + (self.settings.compared_with == "later")
+        since = [(each, i) for each in self._rounds if each.version >= first for i in each.places_from(base)]
+        return [each for each in self._rounds if since and each.version == base], since
 
-    def _update(self, judged: _Round, since: list[tuple[_Round, int]]) -> None:
-        """U of the clients of a round. since: S, as rounds and rows in them."""
+    def _judge(self, judged: _Round, since: list[tuple[_Round, int]], along_K: Tensor, length: float) -> None:
+        """U of the clients of a round. along_K: g_i . sum S, float64. length: |sum S|."""
         settings, count = self.settings, len(since)
-        along, own, (first_d, *others) = [], [], [each.block[i] for each, i in since]
-        for columns in column_chunks(first_d[None]):  # what must stay in the cache is their sum
-            sum_c = first_d[columns].clone()
-            for other_d in others:
-                sum_c.add_(other_d[columns])
-            along.append(torch.mv(judged.rows_Kd[:, columns], sum_c))
-            own.append(torch.dot(sum_c, sum_c))
-        length, terms = float(pairwise.total(own).sqrt()), sum(float(each.lengths_K[i]) for each, i in since)
-        similar_K = pairwise.cosines(pairwise.total(along) / count, judged.lengths_K * length / count)
+        terms = sum(float(each.lengths_K[i]) for each, i in since)
+        similar_K = pairwise.cosines(along_K / count, judged.lengths_K * length / count)
         if length <= pairwise.ROUNDING * terms:
             similar_K = torch.zeros_like(similar_K)
         old_K = exponential(torch.tensor(judged.staleness) + 1)
@@ -262,6 +285,14 @@ class FedHist(Policy[FedHistSettings]):
         utility_K = (similar_K - settings.similarity_min) * worth_K * count
         for client, utility in zip(judged.clients, utility_K.tolist(), strict=True):
             self._utility_N[client] += settings.gamma * (utility - self._utility_N[client])
+
+    def _forget(self, version: int) -> None:
+        """Delete the rounds that no later one judges, except for the largest block."""
+        if not self._judges or self._h is None:
+            return
+        done = [each.block for each in self._rounds if each.version <= version - self._h]
+        self._spare = max([*done, *([] if self._spare is None else [self._spare])], key=len, default=None)
+        self._rounds = [each for each in self._rounds if each.version > version - self._h]
 
     def _block(self, rows: int) -> Tensor:
         """Memory for the rows of a round: that of a round let go of, where it is large enough."""
@@ -311,8 +342,8 @@ class FedHist(Policy[FedHistSettings]):
                     version=version,
                     clients=list(state["clients_M"][of_round]),
                     staleness=list(state["staleness_M"][of_round]),
-                    lengths_K=state["lengths_M"][of_round].clone(),
                     block=block,
+                    lengths_K=state["lengths_M"][of_round].clone(),
                 )
             )
             first += size
@@ -322,6 +353,18 @@ def _lowest(cosines_Kn: Tensor, margin: float) -> Tensor:
     """Which are no more than the margin above the least of their row."""
     # Not `<=`: a product that float32 does not hold compares with nothing.
     return ~(cosines_Kn > cosines_Kn.min(1, keepdim=True).values + margin)
+
+
+def _products_since(judged: _Round, since: list[tuple[_Round, int]]) -> tuple[list[Tensor], list[Tensor]]:
+    """g_i . sum S [K] and |sum S|^2 of each chunk of columns, for the rows g of a round and S, not empty."""
+    along, own, (first_d, *others) = [], [], [each.block[i] for each, i in since]
+    for columns in column_chunks(first_d[None]):  # what must stay in the cache is their sum
+        sum_c = first_d[columns].clone()
+        for other_d in others:
+            sum_c.add_(other_d[columns])
+        along.append(torch.mv(judged.rows_Kd[:, columns], sum_c))
+        own.append(torch.dot(sum_c, sum_c))
+    return along, own
 
 
 def _products(part_Kc: Tensor, held_nc: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unstale.flat import on_host
 from unstale.policies.weights import column_chunks
 
 NO_DIRECTION = 1e-12
@@ -31,9 +32,19 @@ _CANCELLED = 0.1
 """Below this share of |a|^2 + |b|^2, |a + b|^2 is computed directly: the products leave too few digits of it."""
 
 
+def read(*quantities: list[Tensor]) -> list[Tensor]:
+    """Quantities that were computed for each chunk, each [chunks, ...] float64 on the CPU. One wait for the device."""
+    return [each.to(torch.float64) for each in on_host(*(torch.stack(parts) for parts in quantities))]
+
+
+def totals(*quantities: list[Tensor]) -> list[Tensor]:
+    """The sums over the chunks of several quantities, as `total`. One wait for the device."""
+    return [each.sum(0) for each in read(*quantities)]
+
+
 def total(parts: list[Tensor]) -> Tensor:
-    """The sum of what the chunks gave, float64 on the CPU; 0 where there was no chunk."""
-    return torch.stack(parts).to("cpu", torch.float64).sum(0)
+    """The sum of a quantity over the chunks, float64 on the CPU."""
+    return totals(parts)[0]
 
 
 def squares(part_Kc: Tensor) -> Tensor:
@@ -61,7 +72,8 @@ def cosines64(rows_Kd: Tensor, others_nd: Tensor) -> Tensor:
         products.append(rows_Kc @ others_nc.T)
         rows.append(rows_Kc.square().sum(1))
         others.append(others_nc.square().sum(1))
-    return cosines(total(products), (total(rows)[:, None] * total(others)).sqrt())
+    products_Kn, rows_K, others_n = totals(products, rows, others)
+    return cosines(products_Kn, (rows_K[:, None] * others_n).sqrt())
 
 
 def inner(
@@ -71,15 +83,42 @@ def inner(
 
     first_d (a), second_d (b), shift_d (x): [d] float32 on one device.
     """
+    (products,) = read(inner_products(first_d, second_d, shift_d=shift_d, alpha=alpha))
+    return float(in_order(products))
+
+
+def inner_products(
+    first_d: Tensor, second_d: Tensor | None = None, *, shift_d: Tensor | None = None, alpha: float = 0.0
+) -> list[Tensor]:
+    """The terms of `inner`, one for each chunk of columns, float64, on a device where it has such numbers."""
     where = _float64_device(first_d)
-    result = 0.0
+    products = []
     for columns in column_chunks(first_d[None]):
         left_c = first_d[columns].to(where, torch.float64)
         if shift_d is not None:
             left_c.add_(shift_d[columns].to(where, torch.float64), alpha=alpha)
         right_c = left_c if second_d is None else second_d[columns].to(where, torch.float64)
-        result += float(torch.dot(left_c, right_c))
+        products.append(torch.dot(left_c, right_c))
+    return products
+
+
+def in_order(values: Tensor) -> Tensor:
+    """The sum of [n, ...] over n, from the first to the last; `Tensor.sum` adds, and so rounds, in another order."""
+    result = torch.zeros_like(values[0])
+    for value in values:
+        result += value
     return result
+
+
+def fused_squares(own_K: Tensor, along_K: Tensor, other_K: Tensor, alpha: float) -> tuple[Tensor, list[int]]:
+    """|g_i + alpha * x_i|^2, [K] float64 on the CPU, and the rows where g and x nearly cancel: theirs are wrong.
+
+    own_K: |g_i|. along_K: g_i . x_i. other_K: |x_i|.
+    """
+    scale_K = own_K.square() + (alpha * other_K).square()
+    squares_K = scale_K + 2 * alpha * along_K
+    # Not `<`: a product that float32 does not hold compares with nothing.
+    return squares_K, (~(squares_K >= _CANCELLED * scale_K)).nonzero().flatten().tolist()
 
 
 def fused_lengths(
@@ -87,12 +126,9 @@ def fused_lengths(
 ) -> tuple[Tensor, list[int]]:
     """|g_i + alpha * x_i|, [K] float64 on the CPU, and for which rows the products did not give it.
 
-    own_K: |g_i|. along_K: g_i . x_i. other_K: |x_i|. vectors: gives g_i and x_i, for rows where they nearly cancel.
+    own_K, along_K, other_K: as for `fused_squares`. vectors: gives g_i and x_i, for rows where they nearly cancel.
     """
-    scale_K = own_K.square() + (alpha * other_K).square()
-    squares_K = scale_K + 2 * alpha * along_K
-    # Not `<`: a product that float32 does not hold compares with nothing.
-    cancelled = (~(squares_K >= _CANCELLED * scale_K)).nonzero().flatten().tolist()
+    squares_K, cancelled = fused_squares(own_K, along_K, other_K, alpha)
     lengths_K = squares_K.sqrt()
     for i in cancelled:
         g_d, x_d = vectors(i)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unstale.errors import UserError
 from unstale.part_settings import PartSettings
-from unstale.policies.weights import normalise, weighted_sum, wide_chunks
+from unstale.policies.weights import device_weights, normalise, weighted_sum, wide_chunks
 from unstale.settings.values import Section
 
 Loop = Literal["sync", "k-async", "availability"]
@@ -182,6 +182,11 @@ class Policy(ABC, Generic[S]):
                     f"policy class {cls.__qualname__} sets {name}, which is now called {present_name}; rename it"
                 )
 
+    @staticmethod
+    def history_rows(settings: Any, context: PolicyContext) -> int:  # noqa: ARG004
+        """Most vectors [d] of a history that the policy allocates on its device, whatever the context allocates."""
+        return 0
+
     def __init__(self, settings: S, context: PolicyContext) -> None:
         self.settings = settings
         self.context = context
@@ -210,10 +215,10 @@ class Policy(ABC, Generic[S]):
 
     def weighted(self, batch: UpdateBatch, weights_K: Tensor, rate_factor: float = 1.0) -> Step:
         """Make the step along sum_i weights_i * g_i, in `result_d`. weights_K: [K] float64 on the CPU."""
-        result_d = self.result_d
+        result_d, on_device_K = self.result_d, device_weights(weights_K, self.device)
         for chunk in wide_chunks(len(batch), self.dimension, self.device):
             is_whole = chunk.stop - chunk.start == self.dimension
-            weighted_sum(batch.part(chunk), weights_K, out_d=result_d if is_whole else result_d[chunk])
+            weighted_sum(batch.part(chunk), on_device_K, out_d=result_d if is_whole else result_d[chunk])
         return Step(direction_d=result_d, rate_factor=rate_factor, weights_K=weights_K)
 
     def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:

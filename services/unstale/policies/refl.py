@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from unstale.part_settings import setting
+from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import column_chunks, normalise, uniform
+from unstale.policies.weights import column_chunks, device_weights, normalise, uniform
 
 _ROUNDING = 1e-12
 """Squared deviations count as 0, a rounding error of float32, up to this share of the fresh average's square."""
@@ -59,16 +60,15 @@ def _relative_deviations(matrix_Kd: Tensor, fresh_K: Tensor) -> Tensor:
 
     Reads the matrix once. Subtracts before it squares: |g|^2 - 2 g.uF + |uF|^2 would round small differences away.
     """
-    device = matrix_Kd.device
-    mean_K = (fresh_K / fresh_K.sum()).to(device, torch.float32)
-    squares_K = torch.zeros(len(matrix_Kd), dtype=torch.float64)
-    fresh_square = 0.0
+    mean_K = device_weights(fresh_K / fresh_K.sum(), matrix_Kd.device)
+    squares, fresh = [], []
     for columns in column_chunks(matrix_Kd):
         part_Kc = matrix_Kd[:, columns]
         fresh_c = torch.mv(part_Kc.T, mean_K)
-        squares_K += (part_Kc - fresh_c).square_().sum(1).cpu()
-        fresh_square += float(fresh_c.dot(fresh_c))
+        squares.append((part_Kc - fresh_c).square_().sum(1))
+        fresh.append(fresh_c.dot(fresh_c))
+    squares_K, fresh_square = map(pairwise.in_order, pairwise.read(squares, fresh))
     largest = float(squares_K[~fresh_K].max())
-    if largest <= _ROUNDING * fresh_square:
+    if largest <= _ROUNDING * float(fresh_square):
         return torch.zeros_like(squares_K)
     return squares_K / largest

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicySettings, S, Step, UpdateBatch
-from unstale.policies.weights import column_chunks
+from unstale.policies.weights import column_chunks, device_weights
 from unstale.settings.learning import OptimiserSettings
 from unstale.settings.part import value_of
 
@@ -70,6 +70,29 @@ class Stage(Policy[S]):
         self.inner.load_state_dict(state["inner"])
 
 
+class OnHost(Stage[Any]):
+    """Lets the inner policy compute on the host, where its memory does not fit the device of the updates.
+
+    Its state is the inner policy's.
+    """
+
+    def __init__(self, inner: Policy[Any], device: torch.device) -> None:
+        """inner: on the CPU; without second vectors and base models. device: of the updates."""
+        assert not (inner.sends_extra or inner.needs_base_models), type(inner).__name__
+        super().__init__(inner.settings, inner)
+        self.context, self.device = replace(inner.context, device=device), device
+
+    def step(self, batch: UpdateBatch) -> Step:
+        step = self.inner.step(replace(batch, matrix_Kd=batch.matrix_Kd.cpu()))
+        return replace(step, direction_d=self.result_d.copy_(step.direction_d))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
 class ClippingSettings(PolicySettings):
     clip_norm: float
 
@@ -101,16 +124,15 @@ class Clipping(Stage[ClippingSettings]):
         rows = len(matrix_Kd)
         if rows > len(self._scaled_Kd):
             self._scaled_Kd = torch.empty_like(matrix_Kd, memory_format=torch.contiguous_format)
-        factors_K = factors_K.to(matrix_Kd.device, torch.float32)
+        factors_K = device_weights(factors_K, matrix_Kd.device)
         return torch.mul(matrix_Kd, factors_K[:, None], out=self._scaled_Kd[:rows])
 
 
 def _norms(matrix_Kd: Tensor) -> Tensor:
     """|g_i|, [K] float64 on the CPU. Chunks of columns are summed in float32, then each other in float64."""
-    squares_K = torch.zeros(len(matrix_Kd), dtype=torch.float64)
-    for chunk in column_chunks(matrix_Kd):
-        # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
-        squares_K += matrix_Kd[:, chunk].square().sum(dim=1).to("cpu", torch.float64)
+    # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
+    squares = [matrix_Kd[:, chunk].square().sum(dim=1) for chunk in column_chunks(matrix_Kd)]
+    squares_K = pairwise.in_order(pairwise.read(squares)[0])
     for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
         squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
     return squares_K.sqrt()

@@ -49,13 +49,20 @@ def examples(num_examples_K: Tensor) -> Tensor:
 def weighted_sum(matrix_Kd: Tensor, weights_K: Tensor, out_d: Tensor | None = None) -> Tensor:
     """Compute sum_i weights_i * row_i, [d] float32, in one read of the matrix; zeros for no rows.
 
-    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum. out_d: receives the result.
+    matrix_Kd: float32. weights_K: float64 on the CPU, rounded to float32 for the sum; or the result of
+    `device_weights`. out_d: receives the result.
     """
     if matrix_Kd.requires_grad:  # rare; `no_grad` in each call costs as much as the conversion of weights_K
         matrix_Kd = matrix_Kd.detach()
     if out_d is None:
         out_d = torch.empty(matrix_Kd.shape[1], dtype=torch.float32, device=matrix_Kd.device)
-    return torch.mv(matrix_Kd.T, weights_K.to(matrix_Kd.device, torch.float32), out=out_d)
+    return torch.mv(matrix_Kd.T, device_weights(weights_K, matrix_Kd.device), out=out_d)
+
+
+def device_weights(weights_K: Tensor, device: torch.device) -> Tensor:
+    """Copy weights to a device in float32, without waiting for a CUDA device."""
+    # CUDA has read pageable memory when the call returns; MPS may not have.
+    return weights_K.to(device, torch.float32, non_blocking=device.type == "cuda")
 
 
 def first_rows(client_ids_K: Tensor, clients: set[int]) -> list[int]:

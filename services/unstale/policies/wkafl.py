@@ -1,6 +1,6 @@
 """WKAFL: an estimate of the unbiased gradient from fresh updates, then the updates that point its way."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
@@ -13,9 +13,10 @@ from unstale.flat import is_finite
 from unstale.part_settings import setting
 from unstale.policies import pairwise
 from unstale.policies.policy import Policy, PolicyContext, PolicySettings, Step, UpdateBatch
-from unstale.policies.weights import column_chunks, exponential, normalise, uniform, weighted_sum
+from unstale.policies.weights import column_chunks, device_weights, exponential, normalise, uniform, weighted_sum
 
 _RELEASED = "WKAFL's released code, the paper prints none"
+_CERTAINLY_FINITE = 1e30  # length of a vector that has no infinity, whatever the rounding
 
 
 class WkaflSettings(PolicySettings):
@@ -111,7 +112,9 @@ class Wkafl(Policy[WkaflSettings]):
     set, at half of the run's rounds, and never where that number is not known. An estimate that is but rounding is
     similar to nothing. The weights of the step are p, or a where nothing is selected. An empty round changes nothing;
     an estimate that float32 does not hold is not remembered.
-    No gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and products.
+    On a CPU no gt is ever written: every sum of them is one of rows and of e_prev, and so are their lengths and
+    products. On an accelerator they are written in chunks, so that one wait gives lengths and products of any rows;
+    there is a second one where some row is longer than CB.
     Source: WKAFL (Zhou et al., IEEE TPDS 2022), docs/methods/policies-with-memory.md#wkafl
     """
 
@@ -146,13 +149,16 @@ class Wkafl(Policy[WkaflSettings]):
         if bool((kept_K < 1).any()):
             along_K, length = fused.estimate(shares_K * kept_K, out_d=self._estimate_d)
         selected_K = self._selected(along_K * kept_K, fused.lengths_K * kept_K, shares_K, length)
+        longest = length
         if selected_K is None:
             self.result_d.copy_(self._estimate_d)
         else:
             if self._stage == 2:
                 kept_K = kept_K * _clipped(fused.lengths_K * kept_K, self.settings.stage_two_bound * length)
             fused.sum(selected_K * kept_K, out_d=self.result_d)
-        self._remember()
+            if self.settings.momentum == "aggregate":
+                longest = float((selected_K * kept_K) @ fused.lengths_K)
+        self._remember(longest)
         return Step(
             direction_d=self.result_d,
             rate_factor=self._rate_factor(batch),
@@ -192,11 +198,12 @@ class Wkafl(Policy[WkaflSettings]):
         raw_K = torch.exp(settings.beta * (similar_K - similar_K[chosen_K].max())) * chosen_K
         return raw_K / raw_K.sum()
 
-    def _remember(self) -> None:
-        """e_prev <- e, or the direction."""
+    def _remember(self, longest: float) -> None:
+        """e_prev <- e, or the direction. longest: at least its length; NaN where float32 does not hold the lengths."""
         if self.settings.momentum == "aggregate":
             self._estimate_d.copy_(self.result_d)
-        if is_finite(self._estimate_d):
+        # No wait for the device where the length proves that every number is finite.
+        if longest < _CERTAINLY_FINITE or is_finite(self._estimate_d):
             self._previous_d, self._estimate_d = self._estimate_d, self._previous_d
 
     def _rate_factor(self, batch: UpdateBatch) -> float:
@@ -214,13 +221,16 @@ class Wkafl(Policy[WkaflSettings]):
 
 
 class _Fused:
-    """The vectors gt_i = g_i + alpha * x of a round, never written out.
+    """The vectors gt_i = g_i + alpha * x of a round, never written out as a whole.
 
     matrix_Kd: g. shift_d: x. lengths_K: |gt_i|, [K] float64 on the CPU, from the first estimate on.
     """
 
     def __init__(self, matrix_Kd: Tensor, shift_d: Tensor, alpha: float) -> None:
         self._matrix_Kd, self._shift_d, self._alpha = matrix_Kd, shift_d, alpha
+        # On a CPU written chunks of gt cost more than products with g and x.
+        self._is_written = bool(alpha) and matrix_Kd.device.type != "cpu"
+        self._added = 0.0 if self._is_written else alpha  # how much of x the products lack
         self._measured, self._cancelled = False, list[int]()
 
     def estimate(self, weights_K: Tensor, out_d: Tensor) -> tuple[Tensor, float]:
@@ -228,40 +238,45 @@ class _Fused:
 
         One read of the matrix for all of it, the first time `lengths_K` included.
         """
-        rows, rows_shift, rows_sum, shift, shift_sum, own = [], [], [], [], [], []
-        for columns in column_chunks(self._matrix_Kd):
-            part_Kc, shift_c, sum_c = self._matrix_Kd[:, columns], self._shift_d[columns], out_d[columns]
-            self._sum(part_Kc, shift_c, weights_K, sum_c)
-            rows_sum.append(torch.mv(part_Kc, sum_c))
-            shift_sum.append(torch.dot(shift_c, sum_c))
-            own.append(torch.dot(sum_c, sum_c))
+        products = []
+        on_device_K, share = device_weights(weights_K, out_d.device), self._alpha * float(weights_K.sum())
+        for part_Kc, shift_c, sum_c in self._chunks(out_d):
+            _add(part_Kc, on_device_K, shift_c, share, out_c=sum_c)
+            rows_Kc = torch.add(part_Kc, shift_c, alpha=self._alpha) if self._is_written else part_Kc
+            of_chunk = [torch.mv(rows_Kc, sum_c), torch.dot(shift_c, sum_c), torch.dot(sum_c, sum_c)]
             if not self._measured:
-                rows.append(pairwise.squares(part_Kc))
-                rows_shift.append(torch.mv(part_Kc, shift_c) if self._alpha else torch.zeros(len(part_Kc)))
-                shift.append(torch.dot(shift_c, shift_c))
-        if not self._measured:
+                along_Kc = torch.mv(rows_Kc, shift_c) if self._added else rows_Kc.new_zeros(len(rows_Kc))
+                of_chunk += [pairwise.squares(rows_Kc), along_Kc, torch.dot(shift_c, shift_c)]
+            products.append(of_chunk)
+        rows_sum_K, shift_sum, square, *first = pairwise.totals(*map(list, zip(*products, strict=True)))
+        if first:
             self._measured = True
+            squares_K, rows_shift_K, shift = first
             self.lengths_K, self._cancelled = pairwise.fused_lengths(
-                pairwise.total(rows).sqrt(),
-                pairwise.total(rows_shift),
-                pairwise.total(shift).sqrt(),
-                self._alpha,
-                lambda i: (self._matrix_Kd[i], self._shift_d),
+                squares_K.sqrt(), rows_shift_K, shift.sqrt(), self._added, lambda i: (self._matrix_Kd[i], self._shift_d)
             )
-        along_K = pairwise.total(rows_sum) + self._alpha * pairwise.total(shift_sum)
+        along_K = rows_sum_K + self._added * shift_sum
         for i in self._cancelled:
             along_K[i] = pairwise.inner(self._matrix_Kd[i], out_d, shift_d=self._shift_d, alpha=self._alpha)
-        return along_K, float(pairwise.total(own).sqrt())
+        return along_K, float(square.sqrt())
 
     def sum(self, weights_K: Tensor, out_d: Tensor) -> None:
         """sum_i weights_i gt_i into out_d. weights_K: [K] float64 on the CPU."""
-        for columns in column_chunks(self._matrix_Kd):
-            self._sum(self._matrix_Kd[:, columns], self._shift_d[columns], weights_K, out_d[columns])
+        on_device_K, share = device_weights(weights_K, out_d.device), self._alpha * float(weights_K.sum())
+        for part_Kc, shift_c, out_c in self._chunks(out_d):
+            _add(part_Kc, on_device_K, shift_c, share, out_c=out_c)
 
-    def _sum(self, part_Kc: Tensor, shift_c: Tensor, weights_K: Tensor, out_c: Tensor) -> None:
-        weighted_sum(part_Kc, weights_K, out_d=out_c)
-        if self._alpha:
-            out_c.add_(shift_c, alpha=self._alpha * float(weights_K.sum()))
+    def _chunks(self, out_d: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Columns of g, x and a vector."""
+        for columns in column_chunks(self._matrix_Kd):
+            yield self._matrix_Kd[:, columns], self._shift_d[columns], out_d[columns]
+
+
+def _add(part_Kc: Tensor, on_device_K: Tensor, shift_c: Tensor, share: float, out_c: Tensor) -> None:
+    """sum_i weights_i g_i + share * x into out_c."""
+    weighted_sum(part_Kc, on_device_K, out_d=out_c)
+    if share:
+        out_c.add_(shift_c, alpha=share)
 
 
 def _clipped(lengths_K: Tensor, bound: float | None) -> Tensor:

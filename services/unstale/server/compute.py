@@ -2,12 +2,13 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unstale import flat
 from unstale.compensators import Made
@@ -79,7 +80,7 @@ class Compute:
     def _perform(self, command: commands.Command) -> None:
         started_s = now_s()
         if isinstance(command, commands.ApplyCommand):
-            rows = self.learner.here(command.round.rows)
+            rows = self.learner.here(command.round.ready())
             begun_s = now_s()
             made = self.learner.make(rows, command.updates)
             compensate_s = now_s() - begun_s
@@ -88,8 +89,9 @@ class Compute:
             kept = None if result.compensation is None else result.compensation.made
             if kept is not None and self.keep is not None:
                 self.keep(result.version, kept)
-            encoded = () if self.encoding is None else frames_of(result.sent, self.encoding)
-            frames = frames_of(result.sent)
+            parts = flat.on_host(*result.sent.parts)
+            encoded = () if self.encoding is None else _frames(parts, self.encoding)
+            frames = _frames(parts)
             self.post(
                 commands.Applied(
                     result=result,
@@ -129,10 +131,15 @@ class Compute:
 
 def frames_of(version: Version, encoding: Encoding | None = None) -> list[memoryview]:
     """A version as payload frames. encoding: None for float32, without a copy where it lies in host memory."""
-    parts = [flat.to_bytes(part) for part in version.parts]
+    return _frames(flat.on_host(*version.parts), encoding)
+
+
+def _frames(parts: Sequence[Tensor], encoding: Encoding | None = None) -> list[memoryview]:
+    """Vectors on the host as payload frames."""
+    data = [flat.to_bytes(part) for part in parts]
     if encoding is not None:
-        return encoding.frames(parts)
-    return [frame for part in parts for frame in payload.split(part)]
+        return encoding.frames(data)
+    return [frame for part in data for frame in payload.split(part)]
 
 
 def _device_memory_of(device: torch.device) -> Callable[[], int]:

@@ -225,9 +225,9 @@ class PolicySettings(Section):
     optimiser: OptimiserSettings = OptimiserSettings()
     memory: Literal["auto", "device", "host", "pinned", "mapped"] = setting(
         "auto",
-        "Location of a policy's memory of all clients: the CUDA device, host memory, pinned host memory, or a file in "
-        "policy.memory_folder. auto: the CUDA device if half of its memory is enough, else host memory; the two "
-        "can differ in the last bits of the model.",
+        "Location of a policy's memory of all clients, or of FedHist's past rounds: the CUDA device, host memory, "
+        "pinned host memory, or a file in policy.memory_folder. auto: the CUDA device if half of its memory is enough, "
+        "else host memory; the two can differ in the last bits of the model.",
     )
     memory_folder: Text | None = setting(
         None, "Folder of the file for policy.memory mapped; null for the system's temporary folder."

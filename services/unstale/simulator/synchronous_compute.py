@@ -48,7 +48,7 @@ class SynchronousCompute:
         return None
 
     def _apply(self, command: ApplyCommand) -> Applied:
-        result = self.learner.apply_round(command.round.rows, command.updates)
+        result = self.learner.apply_round(command.round.ready(), command.updates)
         command.round.release()
         if self.watcher is not None:
             self.watcher.round_applied(result, command.updates)

@@ -90,7 +90,7 @@ class AppWorkload(Workload):
         loss, metrics = checked_loss(trained.loss), checked_metrics(trained.metrics)
         self.model.gather()
         vector_d = before_d - self.model.parameters_d
-        if not (is_finite(vector_d) and is_finite(self.model.buffers_b)):
+        if not is_finite(vector_d, self.model.buffers_b):
             raise NotFiniteError("it left NaN or infinity in the model, expected finite numbers; use a smaller step")
         had_state = STATE in self.kept(client_id)
         return LocalUpdate(

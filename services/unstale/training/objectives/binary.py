@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
 from unstale.training.measured import MainMetric
-from unstale.training.objectives.objective import Objective, Score
+from unstale.training.objectives.objective import Objective, Score, scalar
 from unstale.training.objectives.shapes import fitted
 
 
@@ -32,6 +32,9 @@ class Binary(Objective):
     @override
     def scores(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Score]:
         logits = fitted(outputs, targets)
-        hits = ((logits > 0) == (targets > 0.5)).sum().item()
+        hits = scalar(((logits > 0) == (targets > 0.5)).sum())
         entropy = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-        return {"accuracy": Score(hits, targets.numel()), "loss": Score(entropy.double().sum().item(), targets.numel())}
+        return {
+            "accuracy": Score(hits, targets.numel()),
+            "loss": Score(scalar(entropy.double().sum()), targets.numel()),
+        }

@@ -8,13 +8,13 @@ Legend: b examples of a batch, C classes.
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from unstale.training.measured import MainMetric
-from unstale.training.objectives.objective import Objective, Score
+from unstale.training.objectives.objective import Objective, Score, scalar
+from unstale.training.objectives.shapes import class_counts
 
 
 class Classification(Objective):
@@ -33,12 +33,10 @@ class Classification(Objective):
 
     @override
     def scores(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Score]:
-        classes = outputs.shape[1]
-        hits_C = torch.bincount(targets[outputs.argmax(dim=1) == targets], minlength=classes)
-        examples_C = torch.bincount(targets, minlength=classes)
+        classes, hits = outputs.shape[1], outputs.argmax(dim=1) == targets
         return {
-            "accuracy": Score(hits_C, examples_C),
-            "loss": Score(cross_entropy(outputs, targets, reduction="sum").item(), len(targets)),
+            "accuracy": Score(class_counts(targets, classes, hits), class_counts(targets, classes)),
+            "loss": Score(scalar(cross_entropy(outputs, targets, reduction="sum")), len(targets)),
         }
 
     @override

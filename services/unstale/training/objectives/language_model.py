@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from unstale.training.measured import MainMetric
-from unstale.training.objectives.objective import Objective, Score
+from unstale.training.objectives.objective import Objective, Score, scalar
 from unstale.training.objectives.shapes import misfit
 
 _LOSS_MAX = 700.0  # nats; e^x of more is no float
@@ -41,7 +41,7 @@ class LanguageModel(Objective):
     def scores(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Score]:
         logits_nV, tokens_n = self._flat(outputs, targets)
         entropy_n = cross_entropy(logits_nV, tokens_n, ignore_index=self.ignore_index, reduction="none")
-        return {"loss": Score(entropy_n.double().sum().item(), int((tokens_n != self.ignore_index).sum()))}
+        return {"loss": Score(scalar(entropy_n.double().sum()), scalar((tokens_n != self.ignore_index).sum()))}
 
     @override
     def metrics(self, totals: Mapping[str, Score]) -> Mapping[str, float]:

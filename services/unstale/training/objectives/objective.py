@@ -17,7 +17,10 @@ from unstale.training.nests import Nest
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A sum over examples and their number, so that batches add up exactly: floats, or tensors of the same shape."""
+    """A sum over examples and their number, so that batches add up exactly: floats, or tensors of the same shape.
+
+    A tensor on a device is read at the end of the evaluation, a float is read in each batch.
+    """
 
     sum: float | Tensor
     count: float | Tensor
@@ -30,6 +33,13 @@ class Score:
         """sum / count over all entries; NaN without examples."""
         count = float(_total(self.count))
         return float(_total(self.sum)) / count if count else float("nan")
+
+
+def scalar(number: Tensor) -> float | Tensor:
+    """A number for `Score`: a float, which adds fastest; on CUDA a tensor, which is read after the last batch."""
+    if number.device.type != "cuda":
+        return number.item()
+    return number.double() if number.is_floating_point() else number
 
 
 def _total(number: float | Tensor) -> float | Tensor:
@@ -54,7 +64,7 @@ class Objective(BaseModel, ABC):
         """Sums and counts over the examples of a batch, by name."""
 
     def metrics(self, totals: Mapping[str, Score]) -> Mapping[str, float]:
-        """The metrics of all examples, from the scores of all batches: by default their means."""
+        """The metrics of all examples, from the scores of all batches, on the host: by default their means."""
         return {name: score.mean for name, score in totals.items()}
 
     def class_accuracy(self, totals: Mapping[str, Score]) -> tuple[float | None, ...]:  # noqa: ARG002

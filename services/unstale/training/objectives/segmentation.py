@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from unstale.training.measured import MainMetric
-from unstale.training.objectives.objective import Objective, Score
-from unstale.training.objectives.shapes import misfit
+from unstale.training.objectives.objective import Objective, Score, scalar
+from unstale.training.objectives.shapes import class_counts, misfit
 
 
 class Segmentation(Objective):
@@ -40,17 +40,16 @@ class Segmentation(Objective):
     def scores(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Score]:
         self._check(outputs, targets)
         classes = outputs.shape[1]
-        counts = targets != self.ignore_index
-        true, predicted = targets[counts], outputs.argmax(dim=1)[counts]
-        true_C, predicted_C, both_C = (
-            torch.bincount(those, minlength=classes) for those in (true, predicted, true[true == predicted])
-        )
-        pixels = len(true)
+        counts, predicted = targets != self.ignore_index, outputs.argmax(dim=1)
         entropy = cross_entropy(outputs, targets, ignore_index=self.ignore_index, reduction="none")
+        pairs = class_counts(targets * classes + predicted, classes**2, counts)
+        true_predicted_CC = pairs.view(classes, classes)
+        both_C, pixels = true_predicted_CC.diagonal(), scalar(pairs.sum())
+        union_C = true_predicted_CC.sum(0) + true_predicted_CC.sum(1) - both_C
         return {
-            "iou": Score(both_C, true_C + predicted_C - both_C),
-            "pixel_accuracy": Score(both_C.sum().item(), pixels),
-            "loss": Score(entropy.double().sum().item(), pixels),
+            "iou": Score(both_C, union_C),
+            "pixel_accuracy": Score(scalar(both_C.sum()), pixels),
+            "loss": Score(scalar(entropy.double().sum()), pixels),
         }
 
     @override

@@ -1,5 +1,6 @@
-"""Checks that outputs of a model fit the targets of an objective."""
+"""Checks that outputs of a model fit the targets of an objective, and counts classes."""
 
+import torch
 from torch import Tensor
 
 from unstale.errors import UserError
@@ -15,6 +16,19 @@ def fitted(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.numel() != targets.numel() or len(outputs) != len(targets):
         raise misfit(outputs, targets, "one output for each target")
     return outputs.reshape(targets.shape)
+
+
+def class_counts(classes: Tensor, number: int, counts: Tensor | None = None) -> Tensor:
+    """How often each class from 0 to number - 1 occurs, [number] int64. No wait for a device.
+
+    classes: int64. counts: bool, of the same shape, where it counts; None for everywhere.
+    """
+    if classes.device.type == "cpu":
+        return torch.bincount((classes if counts is None else classes[counts]).flatten(), minlength=number)
+    # `bincount` and a mask as an index read values on the host; deterministic `scatter_add_` does, too.
+    counted = classes if counts is None else classes.masked_fill(~counts, number)
+    sorted_n = counted.flatten().sort().values
+    return torch.searchsorted(sorted_n, torch.arange(number + 1, device=classes.device)).diff()
 
 
 def misfit(outputs: Tensor, targets: Tensor, expected: str) -> UserError:
