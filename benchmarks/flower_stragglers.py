@@ -26,7 +26,6 @@ import random
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +150,9 @@ def markdown(figures: dict[str, list[Curve]]) -> str:
         (
             name,
             report.median_and_spread([curve.target_s for curve in curves], ".1f"),
-            _ratios(curves, figures[OURS]),
+            report.median_and_spread(
+                [curve.target_s / ours.target_s for curve, ours in zip(curves, figures[OURS], strict=True)], ".1f"
+            ),
             report.median_and_spread([curve.accuracy_at(EARLY_S) for curve in curves]),
             report.median_and_spread([curve.accuracy_at(seconds) for curve in curves]),
             report.median_and_spread([len(curve.points) for curve in curves], ".0f"),
@@ -173,14 +174,6 @@ def markdown(figures: dict[str, list[Curve]]) -> str:
         f"{DELAY_S} s; digits, {TRAINING_IMAGES} training images in equal shares, one local epoch, Adam with rate "
         f"{LEARNING_RATE}; K = {K}; flwr {VERSIONS[-1]}; median and spread of {len(figures[OURS])} seeds, which draw "
         "the stragglers and the first weights. inf: not reached.\n\n" + report.table(headings, rows)
-    )
-
-
-def _ratios(curves: Sequence[Curve], ours: Sequence[Curve]) -> str:
-    if not all(math.isfinite(curve.target_s) for curve in (*curves, *ours)):
-        return "-"
-    return report.median_and_spread(
-        [each.target_s / own.target_s for each, own in zip(curves, ours, strict=True)], ".1f"
     )
 
 

@@ -89,14 +89,15 @@ REFUSED = (
         things="messages",
     ),
     TimeSeries(
-        title="Refused connections, quarantines, checkpoints",
+        title="Refused connections, quarantines, checkpoints, trackers",
         description="Connections without a valid key, by reason; clients in quarantine after consecutive "
-        "refusals; and checkpoints that failed because the disk was full.",
+        "refusals; checkpoints that failed because the disk was full; and calls of trackers that failed.",
         unit="count:refusals/s",
         queries=(
             Query(rate(catalogue.HANDSHAKES_REFUSED, "reason"), "{{reason}}"),
             Query(rate(catalogue.QUARANTINES), "quarantines"),
             Query(rate(catalogue.CHECKPOINTS_LEFT_OUT), "checkpoints left out"),
+            Query(rate(catalogue.TRACKER_FAILURES, "tracker"), "tracker {{tracker}}"),
         ),
         colours={"quarantines": "red", "checkpoints left out": "orange"},
         width=8,

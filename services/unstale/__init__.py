@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         scenario,
         selector,
         toxic,
+        tracker,
         trigger,
     )
+    from unstale.trackers.tracker import Tracker
     from unstale.trainers.model_sync import ModelSync
     from unstale.trainers.patch import patch
     from unstale.training.app import App, ClientInfo, Decline, Task, Trained
@@ -43,6 +45,7 @@ __all__ = [
     "Runs",
     "Serving",
     "Task",
+    "Tracker",
     "Trained",
     "UserError",
     "compare",
@@ -61,6 +64,7 @@ __all__ = [
     "simulate",
     "sweep",
     "toxic",
+    "tracker",
     "trigger",
 ]
 
@@ -72,8 +76,9 @@ _NAMES = {
     "unstale.errors": ("UserError",),
     "unstale.plugins": (
         *("compensator", "data", "local_training", "model", "objective", "partition", "policy", "scenario"),
-        *("selector", "toxic", "trigger"),
+        *("selector", "toxic", "tracker", "trigger"),
     ),
+    "unstale.trackers.tracker": ("Tracker",),
     "unstale.trainers.model_sync": ("ModelSync",),
     "unstale.trainers.patch": ("patch",),
     "unstale.training.app": ("App", "ClientInfo", "Decline", "Task", "Trained"),

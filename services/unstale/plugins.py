@@ -100,6 +100,7 @@ policy = registering("policy")
 scenario = registering("scenario")
 selector = registering("selector")
 toxic = registering("toxic")
+tracker = registering("tracker")
 trigger = registering("trigger")
 
 
@@ -394,6 +395,7 @@ GROUPS = {
     "scenario": "unstale.scenarios",
     "selector": "unstale.selectors",
     "toxic": "unstale.toxics",
+    "tracker": "unstale.trackers",
     "training": "unstale.trainings",
     "trigger": "unstale.triggers",
 }

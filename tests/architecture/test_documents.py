@@ -169,7 +169,9 @@ def test_every_make_target_exists() -> None:
 # ------------------------------------------------------------------------------------------------------------- examples
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/adding-a-policy.md", "docs/guides/notebook.md", "docs/python.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/adding-a-policy.md", "docs/guides/notebook.md", "docs/python.md", "docs/trackers.md"]
+)
 def test_the_python_examples_run_and_print_the_documented_output(name: str) -> None:
     text = text_of(name)
     examples = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)

@@ -72,6 +72,8 @@ def other_value(name: str) -> tuple[str, Any]:
         return other, other
     if key.kind is dict:
         return "{other: 0.5}", {"other": 0.5}
+    if key.kind is list:
+        return "other", [{"name": "other", "settings": {}}]
     if name in ("server.norm_max", "server.num_examples_max"):  # a word or a number
         return "13", 13
     if key.kind is str:

@@ -60,6 +60,7 @@ OTHER = {
     "initial": "/data/first.safetensors",
     "save_model": "model.safetensors",
     "threads": 2,
+    "trackers": [{"name": "mlflow", "settings": {"uri": "sqlite:///a.db"}}],
     "training.name": "gradient",
     "training.learning_rate": 0.02,
     "training.batch_size": 64,
@@ -359,7 +360,7 @@ WRONG_FILES = {
         "FILE, line 1: unknown key 'zzz'; expected one of app, attack, client, client_settings, clients, compensator, "
         "data, device, device_precision, encoding, evaluate_clients_every, evaluate_every, flower, initial, injector, "
         "min_clients, model, objective, partition, policy, ray, rounds, run, save_model, scenario, seed, selector, "
-        "server, simulation, threads, training, trigger"
+        "server, simulation, threads, trackers, training, trigger"
     ),
     "server: {norm_max: 0}": (
         "FILE, line 1: server.norm_max is 0, expected adaptive or a number > 0 and <= 1e+19 or null"

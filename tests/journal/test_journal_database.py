@@ -263,6 +263,25 @@ def test_others_read_while_it_is_written(path: Path) -> None:
     database.close()
 
 
+def test_a_reader_takes_events_that_are_stored_while_it_opens_for_no_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = stored(path, turn(1, 0))
+    last_seq = Database.last_seq
+
+    def stored_meanwhile(database: Database) -> int:
+        last = last_seq(database)
+        writer.store(turn(2, 1), sync=False)
+        return last
+
+    monkeypatch.setattr(Database, "last_seq", stored_meanwhile)
+    reader = Database(path, read_only=True)
+    monkeypatch.undo()
+    assert (reader.missing, reader.last_seq()) == (0, 2)
+    reader.close()
+    writer.close()
+
+
 def test_reading_leaves_no_file_behind(path: Path) -> None:
     stored(path, turn(1, 0)).close()
     before = sorted(path.parent.iterdir())

@@ -152,6 +152,7 @@ def test_no_label_is_an_identity() -> None:
         "vector",
         "name",  # of metrics by name, whose number is bounded
         "split",
+        "tracker",  # of the settings, 16 at most
     }
     of_a_process = (catalogue.BUILD_INFO, catalogue.RUN_INFO)  # one series each
     assert {label for metric in EVERY if metric not in of_a_process for label in metric.labels} <= allowed

@@ -62,6 +62,7 @@ def settings_of(folder: Path) -> Settings:
         },
         run={"directory": str(folder / "run"), "durability": "normal", "checkpoint_every": 5},
         server={"keys": str(folder / "keys")},
+        trackers=["support.trackers:Failing"],
     )
 
 

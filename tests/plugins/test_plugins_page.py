@@ -73,7 +73,7 @@ def test_every_group_is_shown_and_its_example_is_a_part(my_parts: ModuleType, mo
     registries = [importlib.import_module(module).REGISTRY for module in (
         "unstale.compensators.registry", "unstale.coordinator.selectors", "unstale.coordinator.triggers",
         "unstale.policies.registry", "unstale.toxics.registry", "unstale.training.objectives",
-        "unstale.training.partition", "unstale.training.registry",
+        "unstale.trackers.registry", "unstale.training.partition", "unstale.training.registry",
     )]  # fmt: skip
     for registry in registries:
         (point,) = (point for point in points if point.group == registry.group)

@@ -21,11 +21,26 @@ def settings_of(app: App | str | None, arguments: Mapping[str, Any]) -> Settings
     """
     if app is not None and not isinstance(app, App | str):
         raise UserError(f"app is of type {type(app).__name__}, expected an unstale.App, or its module:name")
+    if "trackers" in arguments:
+        arguments = {**arguments, "trackers": _trackers(arguments["trackers"])}
     named = {name: _named(name, value) for name, value in arguments.items() if f"{name}.name" not in arguments}
     settings = load(arguments={**named, "app": None if app is None else name_of("app", app)})
     if settings.run.durability == "off":
         raise UserError("run.durability is off, but the tables of a run are read from its journal; leave it out")
     return settings
+
+
+def _trackers(chosen: Any) -> Any:
+    """The trackers with names in place of objects. One tracker is a list, too."""
+    if chosen is None or isinstance(chosen, str):
+        return chosen
+    return [_tracker(one) for one in (chosen if isinstance(chosen, list | tuple) else [chosen])]
+
+
+def _tracker(chosen: Any) -> Any:
+    if isinstance(chosen, Mapping):
+        return {key: name_of("tracker", value) if key == "name" else value for key, value in chosen.items()}
+    return name_of("tracker", chosen)
 
 
 def _named(name: str, value: Any) -> Any:

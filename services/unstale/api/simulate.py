@@ -22,6 +22,7 @@ from unstale.errors import UserError
 from unstale.learner.device import arithmetic_restored
 from unstale.report import files
 from unstale.simulator.assemble import simulation
+from unstale.trackers.tracking import Tracking
 from unstale.training import model_file
 from unstale.training.app import App
 from unstale.workers.inversion_executor import connect
@@ -165,6 +166,7 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
             path = Path(stack.enter_context(TemporaryDirectory(prefix="unstale-run-")))
         else:
             path = Path(directory)
+        tracking = Tracking(settings.trackers)
         context = training_context(settings)
         main = main_metric(settings, context.main)
         bar = Bar(label, settings.rounds, main, visible=progress, clock="s of virtual time")
@@ -177,7 +179,8 @@ def _run(settings: Settings, directory: str | Path | None, progress: bool | None
             compensator_of=partial(compensator, connect=connect),
             context=context,
         )
-        with bar:
+        name = path.name if directory is not None else f"{settings.policy.name}-{settings.seed}"
+        with bar, tracking.of(path, name):
             outcome = simulated.run()
         simulated.save()
         model = model_file.state(context.model, simulated.sent.model_d, simulated.sent.buffers_b)

@@ -179,7 +179,7 @@ def _settings_of(part: str, name: str) -> list[str]:
         return []
 
 
-_METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", dict: "MAPPING"}
+_METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "LIST"}
 
 
 def _parameter(name: str, key: Key, *, is_common: bool) -> inspect.Parameter:

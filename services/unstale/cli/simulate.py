@@ -1,9 +1,11 @@
 """`unstale simulate`: a run in virtual time, in this process."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,19 +40,29 @@ def simulate(settings: Settings, as_json: AsJson = False, record_in: Record = No
         from unstale.config.compensation import compensator  # imports torch
         from unstale.config.workspace import attack_of
         from unstale.simulator.assemble import simulation
+        from unstale.trackers.tracking import Tracking, check_is_stored
         from unstale.workers.inversion_executor import connect
 
     printing.log_to_stderr()
     announce(settings)
     if (attack := attack_of(settings.attack, settings.clients, settings.seed)) is not None:
         print(f"unstale: attack, for experiments: {attack.description}", file=sys.stderr, flush=True)
-    run = simulation(
-        settings,
-        on_progress=lambda now: printing.progress(now, as_json=as_json),
-        record_in=record_in,
-        compensator_of=partial(compensator, connect=connect),
-    )
-    outcome = run.run()
+    tracking = Tracking(settings.trackers)
+    check_is_stored(settings)
+    with ExitStack() as stack:
+        path, name = record_in, "" if record_in is None else record_in.resolve().name
+        if path is None and tracking:
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="unstale-run-")))
+            name = f"{settings.policy.name}-{settings.seed}"
+        run = simulation(
+            settings,
+            on_progress=lambda now: printing.progress(now, as_json=as_json),
+            record_in=path,
+            keep_updates=record_in is not None,
+            compensator_of=partial(compensator, connect=connect),
+        )
+        with tracking.of(path, name):
+            outcome = run.run()
     if run.traffic.sent:
         _print_traffic(run.traffic, as_json=as_json)
     printing.outcome(outcome, as_json=as_json, clock=" of virtual time")

@@ -71,8 +71,8 @@ def _update_check(name: str) -> None:
         if wrong.any():
             index = int(np.argmax(wrong))
             raise BrokenRuleError(
-                f"expected number {index} of the update within the bound of {exact[index]:.9g}, which the same training "
-                f"sends in float32, got {encoded[index]:.9g}"
+                f"expected number {index} of the update within the bound of {exact[index]:.9g}, which the same "
+                f"training sends in float32, got {encoded[index]:.9g}"
             )
 
 

@@ -159,7 +159,8 @@ def _from_texts(texts: Mapping[str, Given]) -> dict[str, Given]:
     # First the mappings, so that policy.settings.alpha wins over policy.settings.
     for key, item in sorted(texts.items(), key=lambda entry: (entry[0] not in OPEN_SECTIONS, entry[0])):
         is_open = key in OPEN_SECTIONS
-        value = _from_yaml(item.value) if is_open or key not in KEYS else _plain(item.value)
+        is_yaml = is_open or key not in KEYS or KEYS[key].kind is list
+        value = _from_yaml(item.value) if is_yaml else _plain(item.value)
         if not is_open:
             given[key] = Given(value=value, origin=item.origin)
         elif isinstance(value, dict):  # its keys are merged one by one, too

@@ -24,6 +24,8 @@ from unstale.settings.learning import (
     TrainingSettings,
     TriggerSettings,
 )
+from unstale.settings.trackers import EXPECTED as TRACKERS_EXPECTED
+from unstale.settings.trackers import Trackers
 from unstale.settings.values import (
     CLIENTS_MAX,
     SEED_MAX,
@@ -264,6 +266,12 @@ class Settings(Section):
     ray: Text | None = ray_address(
         "Ray cluster that trains the clients of a simulation, and inverts updates for a compensator: auto (the cluster "
         "of this machine), local (a cluster that is started for the run) or an address; null for this process."
+    )
+    trackers: Trackers = setting(
+        [],
+        "Trackers that show the run, such as [tensorboard], or with settings [{name: mlflow, settings: {experiment: "
+        "digits}}]: mlflow, tensorboard, wandb or package.module:Class.",
+        expected=TRACKERS_EXPECTED,
     )
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()

@@ -264,13 +264,13 @@ class Database:
         for row in self._records(row_codec.ROUNDS, "WHERE version > ? ORDER BY version", after):
             yield row._replace(members=tuple(state.member for state in self._states(_OF_ROUND, row.version)))
 
-    def evaluations(self) -> Iterator[EvaluationRow]:
-        """Evaluations by version."""
-        return self._records(row_codec.EVALUATIONS, "ORDER BY version")
+    def evaluations(self, after: int = -1) -> Iterator[EvaluationRow]:
+        """Evaluations of later versions, in order."""
+        return self._records(row_codec.EVALUATIONS, "WHERE version > ? ORDER BY version", after)
 
-    def own_evaluations(self) -> Iterator[OwnEvaluationRow]:
-        """Evaluations of clients on their own test examples, in order of arrival."""
-        return self._records(row_codec.OWN_EVALUATIONS, "ORDER BY seq")
+    def own_evaluations(self, after: int = 0) -> Iterator[OwnEvaluationRow]:
+        """Evaluations of clients on their own test examples after an event, in order of arrival."""
+        return self._records(row_codec.OWN_EVALUATIONS, "WHERE seq > ? ORDER BY seq", after)
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Checkpoints, newest first."""
@@ -362,13 +362,13 @@ class Database:
 
     def _missing_at_end(self, *, takes_loss: bool) -> int:
         """Number of lost events: SQLite stops reading its log where it is damaged, and ignores a missing one."""
-        last = self.last_seq()
         try:
             newest = self._sequence_file.get()
         except DamagedError:
             if takes_loss:
                 return 0
             raise
+        last = self.last_seq()  # after `newest`: a server may store events between the two
         if newest > last and not takes_loss:
             raise DamagedError(
                 f"{self.path} ends with event {last}, but event {newest} was stored: {self.log.name} is damaged "

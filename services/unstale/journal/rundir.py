@@ -41,7 +41,7 @@ _FREE_SECTIONS = frozenset({"server", "client", "injector", "simulation", "run"}
 _FREE_KEYS = frozenset(
     (
         *("evaluate_every", "evaluate_clients_every", "save_model", "data.path", "data.cache", "data.download"),
-        *("policy.memory", "policy.memory_folder", "ray", "compensator.ray", "compensator.ray_gpus"),
+        *("policy.memory", "policy.memory_folder", "ray", "compensator.ray", "compensator.ray_gpus", "trackers"),
     )
 )
 _ADMISSION_KEYS = frozenset({"server.norm_max", "server.num_examples_max"})

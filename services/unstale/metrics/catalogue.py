@@ -151,6 +151,9 @@ ADDRESSES_LIMITED = CATALOGUE.gauge(
 GATEWAYS_ENDED = CATALOGUE.counter(
     "unstale_gateways_ended_total", "Gateway processes that ended during the run, and were started again."
 )
+TRACKER_FAILURES = CATALOGUE.counter(
+    "unstale_tracker_failures_total", "Calls of a tracker that failed, and are repeated, by tracker.", "tracker"
+)
 MODEL_VERSION = CATALOGUE.gauge("unstale_model_version", "Version of the global model: rounds applied so far.")
 TEST_ACCURACY = CATALOGUE.gauge("unstale_test_accuracy_ratio", "Test accuracy of the last evaluated version.")
 TEST_CLASS_ACCURACY = CATALOGUE.gauge(

@@ -34,6 +34,7 @@ quarantined = partial(Observation, catalogue.QUARANTINES, 1)
 refused = _count_by_label(catalogue.MESSAGES_REFUSED)  # reason
 given_back = _count_by_label(catalogue.TASKS_GIVEN_BACK)  # a reason of the wire, or `code-error`
 handshake_refused = _count_by_label(catalogue.HANDSHAKES_REFUSED)  # reason
+tracker_failed = _count_by_label(catalogue.TRACKER_FAILURES)  # name
 connection_cut = _count_by_label(catalogue.CONNECTIONS_CUT)  # reason
 computed = partial(Observation, catalogue.CLIENT_TRAINING)  # seconds
 update_sent = partial(Observation, catalogue.CLIENT_UPDATES_SENT, 1)

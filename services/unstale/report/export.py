@@ -10,6 +10,7 @@ from unstale.errors import UserError, unknown_name
 from unstale.report import recorded
 from unstale.report.files import write
 from unstale.report.sections.clients import of_clients
+from unstale.trackers.registry import REGISTRY as TRACKERS
 
 
 def tables(run: recorded.Run) -> dict[str, pd.DataFrame]:
@@ -33,7 +34,8 @@ def export(folder: Path, file: Path, table: str) -> int:
     """Write a table of the run in a folder. Returns its number of rows. Raises UserError."""
     encode = _FORMATS.get(file.suffix)
     if encode is None:
-        raise UserError(f"--to is {file}, expected a name that ends with {' or '.join(_FORMATS)}")
+        known = ", ".join(TRACKERS.names())
+        raise UserError(f"--to is {file}, expected a name that ends with {' or '.join(_FORMATS)}, or one of {known}")
     if file.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--to is {file}, which lies in the run {folder}; choose a path outside: runs are only read")
     frames = tables(recorded.read(folder, folder.name))

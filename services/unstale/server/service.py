@@ -42,6 +42,7 @@ from unstale.server.run import prepare
 from unstale.server.state import ProtocolSettings
 from unstale.server.stats import ServerStats
 from unstale.server.status import Live, Status
+from unstale.trackers.tracking import Tracking, check_is_stored
 from unstale_client.net import files, sockets
 from unstale_client.net.wakeable_queue import Ping, WakeableQueue
 
@@ -76,6 +77,7 @@ class Server:
         self._instruments.record_all(observations.none_yet(catalogue.CONNECTIONS_CUT, connections.REASONS))
         self._instruments.record_all(observations.none_yet(catalogue.TASKS_GIVEN_BACK, [translate.CODE_ERROR]))
         process.describe(self._instruments)
+        self._tracking = self._make_tracking()
         with ExitStack() as stack:
             self._run = run = prepare(settings, workspace)
             if run.journal is not None:
@@ -110,6 +112,13 @@ class Server:
             self._thread = threading.Thread(target=self._run_protocol, name="protocol", daemon=True)
             self.http_address = self._serve_pages(stack)
             self._closing = stack.pop_all()
+
+    def _make_tracking(self) -> Tracking:
+        """The trackers of the settings. Raises UserError."""
+        chosen, instruments = self._settings.trackers, self._instruments
+        check_is_stored(self._settings)
+        instruments.record_all(observations.none_yet(catalogue.TRACKER_FAILURES, [one["name"] for one in chosen]))
+        return Tracking(chosen, lambda name: instruments.record(observations.tracker_failed(name)))
 
     def _serve_pages(self, stack: ExitStack) -> str | None:
         """Serve metrics, health and the status page; the address, None where the settings have none."""
@@ -267,7 +276,9 @@ class Server:
         """Serve until the run is over; its outcome. Re-raises what ended a thread. `stay` follows with server.stay."""
         self._compute.start()
         self._thread.start()
-        self._done.wait()
+        path = None if self._run.journal is None else self._run.journal.directory.path
+        with self._tracking.of(path, "" if path is None else path.resolve().name):
+            self._done.wait()
         if not self._stays or self._error is not None:
             self.stay()
         assert self._protocol.outcome is not None

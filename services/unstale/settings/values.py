@@ -32,6 +32,7 @@ NOUNS: dict[Any, str] = {
     float: "a number",
     str: "a text",
     dict: "a mapping",
+    list: "a list",
 }
 """Nouns for the types of values, in error messages and descriptions."""
 

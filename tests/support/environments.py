@@ -1,0 +1,38 @@
+"""Environments with libraries that the one of the tests lacks, each made once in the user's cache."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+INSTALL_S, TESTS_S = 600, 900  # on a busy machine
+
+
+def python_with(name: str, libraries: Sequence[str]) -> Path:
+    """The Python of an environment with libraries before those of this one. name: of its folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = cache / "unstale-tests" / f"{name}-{version}"
+    python, complete = folder / "bin/python", folder / "complete"
+    if not complete.exists() or complete.read_text() != "\n".join(libraries):
+        venv.create(folder, clear=True, with_pip=True)
+        here = sysconfig.get_path("purelib")
+        (folder / f"lib/python{version}/site-packages/base.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+        subprocess.run([python, "-m", "pip", "install", "-q", *libraries], check=True, timeout=INSTALL_S)
+        complete.write_text("\n".join(libraries))
+    return python
+
+
+def check_tests(python: Path, *arguments: str) -> None:
+    """Run tests with the packages of the repository. None may fail or be skipped. arguments: of pytest."""
+    sources = os.pathsep.join(str(ROOT / part) for part in ("services", "proto", "client", "papers"))
+    environment = {**os.environ, "PYTHONPATH": sources}
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TESTS_S)
+    assert ended.returncode == 0 and "skipped" not in ended.stdout, ended.stdout[-4000:]
