@@ -116,6 +116,10 @@ def test_clipping_and_a_server_optimiser_wait_once_each(name: str) -> None:
     assert set(waits(name, stage=stage)) == {WAITS.get(name, 0) + 2}
 
 
+def test_the_mean_length_of_the_updates_waits_once() -> None:
+    assert set(waits("fedavg", stage=partial(wrapped, norm="mean-of-updates"))) == {1}
+
+
 def nearly_cancelled(subject: Policy[Any], matrix_Kd: Tensor) -> None:
     """Makes an update that cancels what WKAFL adds to it, to 1e-3."""
     assert isinstance(subject, Wkafl)
@@ -147,10 +151,12 @@ def opposite_to_the_past(subject: Policy[Any], matrix_Kd: Tensor) -> None:
 @pytest.mark.parametrize("change", [unchanged, opposite_to_the_past])
 @pytest.mark.parametrize("ina_norms", ["raw", "fused"])
 @pytest.mark.parametrize("haa", ["full", "staleness"])
+@pytest.mark.parametrize("compared_with", ["all", "later"])
 def test_fedhist_waits_for_its_products_and_for_the_length_of_their_sum(
-    change: Change, ina_norms: str, haa: str
+    change: Change, ina_norms: str, haa: str, compared_with: str
 ) -> None:
-    assert set(waits("fedhist", change, ina_norms=ina_norms, haa=haa, alpha=0.8)) == {2}
+    settings = {"ina_norms": ina_norms, "haa": haa, "compared_with": compared_with, "alpha": 0.8}
+    assert set(waits("fedhist", change, **settings)) == {2}
 
 
 def test_fedhist_waits_once_more_if_two_past_directions_are_equally_unlike_an_update() -> None:

@@ -115,7 +115,8 @@ class Clipping(Stage[ClippingSettings]):
         self._scaled_Kd = torch.empty(0, self.dimension, device=self.device)
 
     def step(self, batch: UpdateBatch) -> Step:
-        factors_K = (self.settings.clip_norm / _norms(batch.matrix_Kd)).clamp(max=1)
+        (norms_K,) = _norms(batch.matrix_Kd)
+        factors_K = (self.settings.clip_norm / norms_K).clamp(max=1)
         if bool((factors_K < 1).any()):
             batch = replace(batch, matrix_Kd=self._scaled(batch.matrix_Kd, factors_K))
         return self.inner.step(batch)
@@ -128,14 +129,18 @@ class Clipping(Stage[ClippingSettings]):
         return torch.mul(matrix_Kd, factors_K[:, None], out=self._scaled_Kd[:rows])
 
 
-def _norms(matrix_Kd: Tensor) -> Tensor:
-    """|g_i|, [K] float64 on the CPU. Chunks of columns are summed in float32, then each other in float64."""
+def _norms(*matrices: Tensor) -> list[Tensor]:
+    """|g_i| of the rows of each matrix, [K] float64 on the CPU. One wait for the device, unless a norm is huge.
+
+    Chunks of columns are summed in float32, then each other in float64.
+    """
     # `sum` adds in a tree; `vector_norm` does not, and is 1e-5 off where all values are equal.
-    squares = [matrix_Kd[:, chunk].square().sum(dim=1) for chunk in column_chunks(matrix_Kd)]
-    squares_K = pairwise.in_order(pairwise.read(squares)[0])
-    for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # a norm of 1e20 has no square in float32
-        squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
-    return squares_K.sqrt()
+    chunks = [[one[:, chunk].square().sum(dim=1) for chunk in column_chunks(one)] for one in matrices]
+    squares = [pairwise.in_order(parts) for parts in pairwise.read(*chunks)]
+    for squares_K, matrix_Kd in zip(squares, matrices, strict=True):
+        for row in torch.nonzero(torch.isinf(squares_K)).flatten().tolist():  # 1e20 has no square in float32
+            squares_K[row] = matrix_Kd[row].to("cpu", torch.float64).square().sum()
+    return [squares_K.sqrt() for squares_K in squares]
 
 
 class MeanLength(Stage[PolicySettings]):
@@ -157,7 +162,8 @@ class MeanLength(Stage[PolicySettings]):
         step = self.inner.step(batch)
         if len(batch) == 0 or not step.counts:
             return step
-        lengths_K, length = _norms(batch.matrix_Kd), float(_norms(step.direction_d[None]))
+        lengths_K, length_1 = _norms(batch.matrix_Kd, step.direction_d[None])
+        length = float(length_1)
         rounding = pairwise.ROUNDING * float(step.weights_K.abs() @ lengths_K)
         if not max(pairwise.NO_DIRECTION, rounding) < length < math.inf:
             return step
