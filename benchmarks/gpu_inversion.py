@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import report
 from unstale.compensators.inversion.engine import Engine
-from unstale.compensators.inversion.graphs import CudaGraphs, Graphs, Work
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.state import Inversion, Target
 from unstale.compensators.network import LocalSteps, Network
+from unstale.graphs import CudaGraphs, Graphs, Work
 from unstale.learner.device import PRECISIONS, choose, set_precision
 from unstale.training.models import build
 
@@ -192,7 +192,10 @@ def measure(options: argparse.Namespace) -> tuple[str, bool]:
     device = choose(options.device)
     set_precision(device, options.precision)
     case = Case(options, device)
-    ways = {"eager": _Eager(), "captured": CudaGraphs(device) if device.type == "cuda" else _Repeating()}
+    ways = {
+        "eager": _Eager(),
+        "captured": CudaGraphs(device, "an iteration") if device.type == "cuda" else _Repeating(),
+    }
     procedures = {name: Procedure(case, graphs) for name, graphs in ways.items()}
     for procedure in procedures.values():
         procedure.iterate(WARM)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unstale.compensators.inversion.graphs import CudaGraphs, Graphs
 from unstale.compensators.inversion.iteration import Iteration
 from unstale.compensators.inversion.iterations import CapturedIterations, EagerIterations
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.state import Inversion
 from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, Parts, as_vector, local_update
+from unstale.graphs import CudaGraphs, Graphs
 
 GRAPHS_MAX = 8
 """CUDA graphs that are kept, each for one shape of groups. Groups of one kind take turns, and a last one is smaller."""
@@ -105,7 +105,7 @@ class Engine:
 
     def _graphs_of(self, device: torch.device) -> Graphs | None:
         if self._graphs is None and device.type == "cuda":
-            self._graphs = CudaGraphs(device)
+            self._graphs = CudaGraphs(device, "an iteration of gradient inversion")
         return self._graphs
 
     def _rate(self, one: Inversion, done: int) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 Work = Callable[[], None]
 """Operations on tensors that keep their addresses, without a value on the host."""
 
-log = logging.getLogger("unstale.inversion")
+log = logging.getLogger("unstale.graphs")
 
 
 class Graphs(Protocol):
@@ -35,8 +35,10 @@ class CudaGraphs(Graphs):
     They may share memory because they are computed one after the other, and nothing in it is needed afterwards.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, work: str) -> None:
+        """work: that is captured, with its article, for a message where that fails."""
         self._device = device
+        self._work = work
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._is_usable = True  # until a capture fails
@@ -58,11 +60,8 @@ class CudaGraphs(Graphs):
                 work()
         except RuntimeError as error:
             self._is_usable = False
-            log.warning(
-                "an iteration of gradient inversion cannot be captured as a CUDA graph, so that inversions take "
-                "longer: %s",
-                str(error).partition("\n")[0],
-            )
+            why = str(error).partition("\n")[0]
+            log.warning("%s cannot be captured as a CUDA graph, and takes longer without: %s", self._work, why)
             return None
         return graph.replay
 
