@@ -192,10 +192,7 @@ def measure(options: argparse.Namespace) -> tuple[str, bool]:
     device = choose(options.device)
     set_precision(device, options.precision)
     case = Case(options, device)
-    ways = {
-        "eager": _Eager(),
-        "captured": CudaGraphs(device, "an iteration") if device.type == "cuda" else _Repeating(),
-    }
+    ways = {"eager": _Eager(), "captured": CudaGraphs(device) if device.type == "cuda" else _Repeating()}
     procedures = {name: Procedure(case, graphs) for name, graphs in ways.items()}
     for procedure in procedures.values():
         procedure.iterate(WARM)

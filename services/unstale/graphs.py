@@ -35,10 +35,8 @@ class CudaGraphs(Graphs):
     They may share memory because they are computed one after the other, and nothing in it is needed afterwards.
     """
 
-    def __init__(self, device: torch.device, work: str) -> None:
-        """work: that is captured, with its article, for a message where that fails."""
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._work = work
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._is_usable = True  # until a capture fails
@@ -61,7 +59,7 @@ class CudaGraphs(Graphs):
         except RuntimeError as error:
             self._is_usable = False
             why = str(error).partition("\n")[0]
-            log.warning("%s cannot be captured as a CUDA graph, and takes longer without: %s", self._work, why)
+            log.warning("operations on %s cannot be captured as CUDA graphs, and take longer: %s", self._device, why)
             return None
         return graph.replay
 

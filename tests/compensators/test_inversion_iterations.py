@@ -210,7 +210,7 @@ def test_on_cuda_a_captured_graph_gives_the_results_of_eager_iterations() -> Non
     device = torch.device("cuda")
     some, others = ([begun(net, seed, device="cuda") for seed in range(3)] for _ in range(2))
     set_precision(device, "strict")
-    eager = iterated(engine(net, _NoGraphs(device, "an iteration")), *some, times=20)
+    eager = iterated(engine(net, _NoGraphs(device)), *some, times=20)
     captured = iterated(engine(net), *others, times=20)
     for one, other in zip(eager, captured, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)

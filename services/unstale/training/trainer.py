@@ -132,14 +132,18 @@ class Trainer(Workload):
         except (ReadError, TrainingFailed):
             return None  # the log has the cause; the client can still train
 
+    @property
+    def counts(self) -> dict[int, int]:
+        """`examples_of` by client."""
+        ids = self.partitions if isinstance(self.partitions, Mapping) else range(len(self.partitions))
+        return {client_id: self.examples_of(client_id) for client_id in ids}
+
     def pool(self) -> Pool:
         """From now on the examples of all clients of a labelled data set are rows of these tensors. A client's rows are
         copied when it first trains.
         """
         if self._pool is None:
-            ids = self.partitions if isinstance(self.partitions, Mapping) else range(len(self.partitions))
-            counts = {client_id: self.examples_of(client_id) for client_id in ids}
-            self._pool = Pool(counts, self.data.input_shape, self.model.parameters_d.device)
+            self._pool = Pool(self.counts, self.data.input_shape, self.model.parameters_d.device)
             self._examples.clear()
             self._replaced.clear()
         return self._pool

@@ -105,7 +105,7 @@ class Engine:
 
     def _graphs_of(self, device: torch.device) -> Graphs | None:
         if self._graphs is None and device.type == "cuda":
-            self._graphs = CudaGraphs(device, "an iteration of gradient inversion")
+            self._graphs = CudaGraphs(device)
         return self._graphs
 
     def _rate(self, one: Inversion, done: int) -> float:

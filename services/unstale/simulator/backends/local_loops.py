@@ -62,7 +62,7 @@ class EagerLoops:
         self._mu: float = training.mu if isinstance(training, FedProx) else 0.0
 
     def train(self, tasks: Sequence[LocalTask], starts: Sequence[int]) -> tuple[Tensor, list[float]]:
-        """The vectors [K, d] and mean losses of the updates.
+        """The vectors [K, d], on the host, and mean losses of the updates.
 
         tasks: those with more steps first. starts: first row of each client in the pool.
         """
@@ -79,8 +79,9 @@ class EagerLoops:
             ended = slice(sum(count > done for count in steps), active)
             self._finish(loops, ended, base_Kd, losses_K)
             active = ended.start
+        vectors_Kd = base_Kd.to("cpu", non_blocking=True)  # complete when the losses are
         means_K = losses_K.cpu() / torch.tensor(steps)
-        return base_Kd, means_K.tolist()
+        return vectors_Kd, means_K.tolist()
 
     def step(self, loops: Loops) -> None:
         """One step of each client: the one of `StepTraining`, without a value on the host."""

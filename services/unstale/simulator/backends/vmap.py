@@ -1,6 +1,7 @@
 """Backend `vmap`: trains clients as one batch on the model's device."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from typing_extensions import override
 
 from unstale.errors import UserError
 from unstale.graphs import CudaGraphs, Graphs
+from unstale.learner.device import memory_bytes
 from unstale.simulator.backends.backend import Backend, Computed, Job, Result, one_by_one
 from unstale.simulator.backends.batched_model import BatchedModel, unsupported
 from unstale.simulator.backends.local_loops import CapturedLoops, EagerLoops
@@ -51,14 +53,14 @@ class Vmap(Backend):
         assert isinstance(workload, Trainer) and isinstance(workload.training, Gradient | Sgd)
         device = workload.model.parameters_d.device
         if graphs is None and device.type == "cuda":
-            graphs = CudaGraphs(device, "the training of a batch of simulated clients")
+            graphs = CudaGraphs(device)
         self._trainer, self._training, self._graphs = workload, workload.training, graphs
         self._fills_up = graphs is not None
         self._pool = workload.pool()
         self._model = BatchedModel(
             workload.model, workload.objective, workload.data.input_shape, fills_up=self._fills_up
         )
-        counts = [workload.examples_of(client_id) for client_id in self._pool.starts]
+        counts = workload.counts.values()
         self._steps = set(map(self._training.steps_of, counts))
         self._size = min(self._training.batch_size, max(counts))
         noise_bytes = FLOAT_BYTES * self._model.noise_numbers * max(self._steps) * self._size
@@ -176,7 +178,13 @@ def expectation(workload: Workload, graphs: Graphs | None = None) -> str | None:
         return "a data set of labelled tensors"
     if type(workload.training) not in (Gradient, Sgd, FedProx):
         return f"training.name gradient, sgd or fedprox, got {workload.training.name!r}"
-    has_graphs = graphs is not None or workload.model.parameters_d.device.type == "cuda"
-    if has_graphs and type(workload.objective) is not Classification:
+    device = workload.model.parameters_d.device
+    if (graphs is not None or device.type == "cuda") and type(workload.objective) is not Classification:
         return f"objective.name classification on a GPU, got {type(workload.objective).__name__}"
+    if device.type == "cuda" and _pool_bytes(workload) > memory_bytes(device) // 2:
+        return "examples of all clients in half of the device's memory"
     return unsupported(workload.model, workload.data.input_shape)
+
+
+def _pool_bytes(trainer: Trainer) -> int:
+    return FLOAT_BYTES * prod(trainer.data.input_shape) * sum(trainer.counts.values())
