@@ -20,6 +20,7 @@ from unstale.training.examples import Pool
 from unstale.training.local import LocalTask
 from unstale.training.trainings import FedProx, Gradient, Sgd
 
+CLIENTS_STEP = 8  # between the numbers of clients of two graphs; a smaller one makes more graphs
 WARM_UP = 2  # loops of a number of clients before its capture
 WHOLE_STEPS_MAX = 32  # of a local training that is one graph; a graph of more takes long to capture
 
@@ -158,7 +159,7 @@ class EagerLoops:
 
 
 class CapturedLoops(EagerLoops):
-    """Trains clients by graphs over buffers that keep their addresses, one for each power of two of clients.
+    """Trains clients by graphs over buffers that keep their addresses: for 1, 2, 4, 8, 16, 24, ... clients.
 
     A graph is a whole local training where all clients have as many steps, else one step. The first trainings of a
     number of clients are eager, and all are where no graph can be captured.
@@ -223,7 +224,8 @@ class CapturedLoops(EagerLoops):
 
     @override
     def _advance(self, loops: Loops, active: int, size: int) -> int:
-        count = min(self._clients, 1 << (active - 1).bit_length())
+        few = 1 << (active - 1).bit_length()
+        count = min(self._clients, few if few <= CLIENTS_STEP else -(-active // CLIENTS_STEP) * CLIENTS_STEP)
         work = partial(self._steps, loops.first(count))
         if count not in self._replays and self._warmed_up[count] >= WARM_UP:
             replay = self._graphs.capture(work)

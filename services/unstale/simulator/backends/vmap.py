@@ -25,6 +25,9 @@ from unstale_proto.limits import FLOAT_BYTES
 _BATCH_CLIENTS_MAX = 64
 """Most clients of a batch, because each needs memory for its parameters and activations."""
 
+_UPDATES_BYTES_MAX = 1 << 30
+"""Most memory of the host for the updates of a batch that a GPU computes."""
+
 _NOISE_BYTES_MAX = 1 << 30
 """Most memory for the noise of a batch's dropout layers, which is drawn before the first step."""
 
@@ -42,7 +45,7 @@ class Vmap(Backend):
     earlier.
     """
 
-    at_a_time = _BATCH_CLIENTS_MAX // 8  # `LazyTraining` collects up to eight times as many jobs: a full batch
+    at_a_time = _BATCH_CLIENTS_MAX // 8  # `LazyTraining` collects up to eight times as many jobs, if they fit
 
     def __init__(self, workload: Workload, graphs: Graphs | None = None) -> None:
         """graphs: of the device; None for those of CUDA, and none on the CPU. Raises UserError for a workload, training
@@ -66,6 +69,9 @@ class Vmap(Backend):
         noise_bytes = FLOAT_BYTES * self._model.noise_numbers * max(self._steps) * self._size
         self._together = max(1, min(_BATCH_CLIENTS_MAX, _NOISE_BYTES_MAX // max(1, noise_bytes)))
         self._loops: EagerLoops | None = None
+        if graphs is not None:
+            fit = _UPDATES_BYTES_MAX // (FLOAT_BYTES * workload.model.dimension)
+            self.at_a_time = max(self.at_a_time, min(self._together, fit))
 
     @override
     def compute(self, jobs: Sequence[Job]) -> list[Result]:
@@ -130,7 +136,7 @@ class Vmap(Backend):
                 self._loops = None
                 if len(clients) == 1:
                     raise
-                self._together = (1 << (len(clients) - 1).bit_length()) // 2  # as graphs: powers of two
+                self._together = (1 << (len(clients) - 1).bit_length()) // 2
                 continue
             for index, client, vector_d, loss in zip(indexes, clients, vectors_Kd, losses, strict=True):
                 yield index, self._update(client, vector_d, loss)
