@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from unstale.flat import FlatModel
 from unstale.simulator.backends.product_conv2d import ProductConv2d
+from unstale.training.datasets import Dataset
 from unstale.training.initialise import draws, seeded
 from unstale.training.models.networks import FirstConv2d
 from unstale.training.objectives import Objective
@@ -53,16 +54,18 @@ class BatchedModel:
         noise_numbers: Of all noise layers, for one example.
     """
 
-    def __init__(self, model: FlatModel, objective: Objective, input_shape: Sequence[int], *, fills_up: bool) -> None:
+    def __init__(self, model: FlatModel, objective: Objective, data: Dataset, *, fills_up: bool) -> None:
         """model: of `unsupported` None. fills_up: labels may be `IGNORED`, and convolutions are products of matrices.
         The objective is `classification` then.
         """
-        self.noise_layers = _noise_layers(model, input_shape)
+        self.noise_layers = _noise_layers(model, data.input_shape)
         self.noise_numbers = sum(prod(layer.shape) for layer in self.noise_layers)
         self.parameters_d = model.parameters_d
         self._named = model.parameters
         self._sizes = [parameter.numel() for _, parameter in self._named]
         self._loss_of = _cross_entropy if fills_up else objective.loss
+        # As it is made here, no step copies a number to the device, which PyTorch's `cross_entropy` of a batch does.
+        self._classes_C = torch.arange(data.classes, device=self.parameters_d.device) if fills_up else None
         self._module = model.module
         if fills_up or self.noise_layers:
             self._module = _replaced(deepcopy(model.module), as_products=fills_up)
@@ -76,7 +79,10 @@ class BatchedModel:
         self, parameters_Kd: Tensor, inputs_KbX: Tensor, labels_Kb: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Gradients [K, d] and mean losses [K]. noise: of each noise layer, [K, b, *Y]."""
-        return self._gradients(parameters_Kd, inputs_KbX, labels_Kb, tuple(noise))
+        targets = labels_Kb
+        if self._classes_C is not None:
+            targets = (labels_Kb.unsqueeze(2) == self._classes_C).to(parameters_Kd.dtype)
+        return self._gradients(parameters_Kd, inputs_KbX, targets, tuple(noise))
 
     def drawn(self, seed: int | None, sizes: Sequence[int]) -> list[list[Tensor]]:
         """Noise of a task, by layer and step: [b, *Y]. seed: of the task. sizes: of its mini-batches."""
@@ -85,11 +91,11 @@ class BatchedModel:
             by_step = [[layer.drawn(size, device) for layer in self.noise_layers] for size in sizes]
         return [list(of_layer) for of_layer in zip(*by_step, strict=True)]
 
-    def _loss(self, parameters_d: Tensor, inputs_bX: Tensor, labels_b: Tensor, noise: tuple[Tensor, ...]) -> Tensor:
+    def _loss(self, parameters_d: Tensor, inputs_bX: Tensor, targets: Tensor, noise: tuple[Tensor, ...]) -> Tensor:
         parts = zip(self._named, torch.split(parameters_d, self._sizes), strict=True)
         tensors = {name: part.view(like.shape) for (name, like), part in parts}
         tensors |= {f"{layer.name}.noise": one for layer, one in zip(self.noise_layers, noise, strict=True)}
-        return self._loss_of(functional_call(self._module, tensors, inputs_bX), labels_b)
+        return self._loss_of(functional_call(self._module, tensors, inputs_bX), targets)
 
 
 def unsupported(model: FlatModel, input_shape: Sequence[int]) -> str | None:
@@ -103,10 +109,8 @@ def unsupported(model: FlatModel, input_shape: Sequence[int]) -> str | None:
     return None
 
 
-def _cross_entropy(logits_bC: Tensor, labels_b: Tensor) -> Tensor:
-    """The mean over the examples that are not `IGNORED`. It copies no number to the device, which PyTorch's does."""
-    classes_C = torch.arange(logits_bC.shape[1], device=labels_b.device)
-    is_label_bC = (labels_b.unsqueeze(1) == classes_C).to(logits_bC.dtype)
+def _cross_entropy(logits_bC: Tensor, is_label_bC: Tensor) -> Tensor:
+    """The mean over the examples that have a label. is_label_bC: 1 for the label, else 0."""
     return -(log_softmax(logits_bC, 1) * is_label_bC).sum() / is_label_bC.sum()
 
 
@@ -143,7 +147,7 @@ def _draws(layer: nn.Module) -> bool:
 @torch.no_grad()
 def _noise_layers(model: FlatModel, input_shape: Sequence[int]) -> list[NoiseLayer]:
     """Dropout layers in the order of a forward pass; a layer that is used twice is there twice."""
-    found: list[NoiseLayer] = []
+    layers: list[NoiseLayer] = []
     handles = []
     for name, layer in model.module.named_modules():
         if _draws(layer):
@@ -153,7 +157,7 @@ def _noise_layers(model: FlatModel, input_shape: Sequence[int]) -> list[NoiseLay
                 shape = tuple(inputs[0].shape[1:])
                 if isinstance(layer, nn.Dropout2d):
                     shape = (shape[0], *(1 for _ in shape[1:]))
-                found.append(NoiseLayer(name, DRAWS[type(layer)], layer.p, shape))
+                layers.append(NoiseLayer(name, DRAWS[type(layer)], layer.p, shape))
 
             handles.append(layer.register_forward_pre_hook(note))
     if handles:
@@ -162,4 +166,4 @@ def _noise_layers(model: FlatModel, input_shape: Sequence[int]) -> list[NoiseLay
             model.module(torch.zeros(1, *input_shape, device=model.parameters_d.device))
     for handle in handles:
         handle.remove()
-    return found
+    return layers

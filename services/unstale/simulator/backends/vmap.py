@@ -54,15 +54,14 @@ class Vmap(Backend):
         if (expected := expectation(workload, graphs)) is not None:
             raise UserError(f"simulation.backend is 'vmap', expected {expected}; leave simulation.backend at auto")
         assert isinstance(workload, Trainer) and isinstance(workload.training, Gradient | Sgd)
+        assert isinstance(workload.data, Dataset)
         device = workload.model.parameters_d.device
         if graphs is None and device.type == "cuda":
             graphs = CudaGraphs(device)
         self._trainer, self._training, self._graphs = workload, workload.training, graphs
         self._fills_up = graphs is not None
         self._pool = workload.pool()
-        self._model = BatchedModel(
-            workload.model, workload.objective, workload.data.input_shape, fills_up=self._fills_up
-        )
+        self._model = BatchedModel(workload.model, workload.objective, workload.data, fills_up=self._fills_up)
         counts = workload.counts.values()
         self._steps = set(map(self._training.steps_of, counts))
         self._size = min(self._training.batch_size, max(counts))
