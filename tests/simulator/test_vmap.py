@@ -1,5 +1,6 @@
 """Backend `vmap`: every registered model against the loop, and trainings as replayed graphs against eager ones."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from support.virtual import computed
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context
 from unstale.errors import UserError
+from unstale.learner.device import arithmetic_restored
 from unstale.learner.versions import Version
 from unstale.seeds import Stream, stream
 from unstale.simulator.assemble import simulation
@@ -56,22 +58,22 @@ class Subject:
     """A backend, `vmap` or the loop, and jobs for it."""
 
     def __init__(self, settings: Settings, backend: Callable[[Workload], Backend]) -> None:
-        workload = training_context(settings).workload
-        self._model_d = workload.model.parameters_d.clone()
+        self.trainer = training_context(settings).trainer
+        self._model_d = self.trainer.model.parameters_d.clone()
         self._clients = settings.clients
-        self._backend = backend(workload)
+        self._backend = backend(self.trainer)
 
-    def all_of(self, number: int = 0, clients: int | None = None) -> list[Computed]:
+    def all_of(self, number: int = 0, clients: int | None = None, first_client: int = 0) -> list[Computed]:
         """The results of a job of each client, from a base of its own."""
         jobs = [
             Job(
                 client_id=client_id,
                 number=number,
-                base=Version(model_d=self._model_d * (1 + 0.01 * client_id), buffers_b=torch.empty(0)),
+                base=Version(model_d=self._model_d * (1 + 0.01 * client_id), buffers_b=self._model_d[:0]),
                 learning_rate=0.02 + 0.01 * client_id,
                 evaluate=client_id == 1,
             )
-            for client_id in range(self._clients if clients is None else clients)
+            for client_id in range(first_client, self._clients if clients is None else clients)
         ]
         return computed(self._backend.compute(jobs))
 
@@ -89,7 +91,7 @@ def loop(settings: Settings) -> Subject:
 
 def assert_close(ours: list[Computed], theirs: list[Computed]) -> None:
     for our, their in zip(ours, theirs, strict=True):
-        difference_d = our.local.vector_d - their.local.vector_d
+        difference_d = our.local.vector_d - their.local.vector_d.cpu()
         assert float(difference_d.norm()) <= TOLERANCE * float(their.local.vector_d.norm())
         assert our.local.loss == pytest.approx(their.local.loss, rel=1e-5)
         for field in ("kind", "num_examples", "batch_examples", "steps", "learning_rate"):
@@ -187,6 +189,16 @@ def test_results_are_not_changed_by_later_trainings() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, before, strict=True))
 
 
+def test_examples_that_fill_up_a_mini_batch_are_the_clients_own() -> None:
+    training = {"name": "sgd", "epochs": 1, "batch_size": 8}
+    settings = settings_of(training, model={"name": "digits_cnn"}, partition={**UNEVEN, "min_examples": 2})
+    subject = vmap(settings, SimulatedGraphs())
+    subject.trainer.pool().inputs.fill_(math.nan)  # until a client's examples are there
+    made = subject.all_of(first_client=3)
+    assert any(one.local.num_examples % 8 for one in made)
+    assert_close(made, loop(settings).all_of(first_client=3))
+
+
 class SmallDevice(SimulatedGraphs):
     """A device without the memory to train more than two clients together."""
 
@@ -239,3 +251,17 @@ def test_graphs_need_a_classification() -> None:
     trainer = replace(training_context(settings).trainer, objective=Regression())
     with pytest.raises(UserError, match=r"expected objective\.name classification on a GPU, got Regression; leave"):
         Vmap(trainer, SimulatedGraphs())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("model", ["digits_cnn", "support.factories:with_dropout"])
+@pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 1}], ids=str)
+def test_a_gpu_trains_batches_as_the_loop_there(model: str, length: dict[str, int]) -> None:
+    training = {**SGD, "steps": None, **length}
+    partition = {**UNEVEN, "min_examples": 2}
+    settings = settings_of(training, model={"name": model}, partition=partition, device="cuda")
+    with arithmetic_restored():
+        made, replayed = vmap(settings).times(4), vmap(settings).times(4)
+        assert_close(made, loop(settings).times(4))
+    assert all(torch.equal(one, other) for one, other in zip(vectors(made), vectors(replayed), strict=True))

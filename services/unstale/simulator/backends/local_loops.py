@@ -34,7 +34,7 @@ class Loops:
     velocity_Kd: Tensor | None  # None without momentum
     losses_K: Tensor  # added up over the steps
     rates_K1: Tensor
-    indices_SKb: Tensor  # of the pool; -1 fills up a mini-batch
+    indices_SKb: Tensor  # of the pool; ~index of an example that fills up a mini-batch
     noise: list[Tensor]  # of each noise layer, [S, K, b, *Y]
     step: Tensor  # [1] int64, the next one
 
@@ -87,7 +87,7 @@ class EagerLoops:
     def step(self, loops: Loops) -> None:
         """One step of each client: the one of `StepTraining`, without a value on the host."""
         indices_Kb = loops.indices_SKb.index_select(0, loops.step)[0]
-        rows = indices_Kb.clamp(min=0).flatten()
+        rows = torch.maximum(indices_Kb, ~indices_Kb).flatten()
         inputs_KbX = self._pool.inputs.index_select(0, rows).view(*indices_Kb.shape, *self._pool.inputs.shape[1:])
         labels_Kb = self._pool.targets.index_select(0, rows).view(indices_Kb.shape)
         labels_Kb.masked_fill_(indices_Kb < 0, IGNORED)
@@ -110,6 +110,7 @@ class EagerLoops:
         """[S, K, b] on the host."""
         indices_SKb = np.full((len(tasks[0].batches), *self._shape(tasks)), -1)
         for client, (task, start) in enumerate(zip(tasks, starts, strict=True)):
+            indices_SKb[:, client] = ~start  # an example of its own: those of others may not be there yet
             for step, batch in enumerate(task.batches):
                 np.add(batch.numpy(), start, out=indices_SKb[step, client, : len(batch)])
         return torch.from_numpy(indices_SKb)
@@ -226,17 +227,22 @@ class CapturedLoops(EagerLoops):
     def _advance(self, loops: Loops, active: int, size: int) -> int:
         few = 1 << (active - 1).bit_length()
         count = min(self._clients, few if few <= CLIENTS_STEP else -(-active // CLIENTS_STEP) * CLIENTS_STEP)
-        work = partial(self._steps, loops.first(count))
-        if count not in self._replays and self._warmed_up[count] >= WARM_UP:
-            replay = self._graphs.capture(work)
-            if replay is not None:
-                self._replays[count] = replay
-        if count in self._replays:
-            self._replays[count]()
+        replay = self._replays.get(count) or self._captured(loops, count)
+        if replay is not None:
+            replay()
         else:
             self._warmed_up[count] += 1
-            self._graphs.warm_up(work)
+            self._graphs.warm_up(partial(self._steps, loops.first(count)))
         return self._steps_of_graph
+
+    def _captured(self, loops: Loops, count: int) -> Work | None:
+        """The graph of so many clients; None for an eager training."""
+        if self._warmed_up[count] < WARM_UP:
+            return None
+        replay = self._graphs.capture(partial(self._steps, loops.first(count)))
+        if replay is not None:
+            self._replays[count] = replay
+        return replay
 
     def _steps(self, loops: Loops) -> None:
         for _ in range(self._steps_of_graph):
