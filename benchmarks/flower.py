@@ -140,7 +140,7 @@ def measured(command: Sequence[str], folder: Path, rounds_before: int) -> Turn:
 # --- our side ---
 
 
-class _Marks(Watcher):
+class Marks(Watcher):
     """Records the time of each applied round."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class _Marks(Watcher):
 
 
 def _play(file: Path) -> dict[str, Any]:
-    marks = _Marks()
+    marks = Marks()
     measured: list[Progress] = []
     settings = Settings(**json.loads(file.read_text(encoding="utf-8")))
     simulation(settings, on_progress=measured.append, watcher=marks).run()

@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import report
 from unstale.compensators.inversion.engine import Engine
-from unstale.compensators.inversion.graphs import CudaGraphs, Graphs, Work
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.state import Inversion, Target
 from unstale.compensators.network import LocalSteps, Network
+from unstale.graphs import CudaGraphs, Graphs, Work
 from unstale.learner.device import PRECISIONS, choose, set_precision
 from unstale.training.models import build
 

@@ -4,7 +4,8 @@ A part gets at most half of the time that is left, and the last one all of it. T
 its output until then is kept. The folder gets `results.md`, with the last lines of each part, and `results.jsonl`, with
 its exit code (null if it was stopped) and seconds; both are complete after each part.
 
-    scripts/on_gpu [--python PYTHON] [--minutes 25] [--out FOLDER] [--device cuda] [--only PART ...] [--data mnist=FILE]
+    scripts/on_gpu [--python PYTHON] [--minutes 25] [--out FOLDER] [--device cuda] [--only PART ...] [--quick]
+                   [--data mnist=FILE]
 """
 
 import argparse
@@ -22,10 +23,12 @@ PARTS = {  # in this order; a part with {data} is left out without that option
     "machine": "benchmarks.gpu_machine --device {device}",
     "tests": f"pytest -q -m gpu -p no:cacheprovider --continue-on-collection-errors {IGNORED} tests",
     "conformance": "unstale conformance --device {device}",
-    "determinism": "benchmarks.gpu_determinism --device {device}",
-    "inversion": "benchmarks.gpu_inversion --device {device}",
-    "policies": "benchmarks.gpu_policies --device {device}",
-    "rounds": "benchmarks.gpu_rounds --device {device}",
+    "fh-t1": "benchmarks.gpu_simulation fh-t1 --device {device}{quick}",
+    "pfl-cifar10": "benchmarks.gpu_simulation pfl-cifar10 --device {device}{quick}",
+    "determinism": "benchmarks.gpu_determinism --device {device}{quick}",
+    "inversion": "benchmarks.gpu_inversion --device {device}{quick}",
+    "policies": "benchmarks.gpu_policies --device {device}{quick}",
+    "rounds": "benchmarks.gpu_rounds --device {device}{quick}",
     "simulation": "benchmarks.simulation --quick --device {device}",
     "simulation-cpu": "benchmarks.simulation --quick",
     "gi-t3": "unstale reproduce run gi-t3 --seeds 1 --device {device} --data {data} --store {out}/gi-t3",
@@ -55,6 +58,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="shorter benchmarks, to try the script without a GPU")
     parser.add_argument("--data", metavar="NAME=FILE", help="the data of gi-t3, such as mnist=mnist.npz")
     given = parser.parse_args()
     end_s = time.monotonic() + 60 * given.minutes
@@ -66,7 +70,8 @@ def main() -> int:
             if left_s < 1 or ("{data}" in PARTS[name] and given.data is None):
                 print(f"{name}: left out, {'no time is left' if left_s < 1 else 'it needs --data'}")
                 continue
-            command = PARTS[name].format(device=given.device, data=given.data, out=given.out)
+            quick = " --quick" * given.quick
+            command = PARTS[name].format(device=given.device, data=given.data, out=given.out, quick=quick)
             log = given.out / "part.txt"
             result = run(command.split(), left_s if name == given.only[-1] else left_s / 2, log)
             print(f"{name}: {result}")

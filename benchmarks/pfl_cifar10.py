@@ -59,7 +59,7 @@ def run(
 ) -> dict[str, list[Turn]]:
     """Turns of each simulator. pythons: of the environments of Flower and pfl-research; the others are not measured."""
     file = folder / "settings.json"
-    settings = _settings(_with_fewer_tests(data, folder), ROUNDS_BEFORE + rounds)
+    settings = settings_of(_with_fewer_tests(data, folder), ROUNDS_BEFORE + rounds)
     file.write_text(settings.model_dump_json(), encoding="utf-8")
     commands: dict[str, Sequence[str]] = {OURS: [sys.executable, "-m", "benchmarks.flower", "--ours", str(file)]}
     if FLOWER in pythons:
@@ -83,7 +83,7 @@ def _with_fewer_tests(data: Path, folder: Path) -> Path:
     return path
 
 
-def _settings(data: Path, rounds: int) -> Settings:
+def settings_of(data: Path, rounds: int) -> Settings:
     several = (os.cpu_count() or 1) > 1
     return Settings(
         clients=CLIENTS,

@@ -128,7 +128,16 @@ def test_a_job_runs_with_its_seed_device_data_and_one_thread() -> None:
     settings = job(cell(threads=4, run={"durability": "full"}), seed=3).settings
     assert (settings.seed, settings.device, settings.data.cache) == (3, "cpu", "/data")
     assert (settings.threads, settings.run.durability, settings.simulation.backend) == (1, "off", "loop")
-    assert job(cell(), place=Place(cache="/data", device="cuda")).settings.simulation.backend == "auto"
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "expected"),
+    [("cpu", "auto", "loop"), ("cpu", "vmap", "vmap"), ("cuda", "auto", "auto"), ("cuda:1", "loop", "loop")],
+)
+def test_auto_is_the_loop_on_the_cpu_and_left_to_the_job_on_a_gpu(device: str, backend: str, expected: str) -> None:
+    made = job(cell(), place=Place(cache="/data", device=device, backend=backend))
+    assert made.settings.simulation.backend == expected
+    assert json.loads(made.configuration)["settings"].get("simulation.backend", "auto") == expected
 
 
 def test_the_first_seed_of_all_cells_comes_before_the_second() -> None:

@@ -73,8 +73,8 @@ class _Run:
 class Engine:
     """Runs each job once. A lost job does not affect others.
 
-    processes: of this machine, each for one job at a time. first: one of them, started; it ends with the run. ray:
-    address of a cluster that replaces them; gpus: of the cluster per job.
+    processes: of this machine, each for one job at a time. gpu_share: of the GPU's memory, for each of them. first: one
+    of them, started; it ends with the run. ray: address of a cluster that replaces them; gpus: of the cluster per job.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Engine:
         watcher: Watcher,
         *,
         processes: int = 1,
+        gpu_share: float = 1.0,
         first: Pool | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -90,6 +91,7 @@ class Engine:
         self._store = store
         self._watcher = watcher
         self._processes = processes
+        self._gpu_share = gpu_share
         self._ray = ray
         self._gpus = gpus
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -170,9 +172,8 @@ class Engine:
         self._data[pool] = job.settings.data
         run = _Run(job=job, pool=pool, began_s=now_s())
         self._running.append(run)
-        future = pool.submit(
-            json.dumps(job.order).encode(), lambda share: self._events.put(partial(self._on_share, run, share))
-        )
+        order = json.dumps({**job.order, "gpu_share": self._gpu_share}).encode()
+        future = pool.submit(order, lambda share: self._events.put(partial(self._on_share, run, share)))
         future.add_done_callback(lambda future: self._events.put(partial(self._on_end, run, future)))
 
     def _handle_event(self) -> None:

@@ -46,12 +46,13 @@ class File:
 class Place:
     """The choices of the user who runs a preset.
 
-    cache: the folder of data sets. device: as PyTorch names it, never auto. files: by the name of the data set that
-    each replaces.
+    cache: the folder of data sets. device: as PyTorch names it, never auto. backend: of simulated clients; auto is the
+    loop on the CPU, where each job has a core. files: by the name of the data set that each replaces.
     """
 
     cache: str
     device: str = "cpu"
+    backend: str = "auto"
     files: Mapping[str, File] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -161,8 +162,7 @@ def _job(preset: Preset, cell: Cell, seed: int, place: Place) -> Job:
 
 def _settled(settings: Settings, seed: int, place: Place) -> Settings:
     """The settings with the choices of the place."""
-    on_cpu = place.device == "cpu"
-    simulation = settings.simulation.model_copy(update={"backend": "loop", "processes": None})
+    backend = "loop" if place.device == "cpu" and place.backend == "auto" else place.backend
     return settings.model_copy(
         update={
             "seed": seed,
@@ -170,8 +170,7 @@ def _settled(settings: Settings, seed: int, place: Place) -> Settings:
             "threads": 1,
             "data": _data(settings, place),
             "run": settings.run.model_copy(update={"durability": "off"}),
-            # Each job has a core of its own; a GPU may compute several clients concurrently.
-            "simulation": simulation if on_cpu else settings.simulation,
+            "simulation": settings.simulation.model_copy(update={"backend": backend, "processes": None}),
         }
     )
 

@@ -50,7 +50,7 @@ def begin(settings: Mapping[str, Any]) -> Compute:
 
 
 def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
-    """Run a job. order: of `Job.order`.
+    """Run a job. order: of `Job.order`, and `gpu_share`: of the GPU's memory.
 
     Returns:
         `record`, `seconds`, `machine` and `versions`; or `traceback`, which is one sentence for a user's mistake.
@@ -61,6 +61,7 @@ def answer(order: Mapping[str, Any], on_progress: Progress) -> dict[str, Any]:
         for path, properties in order["files"].items():
             _check_file(path, **properties)
         with in_place(Settings(**order["settings"]), order["scenario"]) as settings:
+            _limit_memory(settings.device, order["gpu_share"])
             record = measure(settings, order["options"], on_progress=on_progress)
     except UserError as error:
         return {"traceback": str(error)}
@@ -112,6 +113,16 @@ def in_place(settings: Settings, scenario: str | None) -> Iterator[Settings]:
         file.write_text(scenario, encoding="utf-8")
         named = settings.scenario.model_copy(update={"name": str(file)})
         yield settings.model_copy(update={"scenario": named})
+
+
+def _limit_memory(device: str, share: float) -> None:
+    """Several processes may use one GPU."""
+    if device.startswith("cuda") and share < 1:
+        import torch
+
+        from unstale.learner.device import limit_memory
+
+        limit_memory(torch.device(device), share)
 
 
 def _machine(device: str) -> str:

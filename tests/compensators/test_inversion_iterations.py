@@ -13,11 +13,11 @@ from support.simulated_cuda import NoWaiting, SimulatedGraphs, WaitsForDeviceErr
 from unstale.compensators.inversion import engine as engine_module
 from unstale.compensators.inversion import iterations
 from unstale.compensators.inversion.engine import Engine
-from unstale.compensators.inversion.graphs import CudaGraphs, Graphs, Work
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.state import Inversion, Target
 from unstale.compensators.inversion.stopping import loss_checkpoints
 from unstale.compensators.network import LocalSteps, Network
+from unstale.graphs import CudaGraphs, Graphs, Work
 from unstale.learner.device import set_precision
 from unstale.training.models import build
 

@@ -225,30 +225,13 @@ def test_vmap_needs_the_built_in_training() -> None:
         Vmap(object())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model", ["logreg", "support.factories:with_frozen"])
-@pytest.mark.parametrize("training", [{"name": "gradient"}, SGD, {"name": "sgd", "epochs": 1}], ids=str)
-def test_vmap_approximates_the_loop(training: dict[str, Any], model: str) -> None:
-    # Clients have different numbers of examples, so with epochs their mini-batches have different sizes. The
-    # tolerance is the decisions record's, 0022.
-    settings = settings_of(training, model={"name": model}, partition={"name": "dirichlet", "alpha": 1.0})
-    context = training_context(settings)
-    jobs = jobs_of(settings)
-    ours = computed(Vmap(context.workload).compute(jobs))
-    for our, their in zip(ours, computed(loop(settings).compute(jobs)), strict=True):
-        scale = float(their.local.vector_d.abs().max())
-        assert float((our.local.vector_d - their.local.vector_d).abs().max()) <= 1e-5 * scale
-        assert our.local.loss == pytest.approx(their.local.loss, rel=1e-5)
-        assert our.local.steps == their.local.steps
-        assert our.local.batch_examples == their.local.batch_examples
-        assert our.evaluation == their.evaluation
-
-
 @pytest.mark.parametrize(
     ("training", "model", "expected"),
     [
-        ({"name": "fedprox", "steps": 1}, "digits_cnn", "training.name gradient or sgd, got 'fedprox'"),
+        ({"name": "moon"}, "digits_cnn", "training.name gradient, sgd or fedprox, got 'moon'"),
         (SGD, "support.factories:with_buffers", "a model without buffers"),
-        (SGD, "support.factories:with_dropout", "a model of known layers without random numbers"),
+        (SGD, "support.factories:with_noise", "a model of known layers without random numbers other than dropout's"),
+        (SGD, "support.factories:with_one_dropout_twice", "a model that uses each dropout layer once"),
     ],
 )
 def test_a_model_that_vmap_does_not_support_is_refused(training: dict[str, Any], model: str, expected: str) -> None:

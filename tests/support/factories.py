@@ -29,6 +29,22 @@ def with_dropout(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(math.prod(input_shape), classes))
 
 
+def with_noise(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A layer that draws noise that no layer of PyTorch draws."""
+    return nn.Sequential(nn.Flatten(), _Noisy(), nn.Linear(math.prod(input_shape), classes))
+
+
+class _Noisy(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + torch.randn_like(inputs) if self.training else inputs
+
+
+def with_one_dropout_twice(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A dropout of the inputs that also drops hidden numbers."""
+    width, drop = math.prod(input_shape), nn.Dropout(0.3)
+    return nn.Sequential(nn.Flatten(), drop, nn.Linear(width, 8), drop, nn.Linear(8, classes))
+
+
 class _Wide(nn.Module):
     """Learns with its last layer only; the others only add size."""
 

@@ -7,12 +7,13 @@ from contextlib import suppress
 from ctypes import CDLL
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unstale.cli import printing
 from unstale.errors import UserError, nearest
+from unstale_papers import gpu
 from unstale_papers.choose import data_sets
 from unstale_papers.cli.reproduce_progress import Printer
 
@@ -75,6 +76,14 @@ Data = Annotated[
 ]
 Cache = Annotated[str, typer.Option("--cache", metavar="FOLDER", help="The folder of downloaded data.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda, cuda:0, ... or mps.")]
+Backend = Annotated[
+    Literal["auto", "loop", "vmap"],
+    typer.Option(
+        "--backend",
+        help="Computation of simulated clients: loop (one by one) or vmap (in batches, with other bits); auto is vmap "
+        "with a GPU, where a cell can use it, else loop.",
+    ),
+]
 Processes = Annotated[
     int | None,
     typer.Option(
@@ -82,7 +91,8 @@ Processes = Annotated[
         min=1,
         max=1024,
         metavar="NUMBER",
-        help="Jobs at a time, each in a process of its own. Default: one a core, and one with a GPU.",
+        help="Jobs at a time, each in a process of its own. Default: one a core; with a GPU up to four, with equal "
+        "shares of its memory of at least 7 GiB.",
         show_default=False,
     ),
 ]
@@ -132,13 +142,14 @@ def place(
     device: str,
     data: Sequence[str],
     ray: str | None,
+    backend: str = "auto",
 ) -> "Place":
     """The device, data and files of these cells. data: of `--data`. Raises UserError, also for data that this machine
     lacks if it computes them.
     """
     from unstale_papers.jobs import Place
 
-    found = Place(cache=cache, device=_device(device, ray), files=_files(data, wanted))
+    found = Place(cache=cache, device=_device(device, ray), backend=backend, files=_files(data, wanted))
     if ray is None:
         _check_data(wanted, found)
     return found
@@ -173,6 +184,17 @@ def _has_driver() -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processes(device: str, ray: str | None) -> int:
+    """Jobs at a time on a device, where the user says nothing."""
+    if device == "cpu":
+        return _cores()
+    if not device.startswith("cuda") or ray is not None:
+        return 1
+    import torch
+
+    return gpu.processes(torch.cuda.get_device_properties(device).total_memory, _cores())
 
 
 def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...]]]") -> "Mapping[str, File]":
@@ -227,12 +249,19 @@ def compute(
     from unstale_papers.engine import Engine
     from unstale_papers.store import Store
 
-    at_a_time = processes or (_cores() if place.device == "cpu" else 1)
+    on_gpu = place.device.startswith("cuda")
+    at_a_time = processes or _processes(place.device, ray)
     printer = Printer(as_json=as_json)
     stopped_by: list[int] = []
     with Store.open(store) as kept:
         engine = Engine(
-            kept, printer, processes=at_a_time, first=first, ray=ray, gpus=float(place.device.startswith("cuda"))
+            kept,
+            printer,
+            processes=at_a_time,
+            gpu_share=gpu.share(at_a_time) if on_gpu and ray is None else 1.0,
+            first=first,
+            ray=ray,
+            gpus=float(on_gpu),
         )
 
         def stop(number: int) -> None:

@@ -17,6 +17,7 @@ from unstale_papers.cli.job_options import (
     CACHE,
     STORE,
     AsJson,
+    Backend,
     Cache,
     Cells,
     Data,
@@ -131,6 +132,7 @@ def run(
     data: Data = None,
     cache: Cache = CACHE,
     device: Device = "auto",
+    backend: Backend = "auto",
     processes: Processes = None,
     ray: Ray = None,
     store: StoreFolder = STORE,
@@ -149,7 +151,7 @@ def run(
     size = job_options.scale(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
-    place = job_options.place(wanted, cache=cache, device=device, data=data or (), ray=ray)
+    place = job_options.place(wanted, cache=cache, device=device, data=data or (), ray=ray, backend=backend)
     whole = [(preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place)) for preset, _ in wanted]
     here = {(preset.name, cell.name) for preset, some in wanted for cell in some}
     code = job_options.compute(

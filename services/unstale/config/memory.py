@@ -10,19 +10,15 @@ import torch
 from torch import Tensor
 
 from unstale.errors import UserError
+from unstale.learner.device import memory_bytes
 from unstale.policies.policy import host_memory
 
 Allocate = Callable[[int, int], Tensor]
 """(rows, columns) -> zeros [rows, columns], float32."""
 
 
-def device_bytes(where: torch.device) -> int:
-    """Total memory of a CUDA device. Free memory differs between runs, and a resumed run must choose as before."""
-    return torch.cuda.mem_get_info(where)[1]
-
-
 def allocator(
-    kind: str, folder: str | None, where: torch.device, device_bytes: Callable[[torch.device], int] = device_bytes
+    kind: str, folder: str | None, where: torch.device, device_bytes: Callable[[torch.device], int] = memory_bytes
 ) -> Allocate:
     """A function that allocates memory of a kind. It raises UserError where there is too little.
 

@@ -208,8 +208,9 @@ class ScenarioSettings(Section):
 class SimulationSettings(Section):
     backend: Literal["auto", "loop", "processes", "vmap"] = setting(
         "auto",
-        "Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, "
-        "with other bits); auto is the cluster of ray if it is set, else the fastest with the same bits.",
+        "Computation of simulated clients: loop (one by one), processes, or vmap (one batch on the device, with other "
+        "bits); auto is the cluster of ray if it is set, else vmap on CUDA where it can compute the run, else the "
+        "fastest with the bits of loop.",
     )
     processes: int | None = setting(
         None, "Number of processes, including this one; null for one per core.", unit="processes", ge=1, le=THREADS_MAX

@@ -5,7 +5,9 @@ Legend: n examples, b of them in a batch.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,17 @@ class Examples(ABC):
             yield self.batch(indices_b)
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of examples, and the device of their indices: as much as mini-batches depend on."""
+
+    examples: int
+    device: torch.device
+
+    def __len__(self) -> int:
+        return self.examples
+
+
 class TensorExamples(Examples):
     """Tensors on the device of the model."""
 
@@ -71,6 +84,31 @@ class TensorExamples(Examples):
     @override
     def batches(self, size: int) -> Iterator[Batch]:
         return zip(split(self.inputs, size), split(self.targets, size), strict=True)
+
+
+class Pool:
+    """Examples of all clients of a labelled data set as two tensors on one device. A client's rows are consecutive.
+
+    Attributes:
+        inputs: [N, ...] float32. A row has no value before `put`.
+        targets: [N] int64.
+        starts: First row by client.
+    """
+
+    def __init__(self, counts: Mapping[int, int], input_shape: Sequence[int], device: torch.device) -> None:
+        """counts: n by client."""
+        total = sum(counts.values())
+        self.inputs = torch.empty(total, *input_shape, device=device)
+        self.targets = torch.empty(total, dtype=torch.int64, device=device)
+        self.starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+        self.device = device
+
+    def put(self, client_id: int, examples: TensorExamples) -> TensorExamples:
+        """Copy the examples of a client into its rows; the rows."""
+        rows = slice(self.starts[client_id], self.starts[client_id] + len(examples))
+        self.inputs[rows].copy_(examples.inputs)
+        self.targets[rows].copy_(examples.targets)
+        return TensorExamples(self.inputs[rows], self.targets[rows])
 
 
 class LazyExamples(Examples):

@@ -1,7 +1,7 @@
 """Seeds PyTorch's own generators: for a model's first parameters, and for a task's dropout."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -16,16 +16,17 @@ _GENERATORS = threading.RLock()
 """Held by the thread whose block uses the generators of the process."""
 
 
-def draws(module: nn.Module) -> bool:
+def draws(module: nn.Module, besides: Collection[type[nn.Module]] = ()) -> bool:
     """Whether the forward pass may draw random numbers: false if every layer is unmodified and of a known type.
 
-    Our classes declare `draws_nothing = True`.
+    Our classes declare `draws_nothing = True`. besides: types of layers whose draws do not count.
     """
+    drawless = _DRAWS_NOTHING.union(besides)
 
     def may_draw(layer: nn.Module) -> bool:
         own = vars(layer)
         changed = "forward" in own or own["_forward_hooks"] or own["_forward_pre_hooks"]
-        return changed or not (type(layer) in _DRAWS_NOTHING or getattr(type(layer), "draws_nothing", False))
+        return changed or not (type(layer) in drawless or getattr(type(layer), "draws_nothing", False))
 
     return any(map(may_draw, module.modules()))
 

@@ -17,7 +17,7 @@ from unstale.training.attack import Attack
 from unstale.training.client_state import ClientState
 from unstale.training.datasets import Data, labelled
 from unstale.training.evaluate import evaluate
-from unstale.training.examples import Examples, ReadError, TensorExamples
+from unstale.training.examples import Count, Examples, Pool, ReadError, TensorExamples
 from unstale.training.initialise import draws
 from unstale.training.local import LocalTask, LocalTraining, LocalUpdate, check_buffers
 from unstale.training.measured import Measured
@@ -46,6 +46,7 @@ class Trainer(Workload):
     changes: VariantStream | None = None  # replaces examples from version to version; None for constant data
     attack: Attack | None = None
     _examples: dict[int, Examples] = field(default_factory=dict, init=False)
+    _pool: Pool | None = field(default=None, init=False)  # where the examples of clients are; None for tensors of each
     # by client, number of initial examples that later ones have replaced, in the order of `VariantStream`
     _replaced: dict[int, int] = field(default_factory=dict, init=False)
 
@@ -69,8 +70,10 @@ class Trainer(Workload):
             except NotTrained as error:
                 yield error
 
-    def local_task(self, task: ClientTask) -> LocalTask:
-        """The task with all random numbers drawn."""
+    def local_task(self, task: ClientTask, indices_on: torch.device | None = None) -> LocalTask:
+        """The task with all random numbers drawn. indices_on: the device of the mini-batches' indices; None for that of
+        the examples.
+        """
         client_id, number = task.client_id, task.number
         examples = self.examples(client_id, task.version)
         seed = None
@@ -79,7 +82,8 @@ class Trainer(Workload):
         if examples.in_order:
             batches = self.training.batches_in_order(len(examples), number)
         else:
-            batches = self.training.batches(examples, stream(self.seed, Stream.BATCHES, client_id, number))
+            countable = examples if indices_on is None else Count(len(examples), indices_on)
+            batches = self.training.batches(countable, stream(self.seed, Stream.BATCHES, client_id, number))
         return LocalTask(
             base_d=task.base_d,
             learning_rate=task.learning_rate,
@@ -128,6 +132,22 @@ class Trainer(Workload):
         except (ReadError, TrainingFailed):
             return None  # the log has the cause; the client can still train
 
+    @property
+    def counts(self) -> dict[int, int]:
+        """`examples_of` by client."""
+        ids = self.partitions if isinstance(self.partitions, Mapping) else range(len(self.partitions))
+        return {client_id: self.examples_of(client_id) for client_id in ids}
+
+    def pool(self) -> Pool:
+        """From now on the examples of all clients of a labelled data set are rows of these tensors. A client's rows are
+        copied when it first trains.
+        """
+        if self._pool is None:
+            self._pool = Pool(self.counts, self.data.input_shape, self.model.parameters_d.device)
+            self._examples.clear()
+            self._replaced.clear()
+        return self._pool
+
     def tensors(self, client_id: int, version: int = 0) -> tuple[Tensor, Tensor]:
         """Inputs [n, ...] float32 and labels [n] int64 of a client of a labelled data set, as in `examples`."""
         examples = self.examples(client_id, version)
@@ -149,7 +169,10 @@ class Trainer(Workload):
     def _gathered(self, client_id: int) -> Examples:
         examples = self.data.examples("train", self.partitions[client_id], self.model.parameters_d.device)
         if self.attack is not None:
-            return self.attack.examples(client_id, examples, self.data)
+            examples = self.attack.examples(client_id, examples, self.data)
+        if self._pool is not None:
+            assert isinstance(examples, TensorExamples), "the data set has labelled tensors"
+            return self._pool.put(client_id, examples)
         return examples
 
     def _replace(self, client_id: int, changes: VariantStream, version: int) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unstale.compensators.inversion.graphs import CudaGraphs, Graphs
 from unstale.compensators.inversion.iteration import Iteration
 from unstale.compensators.inversion.iterations import CapturedIterations, EagerIterations
 from unstale.compensators.inversion.reconstruction import Reconstruction
 from unstale.compensators.inversion.settings import InversionSettings
 from unstale.compensators.inversion.state import Inversion
 from unstale.compensators.network import LABEL_LOSSES, LocalSteps, Network, Parts, as_vector, local_update
+from unstale.graphs import CudaGraphs, Graphs
 
 GRAPHS_MAX = 8
 """CUDA graphs that are kept, each for one shape of groups. Groups of one kind take turns, and a last one is smaller."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from unstale.compensators.inversion.graphs import Graphs, Work
 from unstale.compensators.inversion.iteration import Iteration, Targets, factors
 from unstale.compensators.inversion.state import Inversion, State
+from unstale.graphs import Graphs, Work
 
 AHEAD = 64  # iterations whose factors are copied to the device together
 WARM_UP = 3  # iterations before a capture

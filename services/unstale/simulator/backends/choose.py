@@ -9,10 +9,10 @@ from unstale.config.workspace import TrainingContext
 from unstale.errors import UserError
 from unstale.learner.device import cores
 from unstale.plugins import is_local
+from unstale.simulator.backends import vmap
 from unstale.simulator.backends.backend import Backend, Loop
 from unstale.simulator.backends.processes import Processes
 from unstale.simulator.backends.ray_cluster import RayCluster
-from unstale.simulator.backends.vmap import Vmap
 from unstale.training.nests import forward
 from unstale.training.trainer import Trainer
 from unstale.training.workload import Workload
@@ -31,7 +31,8 @@ _BACKWARD = 3
 
 
 def choose(settings: Settings, context: TrainingContext, round_size: int) -> Backend:
-    """The backend that `simulation.backend` names; for `auto` the cluster of `ray`, else the fastest as `loop`.
+    """The backend that `simulation.backend` names; for `auto` the cluster of `ray`, else the fastest: on CUDA `vmap`
+    where it can compute the run, on the CPU one with the bits of `loop`.
 
     Args:
         settings: Of the run.
@@ -45,8 +46,9 @@ def choose(settings: Settings, context: TrainingContext, round_size: int) -> Bac
     if name == "auto" and settings.ray is not None:
         _check_on_cpu(context, _local_part(settings), "ray", settings.ray)
         return RayCluster(context.workload, settings)
-    if name == "vmap":
-        return Vmap(context.workload)
+    is_batched = name == "auto" and context.device.type == "cuda" and vmap.expectation(context.workload) is None
+    if name == "vmap" or is_batched:
+        return vmap.Vmap(context.workload)
     processes = settings.simulation.processes or max(1, cores() // settings.threads)
     local = _local_part(settings)
     if name == "processes":

@@ -10,7 +10,7 @@ from torch import Tensor
 Work = Callable[[], None]
 """Operations on tensors that keep their addresses, without a value on the host."""
 
-log = logging.getLogger("unstale.inversion")
+log = logging.getLogger("unstale.graphs")
 
 
 class Graphs(Protocol):
@@ -58,11 +58,8 @@ class CudaGraphs(Graphs):
                 work()
         except RuntimeError as error:
             self._is_usable = False
-            log.warning(
-                "an iteration of gradient inversion cannot be captured as a CUDA graph, so that inversions take "
-                "longer: %s",
-                str(error).partition("\n")[0],
-            )
+            why = str(error).partition("\n")[0]
+            log.warning("operations on %s cannot be captured as CUDA graphs, and take longer: %s", self._device, why)
             return None
         return graph.replay
 
