@@ -61,6 +61,12 @@ def test_other_settings_in_rounds_scale_with_them() -> None:
     assert scaled(asked, Scale(rounds=0.1)).settings.training.schedule.every == 10
 
 
+def test_a_number_of_rounds_that_a_search_sets_to_null_stays_null() -> None:
+    chosen = {"name": "wkafl", "settings": {"stage_two_round": None, "stage_two_loss": 0.4}}
+    asked = replace(cell(policy=chosen), in_rounds=("policy.settings.stage_two_round",))
+    assert scaled(asked, Scale(rounds=0.1)).settings.policy.settings == chosen["settings"]
+
+
 def test_iterations_scale_independently() -> None:
     asked = cell(options={"iterations": 15000, "size": 0.5})
     assert scaled(asked, Scale(iterations=0.01)).options == {"iterations": 150, "size": 0.5}

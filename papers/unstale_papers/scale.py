@@ -113,12 +113,12 @@ def scaled(cell: Cell, scale: Scale) -> Cell:
 
 
 def _shrink(cell: Cell, keys: Iterable[str], factor: float, options: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Scale the values of keys, in the options of a cell or as changes of its settings."""
+    """Scale the values of keys, in the options of a cell or as changes of its settings. A search may set null."""
     for key in keys:
         if key in options:
             options[key] = _shrunk(options[key], factor)
-        else:
-            changes[key] = _shrunk(_value(cell.settings, key), factor)
+        elif (value := _value(cell.settings, key)) is not None:
+            changes[key] = _shrunk(value, factor)
 
 
 def _data(settings: Settings, scale: float, of_clients: float) -> dict[str, Any]:
