@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gateways presets swarm crash power hostile fuzz replay check bench clean
+.PHONY: help demo test test-slow test-gateways presets swarm crash power hostile fuzz device replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -46,6 +46,9 @@ bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks
 
 presets: $(VENV)/.installed-test  ## Compute every published table and figure, very small: PRESETS="fh-t2 ar-f1" for some
 	PYTHONPATH=papers/tests $(BIN)/python -m presets $(PRESETS)
+
+device: $(VENV)/.installed-test  ## Write the table of docs/device.md: how often each part waits for a CUDA device
+	PYTHONPATH=tests $(BIN)/python -m device
 
 replay: $(VENV)/.installed-bench  ## Record runs of 500 rounds and compute them again
 	$(BIN)/python -m benchmarks.replay

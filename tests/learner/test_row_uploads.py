@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from support.simulated_device import CUDA, Copies, DeviceTensor, simulated_device
+from support.simulated_device import CUDA, DeviceTensor, SimulatedDevice, simulated_device
 from unstale.config import build
 from unstale.learner.row_uploads import MATRICES, RowUploads
 from unstale.learner.updates import Round, StagedUpdate, Staging
@@ -65,7 +65,7 @@ Log = list[tuple[str, str]]
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+def log(monkeypatch: pytest.MonkeyPatch, copies: SimulatedDevice) -> Log:
     """Operations of the streams, in order."""
     operations: Log = []
     main = Stream(operations, "main")
@@ -77,7 +77,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 @pytest.fixture
-def copies(log: Log) -> Iterator[Copies]:
+def copies() -> Iterator[SimulatedDevice]:
     with simulated_device() as counted:
         yield counted
 
@@ -109,7 +109,9 @@ def values_of(rows: Any) -> list[float]:
     return rows.host[:, 0].tolist()
 
 
-def test_rows_are_copied_as_they_arrive_and_waited_for_by_the_stream_that_reads_them(copies: Copies, log: Log) -> None:
+def test_rows_are_copied_as_they_arrive_and_waited_for_by_the_stream_that_reads_them(
+    copies: SimulatedDevice, log: Log
+) -> None:
     subject = staging()
     first = stage(subject, 1)
     assert log == [("side", "copies")]
@@ -119,7 +121,7 @@ def test_rows_are_copied_as_they_arrive_and_waited_for_by_the_stream_that_reads_
     assert copies.waits == 0
 
 
-def test_memory_is_filled_again_after_the_work_of_the_round_that_used_it(copies: Copies, log: Log) -> None:
+def test_memory_is_filled_again_after_the_work_of_the_round_that_used_it(copies: SimulatedDevice, log: Log) -> None:
     subject = staging()
     rounds = [taken(subject, 1, 2), taken(subject, 3, 4)]
     for each in rounds:
@@ -133,7 +135,9 @@ def test_memory_is_filled_again_after_the_work_of_the_round_that_used_it(copies:
     assert copies.waits == 0
 
 
-def test_rows_are_copied_when_their_round_is_applied_if_all_memory_on_the_device_is_in_use(copies: Copies) -> None:
+def test_rows_are_copied_when_their_round_is_applied_if_all_memory_on_the_device_is_in_use(
+    copies: SimulatedDevice,
+) -> None:
     subject = staging()
     lent = [taken(subject, value, value) for value in range(MATRICES)]
     late = taken(subject, 8, 9)
@@ -145,7 +149,7 @@ def test_rows_are_copied_when_their_round_is_applied_if_all_memory_on_the_device
     assert copies.waits == 0
 
 
-def test_a_discarded_row_is_not_copied(copies: Copies, log: Log) -> None:
+def test_a_discarded_row_is_not_copied(copies: SimulatedDevice, log: Log) -> None:
     subject = staging()
     handle, _ = subject.row()
     subject.discard(handle)
@@ -154,7 +158,7 @@ def test_a_discarded_row_is_not_copied(copies: Copies, log: Log) -> None:
     assert copies.waits == 0
 
 
-def test_rows_of_an_earlier_process_are_copied(copies: Copies) -> None:
+def test_rows_of_an_earlier_process_are_copied(copies: SimulatedDevice) -> None:
     subject = staging()
     subject.restore([(handle, update(), partial(torch.fill_, value=handle + 5)) for handle in (0, 1)], 2)
     assert values_of(subject.take([0, 1]).ready()) == [5.0, 6.0]

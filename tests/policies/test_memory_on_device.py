@@ -72,7 +72,7 @@ def test_a_step_copies_no_row_to_the_host_and_waits_at_most_twice(name: str, set
         subject = policy(name, settings, "device", CUDA)
         for version, expected_d in enumerate(expected):
             arrived = batch(version, CUDA)
-            copies.waits = 0
+            copies.clear()
             direction_d = subject.step(arrived).direction_d
             assert copies.to_host == []
             assert copies.waits <= 2
@@ -171,7 +171,7 @@ def test_fedhist_computes_on_the_host_if_its_past_rounds_do_not_fit_the_device(
         subject = build.policy(settings, D, CUDA, build.coordinator_settings(settings))
         for version in range(8):
             arrived, expected = rounds_of_three(version, CUDA), reference.step(rounds_of_three(version, CPU))
-            copies.waits = 0
+            copies.clear()
             step = subject.step(arrived)
             assert copies.waits == 2
             assert (3 * D in copies.to_host) is not on_device

@@ -95,7 +95,7 @@ def waits(
             matrix_Kd = torch.randn(K, D, generator=torch.Generator().manual_seed(version))
             change(inner, matrix_Kd)
             expected, arrived = reference.step(batch(version, matrix_Kd, CPU)), batch(version, matrix_Kd, CUDA)
-            copies.waits = 0
+            copies.clear()
             step = subject.step(arrived)
             counts.append(copies.waits)
             assert isinstance(step.direction_d, DeviceTensor)

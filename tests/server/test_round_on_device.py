@@ -67,7 +67,7 @@ def test_a_round_waits_for_its_step_for_the_check_of_the_model_and_for_its_copy_
         for version in range(8):
             rows = rows_of(subject, version)
             reference.apply_round(rows, updates(version))
-            copies.waits = 0
+            copies.clear()
             subject.apply_round(rows, updates(version))
             assert copies.waits == STEP_WAITS.get(name, 0) + 1
             frames = frames_of(subject.sent)

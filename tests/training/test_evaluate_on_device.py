@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.simulated_device import CUDA, Copies, simulated_device
+from support.simulated_device import CUDA, SimulatedDevice, simulated_device
 from unstale.flat import FlatModel, on_host
 from unstale.training import evaluate as evaluate_module
 from unstale.training.evaluate import MEMORY_SHARE, evaluate
@@ -77,14 +77,14 @@ def memory(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
 
 
 @pytest.fixture
-def copies() -> Iterator[Copies]:
+def copies() -> Iterator[SimulatedDevice]:
     with simulated_device() as counted:
         yield counted
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_evaluation_waits_once_and_equals_the_one_on_the_cpu(
-    name: str, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    name: str, copies: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = measured(name, torch.device("cpu"))
     memory(monkeypatch, 10 * EXAMPLES)
@@ -103,7 +103,7 @@ def test_every_objective_is_evaluated_on_the_device() -> None:
 
 @pytest.mark.parametrize(("fitting", "passes"), [(0, [250, 250, 200]), (499, [250, 250, 200]), (500, [500, 200])])
 def test_passes_are_multiples_of_the_objectives_that_fit_the_memory(
-    fitting: int, passes: list[int], copies: Copies, monkeypatch: pytest.MonkeyPatch
+    fitting: int, passes: list[int], copies: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory(monkeypatch, fitting)
     _, sizes = measured("classification", CUDA)
@@ -112,7 +112,7 @@ def test_passes_are_multiples_of_the_objectives_that_fit_the_memory(
 
 
 def test_passes_without_enough_memory_are_repeated_with_fewer_examples(
-    copies: Copies, monkeypatch: pytest.MonkeyPatch
+    copies: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = measured("classification", torch.device("cpu"))
     memory(monkeypatch, 10 * EXAMPLES)
@@ -126,29 +126,29 @@ def test_on_the_cpu_passes_are_those_of_the_objective() -> None:
     assert measured("classification", torch.device("cpu"))[1] == [250, 250, 200]
 
 
-def test_tensors_of_several_types_and_shapes_are_read_with_one_wait(copies: Copies) -> None:
+def test_tensors_of_several_types_and_shapes_are_read_with_one_wait(copies: SimulatedDevice) -> None:
     given = [torch.tensor(True), torch.arange(9)[::3], torch.randn(2, 3).double(), torch.randn(5), torch.empty(0, 2)]
     on_device = [tensor.to(CUDA) for tensor in given]
-    copies.waits = 0
+    copies.clear()
     for tensor, expected in zip(on_host(*on_device), given, strict=True):
         assert torch.equal(tensor, expected)
         assert tensor.dtype == expected.dtype
     assert copies.waits == 1
 
 
-def test_classes_are_counted_on_the_device_as_on_the_cpu(copies: Copies) -> None:
+def test_classes_are_counted_on_the_device_as_on_the_cpu(copies: SimulatedDevice) -> None:
     classes, counts = torch.tensor([[4, 0, 0], [2, -100, 4]]), torch.tensor([[True, True, False], [True, False, True]])
     expected = [1, 0, 1, 0, 2]
     assert class_counts(classes, 5, counts).tolist() == expected
     on_device = [classes.to(CUDA), counts.to(CUDA)]
-    copies.waits = 0
+    copies.clear()
     counted = class_counts(on_device[0], 5, on_device[1])
     assert copies.waits == 0
     assert counted.cpu().tolist() == expected
 
 
 def test_an_objective_that_gives_floats_is_evaluated_on_the_device(
-    copies: Copies, monkeypatch: pytest.MonkeyPatch
+    copies: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Floats(Objective):
         main = OBJECTIVES["regression"].main

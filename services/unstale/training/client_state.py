@@ -22,14 +22,19 @@ class ClientState:
     _pending: dict[int, dict[int, Mapping[str, Tensor]]] = field(default_factory=dict, init=False)
     _newest: dict[int, int] = field(default_factory=dict, init=False)  # task of the kept state, by client
 
-    def put(self, client_id: int, number: int, state: Mapping[str, Tensor]) -> None:
-        """Store the state that an update leaves, until the verdict on it. number: of the client's task."""
+    def put(self, client_id: int, number: int, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Store the state that an update leaves, until the verdict on it. Returns it on the host.
+
+        number: of the client's task.
+        """
         if not state:
-            return
+            return state
+        on_host = {key: tensor.to("cpu") for key, tensor in state.items()}
         pending = self._pending.setdefault(client_id, {})
-        pending[number] = {key: tensor.to("cpu") for key, tensor in state.items()}
+        pending[number] = on_host
         if len(pending) > PENDING_MAX:
             del pending[next(iter(pending))]
+        return on_host
 
     def keep(self, client_id: int, number: int) -> bool:
         """Make the state of an accepted update the client's. Returns whether it changed: not on a second call.

@@ -4,7 +4,7 @@ Legend: d parameters, b numbers of the model's float buffers, n training and m t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -101,7 +101,9 @@ class Trainer(Workload):
                 update = self.training.compute(self.model, examples, self.objective, local_task)
         except ReadError as error:
             raise TrainingFailed(str(error)) from error
-        self.client_state.put(task.client_id, task.number, update.state)
+        state = self.client_state.put(task.client_id, task.number, update.state)
+        if state:
+            update = replace(update, state=state)
         return self.sent(task.client_id, task.number, update)
 
     def sent(self, client_id: int, number: int, update: LocalUpdate) -> LocalUpdate:
