@@ -91,7 +91,7 @@ def run(device: torch.device, *, quick: bool) -> Iterator[list[str]]:
         seconds = _evaluation(name, shape, device, IMAGES // 10 if quick else IMAGES)
 
         def small(seconds: Callable[[], float] = seconds) -> float:
-            with patch("unstale.training.evaluate.device_bytes", return_value=0):
+            with patch("unstale.training.evaluate.memory_bytes", return_value=0):
                 return seconds()
 
         yield _compared(f"evaluation, {name}", small, seconds, repeats)

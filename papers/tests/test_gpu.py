@@ -35,9 +35,7 @@ def test_a_worker_limits_its_memory_to_its_share(
     limits: list[tuple[str, float]] = []
     monkeypatch.setitem(MEASUREMENTS, stand_in.NAME, stand_in.MODULE)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    monkeypatch.setattr(
-        "unstale.learner.device.limit_memory", lambda device, share: limits.append((str(device), share))
-    )
+    monkeypatch.setattr("unstale.device_memory.limit_memory", lambda device, share: limits.append((str(device), share)))
     preset = stand_in.preset(tmp_path)
     (job,) = jobs(preset, preset.cells[:1], seeds=[0], scale=Scale(), place=Place(cache="/data", device="cuda:1"))
     reply = worker.answer({**json.loads(json.dumps(job.order)), "gpu_share": share}, lambda _: None)

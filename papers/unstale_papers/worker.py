@@ -120,7 +120,7 @@ def _limit_memory(device: str, share: float) -> None:
     if device.startswith("cuda") and share < 1:
         import torch
 
-        from unstale.learner.device import limit_memory
+        from unstale.device_memory import limit_memory
 
         limit_memory(torch.device(device), share)
 

@@ -172,7 +172,7 @@ def test_rows_of_an_earlier_process_are_copied(copies: SimulatedDevice) -> None:
 def test_rows_are_copied_early_if_a_quarter_of_the_devices_memory_is_enough(
     log: Log, monkeypatch: pytest.MonkeyPatch, rows: int, device_bytes: int, are_copied: bool
 ) -> None:
-    monkeypatch.setattr(build, "device_bytes", lambda _: device_bytes)
+    monkeypatch.setattr(build, "memory_bytes", lambda _: device_bytes)
     assert (build.row_uploads(rows, D, CUDA) is not None) is are_copied
     assert build.row_uploads(rows, D, torch.device("cpu")) is None
 

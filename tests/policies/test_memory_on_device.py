@@ -165,7 +165,7 @@ def test_fedhist_computes_on_the_host_if_its_past_rounds_do_not_fit_the_device(
             "UNSTALE_POLICY__MEMORY": memory,
         }
     )
-    monkeypatch.setattr(build, "device_bytes", lambda _: 4 * D * device_rows)
+    monkeypatch.setattr(build, "memory_bytes", lambda _: 4 * D * device_rows)
     reference = create("fedhist", dimension=D, clients=CLIENTS, round_size=3)
     with simulated_device() as copies:
         subject = build.policy(settings, D, CUDA, build.coordinator_settings(settings))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from support.running import small
-from support.simulated_cuda import SimulatedGraphs
+from support.simulated_graphs import SimulatedGraphs
 from support.virtual import computed
 from unstale.config.settings import Settings
 from unstale.config.workspace import training_context

@@ -73,7 +73,7 @@ def measured(name: str, where: torch.device, most: int = EXAMPLES) -> tuple[Meas
 def memory(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
     """Gives the device memory for so many examples in a pass."""
     size_bytes = MEMORY_SHARE * 4 * NUMBERS * examples
-    monkeypatch.setattr(evaluate_module, "device_bytes", lambda _: size_bytes)
+    monkeypatch.setattr(evaluate_module, "memory_bytes", lambda _: size_bytes)
 
 
 @pytest.fixture

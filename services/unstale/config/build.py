@@ -14,7 +14,7 @@ import torch
 from unstale.compensators import Compensator, FreshUpdate
 from unstale.config import app, compensation
 from unstale.config.data import ClientData, sources
-from unstale.config.memory import allocator, device_bytes, fits_device
+from unstale.config.memory import allocator, fits_device
 from unstale.config.scenario import check as check_scenario
 from unstale.config.scenario import conditions
 from unstale.config.settings import APP, Settings
@@ -22,6 +22,7 @@ from unstale.config.workspace import Workspace, attack_of, make_workspace
 from unstale.coordinator.settings import CoordinatorSettings
 from unstale.coordinator.triggers import REGISTRY as TRIGGERS
 from unstale.coordinator.triggers import create as create_trigger
+from unstale.device_memory import memory_bytes
 from unstale.errors import UserError
 from unstale.flat import FlatModel
 from unstale.learner.learner import Learner
@@ -188,7 +189,7 @@ def policy(settings: Settings, dimension: int, device: torch.device, coordinator
         allocate=allocator(chosen.memory, chosen.memory_folder, device),
     )
     history_bytes = 4 * dimension * policy_class.history_rows(checked, context)
-    if history_bytes == 0 or fits_device(chosen.memory, history_bytes, device, device_bytes):
+    if history_bytes == 0 or fits_device(chosen.memory, history_bytes, device, memory_bytes):
         made = policy_class(checked, context)
     else:
         kind = "host" if chosen.memory == "auto" else chosen.memory
@@ -260,7 +261,7 @@ def row_uploads(rows: int, row_numbers: int, where: torch.device) -> RowUploads 
 
     A policy's memory of all clients takes up to a half.
     """
-    if where.type != "cuda" or rows == 1 or 4 * row_numbers * rows * MATRICES > device_bytes(where) // 4:
+    if where.type != "cuda" or rows == 1 or 4 * row_numbers * rows * MATRICES > memory_bytes(where) // 4:
         return None
     return RowUploads(where)
 

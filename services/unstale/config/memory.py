@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unstale.device_memory import memory_bytes
 from unstale.errors import UserError
-from unstale.learner.device import memory_bytes
 from unstale.policies.policy import host_memory
 
 Allocate = Callable[[int, int], Tensor]

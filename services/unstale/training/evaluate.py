@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from unstale.device_memory import memory_bytes
 from unstale.errors import UserError
 from unstale.flat import FlatModel, on_host
 from unstale.training.examples import Examples
@@ -92,13 +93,8 @@ def _pass_examples(module: nn.Module, examples: Examples, few: int, device: torc
     finally:
         for hook in hooks:
             hook.remove()
-    fitting = few * (device_bytes(device) // (MEMORY_SHARE * max(largest_bytes, 1)))
+    fitting = few * (memory_bytes(device) // (MEMORY_SHARE * max(largest_bytes, 1)))
     return max(few, min(fitting, len(examples)))
-
-
-def device_bytes(device: torch.device) -> int:
-    """Total memory of a CUDA device. Free memory differs between runs, which must compute the same bits."""
-    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _read(is_changed: Tensor, totals: Mapping[str, Score]) -> tuple[bool, dict[str, Score]]:

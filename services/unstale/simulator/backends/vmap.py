@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from unstale.device_memory import memory_bytes
 from unstale.errors import UserError
 from unstale.graphs import CudaGraphs, Graphs
-from unstale.learner.device import memory_bytes
 from unstale.simulator.backends.backend import Backend, Computed, Job, Result, one_by_one
 from unstale.simulator.backends.batched_model import BatchedModel, unsupported
 from unstale.simulator.backends.local_loops import CapturedLoops, EagerLoops
