@@ -32,7 +32,8 @@ from benchmarks.noise import write_noise
 from benchmarks.preset_start import TimingEnded
 from benchmarks.simulation_preset import Piece, settings_of
 from unstale.config.settings import Settings, SimulationSettings
-from unstale.learner.device import choose, cores, limit_memory, memory_bytes
+from unstale.device_memory import limit_memory, memory_bytes
+from unstale.learner.device import choose, cores
 from unstale.simulator.assemble import simulation
 from unstale_papers import gpu, runners
 
