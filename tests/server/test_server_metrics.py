@@ -26,7 +26,12 @@ ONES = np.ones(650, dtype="<f4")
 MODEL_BYTES = 4 * 650
 
 ABOUT = (catalogue.BUILD_INFO, catalogue.RUN_INFO)
-OF_A_COMPENSATOR = (catalogue.COMPENSATED_UPDATES, catalogue.COMPENSATION_FALLBACKS, catalogue.COMPENSATION_ERROR)
+OF_OTHER_RUNS = (  # with a compensator or a tracker
+    catalogue.COMPENSATED_UPDATES,
+    catalogue.COMPENSATION_FALLBACKS,
+    catalogue.COMPENSATION_ERROR,
+    catalogue.TRACKER_FAILURES,
+)
 LABELS: dict[str, set[str]] = {
     "phase": {"wait", "compensate", "aggregate", "evaluate", "checkpoint"},
     "outcome": {"accepted", "duplicate", "rejected"},
@@ -82,8 +87,8 @@ def test_every_number_of_a_run_under_way() -> None:
         for metric in catalogue.CATALOGUE:
             family = by_name[metric.name]
             assert family.documentation == metric.help
-            if metric in OF_A_COMPENSATOR:
-                assert not family.samples, f"{metric.name} without a compensator"
+            if metric in OF_OTHER_RUNS:
+                assert not family.samples, f"{metric.name} without a compensator or a tracker"
                 continue
             assert family.samples, f"{metric.name} has no value"
             if metric in ABOUT:
