@@ -32,6 +32,7 @@ def outcome(where: torch.device, **changes: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=list(RUNS))
+@pytest.mark.slow
 def test_a_simulation_on_the_device_agrees_with_that_on_the_cpu(changes: dict[str, Any]) -> None:
     with simulated_device() as device:
         on_device = outcome(CUDA, **changes)

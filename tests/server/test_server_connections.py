@@ -161,6 +161,7 @@ def test_a_message_of_too_many_frames_is_read_to_its_end_once_and_its_client_qua
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops attempts to connect by address")
+@pytest.mark.slow
 def test_an_address_that_reconnects_repeatedly_is_limited_and_no_other() -> None:
     with RunningServer(settings(clients=2, strangers_max=5, lease_s=3600)) as server, ExitStack() as stack:
         client = stack.enter_context(RawClient(server.address))

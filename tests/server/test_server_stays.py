@@ -78,6 +78,7 @@ def event(server: Process, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.network
+@pytest.mark.slow
 def test_its_last_values_can_be_scraped_and_so_they_can_when_it_is_started_again(tmp_path: Path) -> None:
     run, model = tmp_path / "run", tmp_path / "model.pt"
     begun = ["--run", str(run), "--save-model", str(model)]

@@ -341,6 +341,7 @@ def test_a_far_too_large_learning_rate_ends_with_an_error() -> None:
         simulation(settings, on_progress=lambda _: None).run()
 
 
+@pytest.mark.slow
 def test_the_whole_trace_is_the_same_under_every_hash_seed() -> None:
     # Two runs in one process would not reveal a dependence on the order of a set.
     program = Path(__file__).with_name("trace_of_a_run.py")
