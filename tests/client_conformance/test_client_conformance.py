@@ -101,15 +101,18 @@ def failed() -> Mapping[str, set[str]]:
 
 
 @pytest.mark.parametrize("fault", REFERENCE_FAULTS)
+@pytest.mark.slow
 def test_a_fault_fails_the_checks_of_its_rule(fault: str, failed: Mapping[str, set[str]]) -> None:
     assert failed[fault] == REFERENCE_FAULTS[fault]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in JOINED_FAULTS if fault != "no-key"])
+@pytest.mark.slow
 def test_a_fault_of_another_level_fails_the_checks_of_its_rule(fault: str, failed: Mapping[str, set[str]]) -> None:
     assert failed[fault] == JOINED_FAULTS[fault]
 
 
+@pytest.mark.slow
 def test_a_client_without_its_key_reaches_no_server_with_keys(failed: Mapping[str, set[str]]) -> None:
     assert failed["no-key"] == {*JOINED_FAULTS["no-key"], *SOUND}
 
@@ -118,6 +121,7 @@ def unpassed(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.verdict != "passed"]
 
 
+@pytest.mark.slow
 def test_our_client_passes_all_levels() -> None:
     rows = list(examine(JOINED))
     assert [(row.level, row.verdict) for row in unpassed(rows)] == [("keys", "skipped")] * 2

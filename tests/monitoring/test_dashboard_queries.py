@@ -237,6 +237,7 @@ def test_a_dashboard_of_one_run_shows_one_of_two_runs(tmp_path: Path) -> None:
                 assert sum(one.values[-1] for one in states) == clients[instance]
 
 
+@pytest.mark.slow
 def test_every_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
     url = watched.prometheus.url
     drawn = list(preview.draw(dashboards.DASHBOARDS, url, tmp_path, seconds=5, scrape_s=SCRAPE_S))

@@ -69,6 +69,7 @@ def test_a_request_by_address_or_localhost_is_answered(name: str, address: tuple
         assert connection.getresponse().status == 200
 
 
+@pytest.mark.slow
 def test_a_complete_request_takes_the_place_of_the_oldest_one_that_drips(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
         dripping = [
