@@ -104,8 +104,8 @@ def _class_of(text: str) -> Measure:
         digits=2,
         better="higher",
         of=partial(metric_functions.final_of_class, label),
-        what=f"Share of the test examples of class {label} that are told right: mean of the last {LAST} evaluations "
-        "(docs/methods/measures.md#accuracy).",
+        what=f"Share of the test examples of class {label} that are classified correctly: mean of the last {LAST} "
+        "evaluations (docs/methods/measures.md#accuracy).",
     )
 
 
@@ -301,8 +301,8 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="higher",
         of=metric_functions.final,
-        what=f"Share of the test set that is told right: mean of the last {LAST} evaluations, or of as many as there "
-        "are (docs/methods/measures.md#accuracy).",
+        what=f"Share of the test set that is classified correctly: mean of the last {LAST} evaluations, or of as "
+        "many as there are (docs/methods/measures.md#accuracy).",
     )
     yield Measure(
         name="best accuracy",
@@ -318,8 +318,8 @@ def _simple() -> Iterable[Measure]:
         digits=2,
         better="higher",
         of=metric_functions.of_last_fifth,
-        what="Share of the test set that is told right: mean of the evaluations in the last fifth of the rounds. Not "
-        "of the papers: less moved by chance than the last ten (docs/methods/measures.md#accuracy).",
+        what="Share of the test set that is classified correctly: mean of the evaluations in the last fifth of the "
+        "rounds. Not of the papers: less moved by chance than the last ten (docs/methods/measures.md#accuracy).",
     )
     for name, base in (("stability", None), ("stability (base 10)", 10.0)):
         yield Measure(

@@ -140,7 +140,7 @@ class Tracking:
 
     @contextmanager
     def of(self, path: Path | None, name: str) -> Iterator[None]:
-        """Follow the run that goes on in the block. path: its directory, None for a run that is not stored.
+        """Feed the trackers with the run of the block. path: its directory, None for a run that is not stored.
 
         The end of the block waits for each tracker, but not for one that hangs.
         """
