@@ -35,8 +35,8 @@ power: $(VENV)/.installed-test  ## Cut the power of simulated machines: FAILURES
 hostile: $(VENV)/.installed-test  ## Attack real servers: every attack once, or SEED=7 COUNT=10 for drawn combinations; GATEWAYS=1
 	$(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED) --count $(or $(COUNT),10))
 
-fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target
-	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(or $(SECONDS),60))
+fuzz: $(VENV)/.installed-fuzz  ## Look for input that breaks codec or server: SECONDS=60, or RUNS=100000 a target; SEED=1 repeats
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(or $(SECONDS),60)) --seed $(or $(SEED),0)
 
 check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter, mypy --strict, tests
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check

@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--runs", type=int, help="inputs for each target, without a time limit")
+    parser.add_argument("--seed", type=int, default=0, help="of libFuzzer's choices; 0 for a new one each time")
     parser.add_argument("--keep", action="store_true", help="choose the inputs of the repository from the found ones")
     options = parser.parse_args(arguments)
     if options.keep:
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
         return 0
     seconds = max(1, options.seconds // len(TARGETS))
     bound = f"-max_total_time={seconds}" if options.runs is None else f"-runs={options.runs}"
-    return max(start(target, bound) for target in TARGETS)
+    return max(start(target, bound, f"-seed={options.seed}") for target in TARGETS)
 
 
 def start(target: str, *options: str) -> int:
