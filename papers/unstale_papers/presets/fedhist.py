@@ -1,4 +1,4 @@
-"""FedHist's tables and figures: fh-t1, fh-t2, fh-f4, fh-f5.
+"""FedHist's tables and figures: fh-t1, fh-t2, fh-f4, fh-f5; and fh-controls, which is not of the paper.
 
 The paper gives no N, K, rate, batch, local steps or rounds, and of its method's constants only h, as N / (2 K): the
 values here are ours, and `learning_rate` is the first to calibrate. Cells that presets share come from one function, so
@@ -73,6 +73,23 @@ ABLATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "w/o-INA": ("fedhist", {**_FEDHIST, "ina": False}),
 }
 
+NO_UTILITY = ("fedhist", {**_FEDHIST, "utility_weight": 0.0})
+
+CONTROLS: Mapping[str, tuple[str, str]] = {
+    "FedAvg": ("FedAvg", "none"),
+    "DynSGD": ("DynSGD", "none"),
+    "REFL": ("REFL", "none"),
+    "FedAvg+INA": ("FedAvg", "mean-of-updates"),
+    "DynSGD+INA": ("DynSGD", "mean-of-updates"),
+    "REFL+INA": ("REFL", "mean-of-updates"),
+    "FedHist, lambda 0": ("FedHist, lambda 0", "none"),
+    "FedHist": ("FedHist", "none"),
+}
+"""Method and `policy.norm` of fh-controls."""
+
+TUNED: Mapping[str, float] = {}
+"""Learning rates of fh-controls by search."""
+
 SLOW_HOLDERS = """\
 # Who holds the tenth class takes twice as long; tasks take exponential times of mean 1 s.
 groups:
@@ -93,10 +110,17 @@ _SLOW_CLASS = {"name": "slow-class", "slow_share": 0.1, "slow_class": 9}
 
 
 def _settings(
-    data: str, partition: Mapping[str, Any], ratio: str, method: str, scenario: str | None = "exponential"
+    data: str,
+    partition: Mapping[str, Any],
+    ratio: str,
+    method: str,
+    scenario: str | None = "exponential",
+    *,
+    learning_rate: float = 0.01,
+    norm: str = "none",
 ) -> Settings:
-    published, (policy, own) = DATA[data], {**METHODS, **ABLATIONS}[method]
-    training: dict[str, Any] = {"name": "sgd", "learning_rate": 0.01, "batch_size": 32, "steps": 5}
+    published, (policy, own) = DATA[data], {**METHODS, **ABLATIONS, "FedHist, lambda 0": NO_UTILITY}[method]
+    training: dict[str, Any] = {"name": "sgd", "learning_rate": learning_rate, "batch_size": 32, "steps": 5}
     if policy == "fedprox":
         training.update(name="fedprox", mu=0.01)
     if policy == "moon":
@@ -109,7 +133,7 @@ def _settings(
         data={"name": published.name, "normalise": "standard"},
         partition={**partition, "min_examples": 8},
         training=training,
-        policy={"name": policy, "settings": dict(own)},
+        policy={"name": policy, "settings": dict(own), "norm": norm},
         trigger={"name": "k-async", "k": 10},
         scenario={"name": scenario},
     )
@@ -221,6 +245,39 @@ def fh_t2() -> Preset:
     )
 
 
+def fh_controls() -> Preset:
+    """CIFAR-10 at beta 0.3 and N/K 10: baselines with FedHist's step length, and FedHist without utilities, at the
+    shared learning rate and at one tuned for each."""
+    cells = tuple(
+        Cell(
+            labels={"rate": rate, "method": name},
+            settings=_settings(
+                "CIFAR-10",
+                {"name": "dirichlet", "alpha": 0.3},
+                "10",
+                method,
+                norm=norm,
+                learning_rate=0.01 if rate == "shared" else TUNED[name],
+            ),
+        )  # fmt: skip
+        for rate in ("shared", "tuned")
+        for name, (method, norm) in CONTROLS.items()
+        if rate == "shared" or name in TUNED
+    )
+    return Preset(
+        name="fh-controls",
+        paper="FedHist",
+        item="controls for Table I",
+        title="FedHist beside baselines with its step length",
+        cells=cells,
+        measures=("final accuracy", "accuracy of the last fifth", "rounds to 30 %"),
+        rows=("rate", "method"),
+        columns=(),
+        sources=(PARTITIONED, *SETUP, *FEDHIST, *BASELINES),
+        curves=(Curve(title="Controls on CIFAR-10", shows="accuracy", line="method", target=0.3),),
+    )
+
+
 def fh_f4() -> Preset:
     """Fig. 4: FedHist without each of its three parts, on CIFAR-10."""
     cells = tuple(
@@ -326,4 +383,10 @@ def fh_f5() -> Preset:
     )
 
 
-PRESETS: dict[str, Callable[[], Preset]] = {"fh-t1": fh_t1, "fh-t2": fh_t2, "fh-f4": fh_f4, "fh-f5": fh_f5}
+PRESETS: dict[str, Callable[[], Preset]] = {
+    "fh-t1": fh_t1,
+    "fh-t2": fh_t2,
+    "fh-controls": fh_controls,
+    "fh-f4": fh_f4,
+    "fh-f5": fh_f5,
+}
