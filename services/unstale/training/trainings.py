@@ -321,5 +321,5 @@ def _along(z_bf: Tensor, towards_bf: Tensor) -> Tensor:
     """z . towards / |z| [b], 0 and without a gradient where z is 0."""
     length_b = torch.linalg.vector_norm(z_bf, dim=1)
     is_zero_b = ~(length_b > _ZERO)  # `masked_fill`, unlike `where`, copies no number to a device
-    product_b = (z_bf * towards_bf).sum(dim=1)
-    return (product_b / length_b.masked_fill(is_zero_b, 1.0)).masked_fill(is_zero_b, 0.0)
+    along_b: Tensor = (z_bf * towards_bf).sum(dim=1) / length_b.masked_fill(is_zero_b, 1.0)
+    return along_b.masked_fill(is_zero_b, 0.0)
