@@ -27,7 +27,7 @@ def python_with(name: str, libraries: Sequence[str]) -> Path:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     folder = cache() / f"{name}-{version}"
     python, complete = folder / "bin/python", folder / "complete"
-    with folder.with_suffix(".lock").open("w") as lock:  # of processes that run tests at once
+    with Path(f"{folder}.lock").open("w") as lock:  # of processes that run tests at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists() or complete.read_text() != "\n".join(libraries):
             venv.create(folder, clear=True, with_pip=True)
