@@ -6,7 +6,7 @@ their settings are equal.
 Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,6 +248,17 @@ def fh_t2() -> Preset:
     )
 
 
+def _controlled(rate: str) -> Iterator[tuple[str, str, str]]:
+    """The better and the worse method of each claim about controls, and its text."""
+    at = f"At {rate} learning rates"
+    for method in ("FedAvg", "DynSGD", "REFL"):
+        longer = f"{method}+INA"
+        yield "FedHist", method, f"{at} FedHist is more accurate than {method}."
+        yield longer, method, f"{at} steps of FedHist's length make {method} more accurate."
+        yield "FedHist", longer, f"{at} FedHist is more accurate than {method} with steps of its length."
+    yield "FedHist", "FedHist (lambda=0)", f"{at} utilities of updates make FedHist more accurate."
+
+
 def fh_controls() -> Preset:
     """Baselines with FedHist's step length, and FedHist without utilities, at a shared and at tuned learning rates."""
     rates = {"shared": dict.fromkeys(CONTROLS, 0.01), "tuned": TUNED}
@@ -271,6 +282,12 @@ def fh_controls() -> Preset:
         columns=(),
         sources=(PARTITIONED, *SETUP, *FEDHIST, *BASELINES),
         curves=(Curve(title="Controls on CIFAR-10", shows="accuracy", line="method", target=0.3),),
+        claims=tuple(
+            Claim(text=text, measure="final accuracy", better={"rate": rate, "method": better}, worse={"method": worse})
+            for rate in dict.fromkeys(cell.labels["rate"] for cell in cells)
+            for better, worse, text in _controlled(rate)
+        ),
+        missing=("The paper has no controls with equal step length, and no rates tuned for each method.",),
     )
 
 
