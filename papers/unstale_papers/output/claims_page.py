@@ -19,12 +19,16 @@ NOT_RUN = "not run"
 _ANSWERS = ("holds", "does not hold", "cannot be told", NOT_RUN)
 _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
-    "**Verdict**: by the rule [below](#how-verdicts-are-reached).",
+    "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds only "
+    "with a lead in every comparison.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
-    "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs ended before their target.",
+    "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
+    "ended before their target.",
     "**In print**: the same lead of the printed numbers, or the lead that is claimed where none are printed.",
     "**Results**: page of the preset, and the size of its runs; of several sizes the largest, `claims.csv` has all.",
+    "N/K and P/K are clients per update of a round, which determines the staleness. The smaller beta, the more the "
+    "clients' data differ.",
 )
 
 
@@ -54,7 +58,7 @@ def _lines(rows: Sequence[SummaryRow], folder: Path) -> Iterator[str]:
         yield from (sentence for one in own for sentence in _why(one, folder))
         yield ""
     if others:
-        yield from ("## Further claims", "")
+        yield from ("## Further claims", "", "Other claims of the papers, and those of our own controls.", "")
     for paper in _papers(others):
         own = [one for one in others if one.preset.paper == paper]
         yield from (f"### {_heading(paper)}: further claims", "", *_table(own, folder), "")
@@ -79,7 +83,8 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     yield f"Of {count(len(rows), 'headline claim')} {listed(parts)}."
     alone = sum(one.largest is not None and len(one.largest.verdict.seeds) == 1 for one in rows)
     if alone:
-        yield f"{count(alone, 'verdict')} {'is' if alone == 1 else 'are'} of one seed, and another seed may turn them."
+        words = ("is", "it") if alone == 1 else ("are", "them")
+        yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
 
 
 def _answer(one: SummaryRow) -> str:
