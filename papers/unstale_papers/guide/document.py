@@ -195,7 +195,7 @@ def _commands(evidence: Evidence, found: Mapping[str, Found]) -> str:
     searches = [command for task in evidence.tasks for command in found[task].commands]
     block = "\n".join(["```sh", *lines, "```"])
     sentence = "The first command runs these searches and writes the rates that they find:"
-    return "\n\n".join(["## The same again", block, sentence, "\n".join(["```sh", *searches, "```"])])
+    return "\n\n".join(["## The same again", block, sentence, "\n".join(["```text", *searches, "```"])])
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int | None = None) -> str:

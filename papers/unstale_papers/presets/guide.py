@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from unstale.config.settings import Settings
-from unstale_papers.preset import Cell, Preset, Source
+from unstale_papers.preset import GUIDE, Cell, Preset, Source
 
 METHOD = "method"
 RATE, MULTIPLIER, ALPHA = "training.learning_rate", "policy.server_multiplier", "policy.settings.alpha"
@@ -71,15 +71,15 @@ TASKS: Mapping[str, Task] = {
         title="digits", data="digits", model="digits_cnn", rates=_IMAGES, updates=750, steps=2, batch_size=8
     ),
     "mnist": Task(
-        title="MNIST", data="mnist", model="cnn3", rates=_IMAGES, updates=3000, steps=5, batch_size=16, share=0.2
+        title="MNIST", data="mnist", model="lenet_28", rates=_IMAGES, updates=1500, steps=3, batch_size=16, share=0.2
     ),
     "cifar10": Task(
         title="CIFAR-10",
         data="cifar10",
         model="lenet_cifar",
         rates=_IMAGES,
-        updates=4500,
-        steps=5,
+        updates=1350,
+        steps=3,
         batch_size=16,
         share=0.2,
     ),
@@ -89,8 +89,8 @@ TASKS: Mapping[str, Task] = {
         model=f"{_CODE}:regressor",
         objective="regression",
         measure="final mae",
-        rates=(0.003, 0.01, 0.03),
-        updates=1200,
+        rates=(0.01, 0.03, 0.1),
+        updates=900,
         steps=2,
         batch_size=8,
     ),
@@ -196,7 +196,7 @@ def preset(task: str) -> Preset:
     chosen = TASKS[task]
     return Preset(
         name=f"guide-{task}",
-        paper="policy guide",
+        paper=GUIDE,
         item=chosen.title,
         title=f"Policies by staleness, heterogeneity and absence: {chosen.title}",
         cells=tuple(cell(task, method, condition) for condition in conditions() for method in METHODS),
