@@ -90,7 +90,7 @@ TASKS: Mapping[str, Task] = {
         objective="regression",
         measure="final mae",
         rates=(0.01, 0.03, 0.1),
-        updates=900,
+        updates=600,
         steps=2,
         batch_size=8,
     ),
