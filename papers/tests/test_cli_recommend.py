@@ -20,7 +20,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", lambda **group: EntryPoints(points).select(**group))
 
 
-@pytest.mark.parametrize("labels", product(*AXES.values()))
+@pytest.mark.parametrize("labels", list(product(*AXES.values())))
 def test_every_measured_condition_has_a_policy_with_settings(
     labels: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ def test_staleness_is_5_or_50_with_equally_many_updates(preset: Preset) -> None:
 
 def test_the_origin_of_a_preset_is_a_paper_or_the_guide() -> None:
     assert make("guide-mnist").origin == "MNIST of the policy guide"
-    assert make("fh-t2").origin == "Table II of the paper on FedHist"
+    assert make("fh-t2").origin == "Table II, Fig. 3 of the paper on FedHist"
 
 
 def test_absence_is_a_scenario_of_half_of_the_clients() -> None:

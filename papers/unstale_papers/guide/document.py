@@ -5,13 +5,16 @@ Legend: K updates of a round, N clients.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from textwrap import fill
 
 from unstale.errors import UserError
 from unstale.report.content import NONE, count, listed
 from unstale_papers.guide.advice import Advice, advice, interval_text, named
 from unstale_papers.guide.evidence import Evidence, Result, Standing
-from unstale_papers.presets.guide import CLIENTS, METHODS, TASKS, UPDATES_OF_A_ROUND, Found
+from unstale_papers.presets.guide import CLIENTS, METHODS, RATE, TASKS, UPDATES_OF_A_ROUND, Found
 from unstale_papers.table_metrics import measure
+
+WIDTH = 120  # of a line of text
 
 _INTRODUCTION = """\
 # Policy guide
@@ -44,8 +47,9 @@ _READING = """\
 **Regret** is how far a policy is behind the best one of the same task, condition and seed, in points: percentage points
 of accuracy, per cent of the best policy's mean for other measures. It is the mean over tasks, with the 95 % interval of
 the mean over seeds (Student's t). **Rank** is the mean rank over tasks. **p** is of the paired t-test over seeds
-against the first policy. Policies with p >= 0.05 are listed as not different: these seeds do not tell them from the
-first one. The tests are not corrected for their number, and with few seeds a real difference may remain undetected."""
+against the first policy. Policies with p >= 0.05 have no significant difference: these seeds do not tell them
+from the first one. The tests are not corrected for their number, and with few seeds a large difference may remain
+undetected."""
 
 _LIMITS = """\
 ## Limits
@@ -86,17 +90,15 @@ def _basis(evidence: Evidence) -> str:
     titles = [one.title for one in evidence.tasks.values()]
     absent = [task.title for name, task in TASKS.items() if name not in evidence.tasks]
     rest = f" There are no results yet of {listed(absent)}." if absent else ""
-    return (
-        f"**The figures are of {count(len(titles), 'task')}: {listed(titles)}, with "
-        f"{count(evidence.seeds, 'seed')}.**{rest}"
-    )
+    tasks, seeds = count(len(titles), "task"), count(evidence.seeds, "seed")
+    return fill(f"**The figures are of {tasks}: {listed(titles)}, with {seeds}.**{rest}", WIDTH)
 
 
 def _decisions(evidence: Evidence) -> str:
     axes = evidence.axes
     every = [dict(zip(axes, labels, strict=True)) for labels in product(*axes.values())]
     rows = [_decision(evidence, condition, list(axes)) for condition in [*every, {}]]
-    return _table([*axes, "policy", "regret", "interval", "not different"], rows)
+    return _table([*axes, "policy", "regret", "interval", "no significant difference"], rows)
 
 
 def _decision(evidence: Evidence, condition: Mapping[str, str], axes: Sequence[str]) -> list[str]:
@@ -169,19 +171,28 @@ def _value(one: Result) -> str:
 
 
 def _rates(evidence: Evidence) -> str:
-    levels = evidence.axes["staleness"]
+    columns = [(task, level) for task in evidence.tasks for level in evidence.axes["staleness"]]
     of_results = {(one.task, one.condition["staleness"], one.method): one.rates for one in evidence.results}
-    heads = ["policy", *(f"{evidence.tasks[task].title}, {level}" for task in evidence.tasks for level in levels)]
+    heads = ["policy", *(f"{evidence.tasks[task].title}, {level}" for task, level in columns)]
     rows = [
-        [method, *(" / ".join(f"{value:g}" for value in of_results[task, level, method].values())
-                   for task in evidence.tasks for level in levels)]
+        [method, *(_rates_text(task, method, of_results[task, level, method]) for task, level in columns)]
         for method in METHODS
-    ]  # fmt: skip
+    ]
     return "\n\n".join(["## Rates", _RATES, _table(heads, rows)])
 
 
+def _rates_text(task: str, method: str, rates: Mapping[str, float]) -> str:
+    """`0.3 / 1*`."""
+    key, values = METHODS[method].server
+    searched = {RATE: TASKS[task].rates, key: values}
+    return " / ".join(
+        f"{value:g}{'*' if value in (min(searched[key]), max(searched[key])) else ''}" for key, value in rates.items()
+    )
+
+
 _RATES = """\
-`training.learning_rate` / `policy.server_multiplier`, for FedAsync `policy.settings.alpha`, by task and staleness."""
+`training.learning_rate` / `policy.server_multiplier`, for FedAsync `policy.settings.alpha`, by task and staleness. A
+star marks the least or the greatest value that was searched: a better one may lie beyond it."""
 
 
 def _commands(evidence: Evidence, found: Mapping[str, Found]) -> str:
