@@ -1,9 +1,11 @@
 """The data of the policy guide: searches, results of a store, and agreement of rates, evidence and page."""
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 
 from unstale.errors import UserError
 from unstale_papers.choose import chosen
@@ -35,6 +37,30 @@ def test_the_searches_of_a_task_are_of_each_method_at_both_levels_of_staleness(t
         assert len(found.trials) == len(cells) * len(tried)
         searched += [(cell.labels["staleness"], cell.labels["method"]) for cell in cells]
     assert sorted(searched) == sorted((level, method) for level in ("low", "high") for method in METHODS)
+
+
+@pytest.mark.slow
+def test_tuning_finds_a_searched_value_for_each_method_and_staleness(tmp_path: Path) -> None:
+    scale = ("--scale-rounds", "0.01", "--scale-clients", "0.1", "--scale-data", "0.3")
+    found = experiment.tune("digits", [*scale, "--store", str(tmp_path), "--device", "cpu", "--processes", "1"])
+    assert {level: set(rates) for level, rates in found.rates.items()} == {"low": set(METHODS), "high": set(METHODS)}
+    for level, method in product(found.rates, METHODS):
+        key, values = METHODS[method].server
+        rates = found.rates[level][method]
+        assert set(rates) == {RATE, key}
+        assert rates[RATE] in TASKS["digits"].rates
+        assert rates[key] in values
+    assert [command.split()[:3] for command in found.commands] == [["unstale", "sweep", "guide-digits"]] * 2
+
+
+def test_written_rates_replace_those_of_their_task_alone(tmp_path: Path) -> None:
+    found = Found(commands=("a command",), rates={"low": {"FedAvg": {RATE: 0.5}}})
+    experiment.write_rates({"text": found}, tmp_path / "rates.yaml")
+    written = yaml.safe_load((tmp_path / "rates.yaml").read_text(encoding="utf-8"))
+    assert written.pop("text") == {"commands": ["a command"], "rates": {"low": {"FedAvg": {RATE: 0.5}}}}
+    before = yaml.safe_load(guide.RATES_FILE.read_text(encoding="utf-8"))
+    before.pop("text", None)
+    assert written == before
 
 
 def run(accuracy: float, *, diverged: bool = False) -> StoredRun:

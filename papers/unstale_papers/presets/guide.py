@@ -65,20 +65,20 @@ class Task:
 
 
 _CODE = "unstale_papers.guide.tasks"
-_IMAGES = (0.1, 0.3, 1.0)
+_LENET = (0.03, 0.1, 0.3)
 TASKS: Mapping[str, Task] = {
     "digits": Task(
-        title="digits", data="digits", model="digits_cnn", rates=_IMAGES, updates=750, steps=2, batch_size=8
+        title="digits", data="digits", model="digits_cnn", rates=(0.1, 0.3, 1.0), updates=750, steps=2, batch_size=8
     ),
     "mnist": Task(
-        title="MNIST", data="mnist", model="lenet_28", rates=_IMAGES, updates=1500, steps=3, batch_size=16, share=0.2
+        title="MNIST", data="mnist", model="lenet_28", rates=_LENET, updates=1500, steps=3, batch_size=16, share=0.2
     ),
     "cifar10": Task(
         title="CIFAR-10",
         data="cifar10",
         model="lenet_cifar",
-        rates=_IMAGES,
-        updates=1350,
+        rates=_LENET,
+        updates=1200,
         steps=3,
         batch_size=16,
         share=0.2,
