@@ -58,6 +58,8 @@ _LIMITS = """\
 - Each policy has its default settings. Only the learning rate of clients and the size of the server's step were
   searched (`policy.settings.alpha` for FedAsync, `policy.server_multiplier` for the others), once for each task and
   staleness, on a validation split of non-iid data without absence, with one seed. Other conditions have these rates.
+- Staleness begins at 0, and a client contributes only 4 (regression) to 30 times (language model) in a run, so the mean
+  staleness is below the N/K - 1 of a long run, above all at the high level.
 - Points of different measures are averaged, so a task whose measure differs more between policies has more influence on
   the mean regret. The mean rank and `--task` do not have this property.
 - A run has as many updates at both levels of staleness, and so a tenth of the rounds at the low one.
