@@ -5,10 +5,11 @@ from math import inf, log, nan, sqrt
 import pytest
 
 from unstale.errors import UserError
+from unstale.training.measured import MainMetric
 from unstale_papers.output.shows import show
 from unstale_papers.record import Record
 from unstale_papers.statistics import t_test
-from unstale_papers.table_metrics import MEASURES, measure
+from unstale_papers.table_metrics import MEASURES, measure, of_main
 
 
 def run(*accuracies: float, every: int = 1) -> Record:
@@ -335,6 +336,13 @@ def test_a_measure_has_a_unique_name_and_a_source() -> None:
         assert measure(name) is one
         assert "(docs/methods/measures.md#" in one.what and one.what.endswith(".")
         assert one.of_all is None or one.reference
+
+
+def test_the_final_error_is_the_mean_of_the_last_ten_values_of_the_main_metric() -> None:
+    values = [9.0, 9.0, *map(float, range(10))]
+    record = Record(version_E=list(range(12)), found={"main_metric": {"name": "mae", "values_E": values}})
+    assert of("final mae", record) == 4.5
+    assert measure("final mae") == of_main(MainMetric("mae", higher_is_better=False))
 
 
 def test_numbers_are_shown_with_their_units() -> None:

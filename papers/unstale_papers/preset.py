@@ -11,7 +11,10 @@ from typing import Any, Literal
 
 from unstale.config.settings import Settings
 
-Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR"]
+Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR", "policy guide"]
+GUIDE: Paper = "policy guide"
+"""No paper, but an experiment of unstale."""
+
 Labels = Mapping[str, str]
 """Labels of a cell, by axis: `{"data": "CIFAR-10", "beta": "0.3", "N/K": "100", "method": "FedHist"}`."""
 
@@ -118,6 +121,11 @@ class Preset:
     curves: tuple[Curve, ...] = ()
     claims: tuple["Claim", ...] = ()
     missing: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """`Table 1 of the paper on FedHist`, or `digits of the policy guide`."""
+        return f"{self.item} of the {'' if self.paper == GUIDE else 'paper on '}{self.paper}"
 
     def __post_init__(self) -> None:
         names = [cell.name for cell in self.cells]

@@ -82,14 +82,19 @@ def of_main(main: MainMetric) -> Measure:
     """The measure of a main metric at the end of a run."""
     if main.name == "accuracy":
         return MEASURES["final accuracy"]
+    return _final(main.name, "higher" if main.higher_is_better else "lower")
+
+
+def _final(name: str, better: Better) -> Measure:
+    """The measure of a main metric that is not the accuracy."""
     return Measure(
-        name=f"final {main.name}",
+        name=f"final {name}",
         unit="",
         digits=4,
         significant=True,
-        better="higher" if main.higher_is_better else "lower",
+        better=better,
         of=metric_functions.final_of_main,
-        what=f"Mean of {main.name} over the last {LAST} evaluations, or over as many as there are.",
+        what=f"Mean of {name} over the last {LAST} evaluations or all if fewer (docs/methods/measures.md#main-metric).",
     )
 
 
@@ -427,6 +432,7 @@ def _all() -> Iterable[Measure]:
     yield from _simple()
     yield from _of_other_measurements()
     yield from (_class_of(str(label)) for label in range(10))
+    yield from (_final(name, "lower") for name in ("mae", "perplexity"))
     yield _rounds_to(str(TARGET_PERCENT))
     yield from (_clients(*one) for one in _OVER_CLIENTS)
     for place in (2, 3):

@@ -41,6 +41,7 @@ def test_no_module_exceeds_the_line_limit(path: Path) -> None:
         ("unstale.cli.main", ("torch", "numpy", "rich", "zmq", "sklearn", "unstale_papers")),
         ("unstale_papers.cli.reproduce", ("torch", "numpy", "zmq", "sklearn")),
         ("unstale_papers.cli.sweep", ("torch", "numpy", "zmq", "sklearn")),
+        ("unstale_papers.cli.recommend", ("torch", "numpy", "zmq", "sklearn")),
         ("unstale.policies.catalogue", ("torch", "numpy")),
     ],
 )

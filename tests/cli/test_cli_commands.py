@@ -125,7 +125,7 @@ def test_a_command_of_unstale_itself_cannot_be_replaced(monkeypatch: pytest.Monk
     assert '"fedavg"' in text
 
 
-@pytest.mark.parametrize("name", ["reproduce", "sweep"])
+@pytest.mark.parametrize("name", ["reproduce", "sweep", "recommend"])
 def test_a_missing_command_of_the_papers_has_an_install_hint(
     name: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

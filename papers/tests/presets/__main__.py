@@ -42,7 +42,7 @@ def main(names: list[str]) -> int:
 
 def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], share: str) -> list[str]:
     """Compute the presets and return the errors of their output."""
-    used = {name for preset in presets for name in data_sets(preset.cells)}
+    used = {name for preset in presets for name in data_sets(preset.cells)} & set(at)  # others are built in, or code
     data = [word for name in sorted(used) for word in ("--data", f"{name}={at[name]}")]
     done = subprocess.run(
         [

@@ -45,7 +45,7 @@ def document(context: ReportContext) -> Document:
         name=preset.name,
         report=Report(
             title=f"{preset.name}: {preset.title}",
-            subtitle=f"{preset.item} of the paper on {preset.paper}; {count(len(preset.cells), 'cell')} on "
+            subtitle=f"{preset.origin}; {count(len(preset.cells), 'cell')} on "
             f"{listed(data_sets(preset.cells))}; {context.own_scale}",
             notes=notes(context),
             sections=[section for section in sections if section is not None],

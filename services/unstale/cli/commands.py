@@ -16,7 +16,7 @@ from unstale.cli.app import App, Group
 from unstale.errors import UserError
 
 ENTRY_POINT_GROUP = "unstale.commands"
-INSTALLABLE = dict.fromkeys(("reproduce", "sweep"), ("unstale-papers", "./papers"))
+INSTALLABLE = dict.fromkeys(("reproduce", "sweep", "recommend"), ("unstale-papers", "./papers"))
 """Package and folder to install, by name of a command that another package of the repository has."""
 
 
