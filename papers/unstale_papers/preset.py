@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from unstale.config.settings import Settings
 
-Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR"]
+Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR", "FedBuff", "FedAsync"]
 Labels = Mapping[str, str]
 """Labels of a cell, by axis: `{"data": "CIFAR-10", "beta": "0.3", "N/K": "100", "method": "FedHist"}`."""
 

@@ -4,10 +4,16 @@ from collections.abc import Callable
 
 from unstale.errors import unknown_name
 from unstale_papers.preset import Preset
-from unstale_papers.presets import fedar, fedhist, inversion, wkafl
+from unstale_papers.presets import fedar, fedhist, inversion, theory, wkafl
 
-PRESETS: dict[str, Callable[[], Preset]] = {**fedhist.PRESETS, **wkafl.PRESETS, **inversion.PRESETS, **fedar.PRESETS}
-"""Functions that build the presets, in the order of the papers."""
+PRESETS: dict[str, Callable[[], Preset]] = {
+    **fedhist.PRESETS,
+    **wkafl.PRESETS,
+    **inversion.PRESETS,
+    **fedar.PRESETS,
+    **theory.PRESETS,
+}
+"""Functions that build the presets, in the order of the papers; theory last."""
 
 
 def make(name: str) -> Preset:

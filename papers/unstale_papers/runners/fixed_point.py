@@ -22,6 +22,7 @@ from unstale_papers.theory.predictions import available_weights, fedar_weights
 from unstale_papers.theory.problems import Floats
 
 LAST = 5  # the last fifth of the rounds counts for means
+FIRST = 5  # the first fifth of the rounds does not count for the order
 PRECISE = 1e-9  # squared distances below it are rounding of float32
 
 EQUAL = ("mifa", "fedvarp")
@@ -36,7 +37,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     options: of `analytic.run`. found: `squared distance`, |x - x*|^2 averaged over the last fifth of the rounds;
     `predicted squared distance`, |w - x*|^2; `unexplained share`, |y - w|^2 / |y - x*|^2 for the mean y of the last
     fifth of the models, None where w is x*; `order in T`, the slope of log |x - x*|^2 over the logarithm of the round
-    from a tenth of the rounds on, until it is below 1e-9, None with constant steps. Raises UserError.
+    from a fifth of the rounds on, until it is below 1e-9, None with constant steps. Raises UserError.
     """
     started_s = now_s()
     trajectory = analytic.run(settings, options, on_progress)
@@ -77,10 +78,10 @@ def mean_weights(settings: Settings) -> Floats:
 
 
 def order_in_rounds(distances_R: Floats) -> float | None:
-    """The slope of logarithms from a tenth of the rounds on, as long as distances are no rounding."""
+    """The slope of logarithms from a fifth of the rounds on, as long as distances are no rounding."""
     rounded = np.flatnonzero(distances_R < PRECISE)
     end = int(rounded[0]) if len(rounded) else len(distances_R)
-    rounds_R = np.arange(1 + len(distances_R) // 10, end + 1)
+    rounds_R = np.arange(1 + len(distances_R) // FIRST, end + 1)
     if len(rounds_R) < 2:
         return None
     return analytic.slope(np.log(rounds_R), np.log(distances_R[rounds_R - 1]))
