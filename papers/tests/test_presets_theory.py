@@ -24,13 +24,7 @@ def at(preset: Preset, **labels: str) -> Cell:
 
 @pytest.mark.parametrize(
     ("name", "cells"),
-    [
-        ("th-fedar", 7 + 5 + 4),
-        ("th-fedhist", 4 * 5),
-        ("th-wkafl", 2 * 3),
-        ("th-fedbuff", 4 + 1),
-        ("th-fedasync", 2 * 3),
-    ],
+    [("th-fedar", 7 + 5 + 4), ("th-fedhist", 4 * 5), ("th-wkafl", 2 * 3), ("th-fedbuff", 4), ("th-fedasync", 2 * 3)],
 )
 def test_each_preset_has_its_cells(name: str, cells: int) -> None:
     assert len(PRESETS[name]().cells) == cells
