@@ -5,7 +5,8 @@ Source: ours, docs/methods/experiments.md#theory-experiments
 Legend: R rounds, d parameters.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,13 @@ import numpy as np
 from typing_extensions import override
 
 from unstale.config.settings import Settings
+from unstale.coordinator import actions, events
 from unstale.learner.learner import RoundResult
 from unstale.learner.updates import RoundUpdate
 from unstale.simulator.assemble import simulation
 from unstale.simulator.synchronous_compute import Watcher
 from unstale.training.measured import Measured
+from unstale_papers.runners.run import refusals
 from unstale_papers.theory.problems import Floats, Problem, draw
 from unstale_papers.theory.workload import context_of
 
@@ -26,12 +29,24 @@ POINTS_MAX = 60  # of a curve
 
 @dataclass(kw_only=True)
 class Trajectory(Watcher):
-    """The models and stalenesses of a run. models: of each round, [d]. staleness: of each round's updates, rounds."""
+    """The models and stalenesses of a run. models: of each round, [d]. staleness: of each round's updates, rounds.
+    refused: updates that did not count, by reason of the wire contract.
+    """
 
     problem: Problem
     models: list[Floats] = field(default_factory=list)
     staleness: list[tuple[int, ...]] = field(default_factory=list)
     on_round: Callable[[int], None] = lambda _: None
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def acted(self, _: events.Event, acts: Iterable[actions.Action]) -> None:
+        """Count refused updates in the coordinator's actions."""
+        self.refused.update(refusals(acts))
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What a page says of the run, as entries of `Record.found`: refused updates, if any."""
+        return {"refused": dict(self.refused)} if self.refused else {}
 
     @override
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
@@ -60,7 +75,9 @@ def run(settings: Settings, options: Mapping[str, Any], on_progress: Callable[[f
     problem = draw(options, settings.clients, settings.seed)
     trajectory = Trajectory(problem=problem, on_round=lambda version: on_progress(version / settings.rounds))
     context = context_of(settings, problem, options.get("noise", 0.0))
-    simulation(settings, on_progress=lambda _: None, context=context, watcher=trajectory).run()
+    simulation(
+        settings, on_progress=lambda _: None, observe=trajectory.acted, context=context, watcher=trajectory
+    ).run()
     return trajectory
 
 

@@ -57,6 +57,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
             else None,
             "order in T": order_in_rounds(distances_R) if decays else None,
             "curves": {"squared distance": analytic.curve(distances_R)},
+            **trajectory.notes,
         },
         seconds=now_s() - started_s,
     )

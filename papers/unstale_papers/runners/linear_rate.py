@@ -33,7 +33,8 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     -log(1 - alpha (1 - (1 - eta_l mu)^H)). Raises UserError.
     """
     started_s = now_s()
-    distances_R = analytic.run(settings, options, on_progress).squared_distances_R
+    trajectory = analytic.run(settings, options, on_progress)
+    distances_R = trajectory.squared_distances_R
     end = float(distances_R[-max(1, len(distances_R) // 5) :].mean())
     policy, training = settings.policy, settings.training
     chosen = settings_of(policy.name, policy.settings, profile=policy.profile, synchronous=False)
@@ -49,6 +50,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
             "rate over the predicted one": None if rate is None else rate / predicted,
             "rate without staleness": -log(1 - chosen.alpha * (1 - contraction)),
             "curves": {"squared distance": analytic.curve(distances_R)},
+            **trajectory.notes,
         },
         seconds=now_s() - started_s,
     )

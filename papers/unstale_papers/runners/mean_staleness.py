@@ -41,6 +41,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
             "mean staleness of the first cycle": first,
             "first cycle over N/K": first / ratio,
             "curves": {"mean staleness so far, over N/K": analytic.curve(means_R / ratio)},
+            **trajectory.notes,
         },
         seconds=now_s() - started_s,
     )

@@ -5,6 +5,7 @@ Source: ours, docs/methods/experiments.md#theory-experiments
 Legend: K updates of a round, T rounds of a run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import log, sqrt
 from typing import Any
@@ -31,12 +32,14 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
     over = options["over"]
     runs = variants(settings, options)
     points = []
+    refused: Counter[str] = Counter()
     for number, (value, variant) in enumerate(runs.items()):
 
         def share(done: float, before: int = number) -> None:
             on_progress((before + done) / len(runs))
 
         trajectory = analytic.run(variant, options, share)
+        refused += trajectory.refused
         points.append([value, float(trajectory.squared_gradients_R.mean())])
     first, last = points[0][1], points[-1][1]
     return Record(
@@ -45,6 +48,7 @@ def measure(settings: Settings, options: Mapping[str, Any], *, on_progress: Call
             f"exponent in {over}": analytic.slope([log(x) for x, _ in points], [log(y) for _, y in points]),
             "speed-up": (first / last) ** 2,
             "curves": {MEASURED: {"x": over, "points": points}},
+            **({"refused": dict(refused)} if refused else {}),
         },
         seconds=now_s() - started_s,
     )
