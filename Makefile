@@ -42,7 +42,7 @@ check: $(VENV)/.installed-dev  ## Everything that must hold: ruff, import-linter
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check
 
 bench: $(VENV)/.installed-bench  ## Run the benchmarks; figures go to benchmarks/results/
-	$(BIN)/python -m benchmarks
+	PYTHONPATH=tests $(BIN)/python -m benchmarks
 
 presets: $(VENV)/.installed-test  ## Compute every published table and figure, very small: PRESETS="fh-t2 ar-f1" for some
 	PYTHONPATH=papers/tests $(BIN)/python -m presets $(PRESETS)

@@ -13,7 +13,7 @@ delay. Six clients; a seed draws two of them, which wait ten times as long as th
 Both start from the same weights. Time starts at the first version, when the clients have imported the app, and is the
 same for both. The accuracy of each version is measured afterwards, on the same test images.
 
-    python -m benchmarks.flower_stragglers [--environment FOLDER] [--quick]
+    PYTHONPATH=tests python -m benchmarks.flower_stragglers [--environment FOLDER] [--quick]
 
 The first run installs Flower and Ray, as `benchmarks.flower` does.
 """
@@ -32,10 +32,10 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
-from tests.flower.environments import HERE, VERSIONS, Flower, fact_of, new_app
 
 from benchmarks import report
 from benchmarks.flower import SOURCES, environment_of
+from flower.environments import HERE, VERSIONS, Flower, fact_of, new_app
 from unstale.journal.replay import RecordedRun
 
 ENVIRONMENT = Path(f"~/.cache/unstale/flower-{VERSIONS[-1]}").expanduser()

@@ -12,7 +12,7 @@ from unstale.seeds import Stream, stream
 from unstale.training.partition import create as create_partition
 from unstale.training.partition import label_counts, slow_clients, split
 from unstale_papers.preset import Cell, Preset
-from unstale_papers.presets.fedhist import METHODS, SLOW_HOLDERS, fh_f4, fh_f5, fh_t1, fh_t2
+from unstale_papers.presets.fedhist import METHODS, SLOW_HOLDERS, fh_controls, fh_f4, fh_f5, fh_t1, fh_t2
 
 
 def at(preset: Preset, **labels: str) -> Cell:
@@ -107,6 +107,33 @@ def test_each_ablation_lacks_one_part_and_the_full_method_is_that_of_table_1() -
         given = at(preset, method=method, **labels).settings.policy.settings
         lacking[method] = {key: value for key, value in given.items() if value != full.policy.settings[key]}
     assert lacking == {"w/o-EGS": {"egs": False}, "w/o-HAA": {"haa": "off"}, "w/o-INA": {"ina": False}}
+
+
+def test_a_control_is_its_method_of_table_1_with_the_mean_length_of_updates() -> None:
+    preset, whole = fh_controls(), fh_t1()
+    labels = {"data": "CIFAR-10", "beta": "0.3", "ratio": "10"}
+    for method in ("FedAvg", "DynSGD", "REFL"):
+        printed = at(whole, method=method, **labels).settings
+        assert at(preset, rate="shared", method=method).settings == printed
+        longer = printed.policy.model_copy(update={"norm": "mean-of-updates"})
+        control = at(preset, rate="shared", method=f"{method}+INA").settings
+        assert control == printed.model_copy(update={"policy": longer})
+
+
+def test_fedhist_without_utilities_differs_in_their_weight_alone() -> None:
+    full, without = (
+        at(fh_controls(), rate="shared", method=method).settings for method in ("FedHist", "FedHist (lambda=0)")
+    )
+    assert full == at(fh_t1(), data="CIFAR-10", beta="0.3", ratio="10", method="FedHist").settings
+    assert without.policy.settings == {**full.policy.settings, "utility_weight": 0.0}
+    assert without.model_copy(update={"policy": full.policy}) == full
+
+
+def test_tuned_controls_differ_from_the_shared_ones_in_the_learning_rate_alone() -> None:
+    for cell in fh_controls().cells:
+        shared = at(fh_controls(), rate="shared", method=cell.labels["method"]).settings
+        training = cell.settings.training.model_copy(update={"learning_rate": 0.01})
+        assert cell.settings.model_copy(update={"training": training}) == shared
 
 
 def test_the_fairness_figure_has_the_methods_of_table_1_on_two_data_sets() -> None:

@@ -34,16 +34,24 @@ def read(store: Store, paths: Iterable[Path]) -> tuple[int, int]:
     Imports none if a line is invalid or conflicts with the stored result of the same configuration. Raises
     UserError.
     """
-    found: dict[str, StoredResult] = {}
-    for path in paths:
-        for one in _kept(path):
-            _check_same(found.setdefault(one.digest, one), one, "a file before has")
+    found = {one.digest: one for one in results(paths)}
     had = {one.digest: one for one in store.everything() if one.digest in found}
     for digest, one in had.items():
         _check_same(one, found[digest], "the store has")
     new = [one for digest, one in found.items() if digest not in had]
     store.take(new)
     return len(new), len(had)
+
+
+def results(paths: Iterable[Path]) -> list[StoredResult]:
+    """Results of files, each configuration once. Raises UserError for an invalid line, and for two results of one
+    configuration.
+    """
+    found: dict[str, StoredResult] = {}
+    for path in paths:
+        for one in _kept(path):
+            _check_same(found.setdefault(one.digest, one), one, "a file before has")
+    return list(found.values())
 
 
 def _check_same(had: StoredResult, new: StoredResult, who: str) -> None:

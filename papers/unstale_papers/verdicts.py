@@ -4,14 +4,14 @@ Legend: a pair is two cells that a claim compares. Ahead: better, in the sense o
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log
 from statistics import fmean
 from typing import Literal
 
 from unstale_papers.comparison import Comparison
 from unstale_papers.preset import Cell, Claim, Preset
-from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, over_seeds, t_test
+from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, Spread, over_seeds, t_test
 from unstale_papers.table_metrics import measure
 
 RULE = """\
@@ -35,19 +35,65 @@ no average makes up for one. Ratios are averaged as geometric means."""
 
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
+Bound = Literal["", "at least ", "at most ", "about "]
+"""What the mean of leads is to the true one, where some of them are bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Leads of the pairs that a claim compares: differences, or logarithms of ratios; see `lead_text`.
+
+    ahead: number of pairs that are ahead in the mean over seeds. pairs: number of pairs with a number. missing: number
+    of those without. lead: average over pairs, by seed; its interval is None with one seed, where some leads are
+    bounds, and where a level is claimed. bound: of the average. least: lead of the least pair, and the names of its
+    cells.
+    """
+
+    ahead: int
+    pairs: int
+    missing: int
+    lead: Spread
+    bound: Bound
+    least: tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """Leads of the published numbers, as in `Figures`."""
+
+    ahead: int
+    pairs: int
+    lead: float
+    least: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The verdict on a claim. seeds: used by it. why: a sentence with the deciding figures. in_print: the same figures
-    of the published numbers, empty without any.
+    """The verdict on a claim.
+
+    seeds: used by it. why: a sentence with the deciding figures. is_run: whether both sides of a pair were computed,
+    with or without a number. figures: of why, None without a number. printed: the same of the published numbers, None
+    without any.
     """
 
     claim: Claim
     answer: Answer
     seeds: tuple[int, ...]
     why: str
-    in_print: str = ""
+    is_run: bool = False
+    figures: Figures | None = None
+    printed: Printed | None = None
+
+    @property
+    def in_print(self) -> str:
+        """A sentence with the figures of the published numbers, empty without any."""
+        if self.printed is None:
+            return ""
+        claim, of = self.claim, self.printed
+        ahead = f"ahead in {of.ahead} of {_many(of.pairs, 'comparison')}"
+        least = f", least {lead_text(claim, of.least)}" if claim.each or claim.level is not None else ""
+        by = "" if claim.level is not None else f", by {lead_text(claim, of.lead)} on average"
+        return f"In print: {ahead}{by}{least}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +148,7 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
     run = [pair for pair in pairs if pair.says]
     seeds = tuple(sorted(set.intersection(*(set(pair.by_seed) for pair in run)))) if run else ()
     answer: Answer = "cannot be told"
+    figures = None
     if not pairs:
         why = "No cells of this preset are compared by it."
     elif not run:
@@ -111,8 +158,17 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
     elif not any(pair.by_seed[seed].figure is not None for pair in run for seed in seeds):
         why = f"{_many(len(run), 'comparison')}, and nothing to compare in the seeds that have all of them."
     else:
-        answer, why = _answer(claim, run, seeds, missing=len(pairs) - len(run))
-    return Verdict(claim=claim, answer=answer, seeds=seeds, why=why, in_print=_in_print(claim, pairs))
+        figures = _figures(claim, run, seeds, missing=len(pairs) - len(run))
+        answer, why = _answer(claim, run, seeds, figures)
+    return Verdict(
+        claim=claim,
+        answer=answer,
+        seeds=seeds,
+        why=why,
+        is_run=any(pair.by_seed for pair in pairs),
+        figures=figures,
+        printed=_printed_figures(claim, pairs),
+    )
 
 
 def compared(preset: Preset, claim: Claim) -> list[tuple[Cell | None, Cell | None]]:
@@ -192,16 +248,16 @@ def _in_terms(claim: Claim, side: _Range) -> _Range:
     return (log(low), log(high)) if low > 0 else (-inf, inf)
 
 
-def _claimed(claim: Claim) -> float:
-    """The claimed lead, in the terms of `_lead`."""
+def claimed(claim: Claim) -> float:
+    """The claimed lead, in the terms of `Figures`."""
     if not claim.as_ratio:
         return claim.at_least
     return round(log(claim.at_least), DECIMALS) if claim.at_least > 0 else 0.0
 
 
-def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int) -> tuple[Answer, str]:
-    """The answer by `RULE`. run: pairs that all have these seeds. missing: number of further pairs without any."""
-    limit = _claimed(claim)
+def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], figures: Figures) -> tuple[Answer, str]:
+    """The answer by `RULE`. run: pairs that all have these seeds."""
+    limit, missing = claimed(claim), figures.missing
     leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
     every = [*leads, *([[_UNKNOWN] * len(seeds)] * missing)]
     # The lower bounds of the leads confirm a claim, the upper bounds refute it.
@@ -213,7 +269,7 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     else:
         enough = _is_above(_by_seed(lows), limit)
         refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
-    why = [_figures(claim, run, leads)]
+    why = [_figures_text(claim, figures)]
     bounds, silent = (
         sum(is_so(lead) for of_pair in leads for lead in of_pair)
         for is_so in (lambda lead: lead.is_bound, lambda lead: lead.figure is None)
@@ -227,8 +283,8 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missi
     if silent:
         why.append(f"in {silent} of {_many(compared, 'pair')} of runs nothing can be compared")
     if behind is not None and len(behind.by_seed) > len(seeds):
-        figures = _known(behind.by_seed.values())
-        why.append(f"over its {len(behind.by_seed)} seeds by {_text(claim, fmean(figures))}, {_names(claim, behind)}")
+        mean = fmean(_known(behind.by_seed.values()))
+        why.append(f"over its {len(behind.by_seed)} seeds by {lead_text(claim, mean)}, {_names(claim, behind)}")
     if refuted or behind is not None:
         answer = "does not hold"
     elif enough and min(map(fmean, lows)) > 0:
@@ -271,26 +327,52 @@ def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
     return mean < limit and test is not None and test.p < SIGNIFICANCE / tests
 
 
-def _figures(claim: Claim, run: Sequence[_Pair], leads: Sequence[Sequence[_Lead]]) -> str:
-    """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`, of what is
-    known; a bound counts as its value. No average where a level is claimed, no interval of bounds.
-    """
+def _figures(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, missing: int) -> Figures:
+    """Figures of what is known in these seeds; a bound counts as its value. missing: number of further pairs."""
+    leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
     known = [(pair, _known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
     means = [(fmean(figures), pair) for pair, figures in known if figures]
     average = over_seeds([fmean(_known(of_seed)) for of_seed in zip(*leads, strict=True) if _known(of_seed)])
-    assert average is not None  # of at least one seed, and `_ahead` knows no other numbers
+    assert average is not None  # of at least one seed, and `_known` has no infinite numbers
+    bound = _bound([lead for of_pair in leads for lead in of_pair])
+    if bound or claim.level is not None:
+        average = replace(average, low=None, high=None)
     least, pair = min(means, key=lambda one: one[0])
+    return Figures(
+        ahead=sum(mean > 0 for mean, _ in means),
+        pairs=len(run),
+        missing=missing,
+        lead=average,
+        bound=bound,
+        least=(least, _names(claim, pair)),
+    )
+
+
+def _bound(leads: Iterable[_Lead]) -> Bound:
+    """What the mean of `figure` is to the mean of the true leads."""
+    bounds = [lead for lead in leads if lead.is_bound]
+    if not bounds:
+        return ""
+    if all(isfinite(lead.low) for lead in bounds):
+        return "at least "
+    return "about " if any(isfinite(lead.low) for lead in bounds) else "at most "
+
+
+def _figures_text(claim: Claim, figures: Figures) -> str:
+    """`ahead in 5 of 6 comparisons, by +2.10 points on average (95 % interval ...; least ... against ...)`. No average
+    where a level is claimed.
+    """
+    average, (least, names) = figures.lead, figures.least
     beside = []
-    is_sharp = not any(lead.is_bound for of_pair in leads for lead in of_pair)
-    if average.low is not None and average.high is not None and is_sharp and claim.level is None:
-        beside.append(f"95 % interval {_text(claim, average.low)} to {_text(claim, average.high)}")
-    if len(run) > 1 or claim.level is not None:
-        beside.append(f"least {_text(claim, least)}, {_names(claim, pair)}")
-    if _claimed(claim):
-        beside.append(f"claimed at least {_text(claim, _claimed(claim))}{' in each' if claim.each else ''}")
-    ahead = f"ahead in {sum(mean > 0 for mean, _ in means)} of {_many(len(run), 'comparison')}"
+    if average.low is not None and average.high is not None:
+        beside.append(f"95 % interval {lead_text(claim, average.low)} to {lead_text(claim, average.high)}")
+    if figures.pairs > 1 or claim.level is not None:
+        beside.append(f"least {lead_text(claim, least)}, {names}")
+    if claimed(claim):
+        beside.append(f"claimed at least {lead_text(claim, claimed(claim))}{' in each' if claim.each else ''}")
+    ahead = f"ahead in {figures.ahead} of {_many(figures.pairs, 'comparison')}"
     aside = f" ({'; '.join(beside)})" if beside else ""
-    by = "" if claim.level is not None else f", by {_text(claim, average.mean)} on average"
+    by = "" if claim.level is not None else f", by {lead_text(claim, average.mean)} on average"
     return f"{ahead}{by}{aside}"
 
 
@@ -298,20 +380,18 @@ def _known(leads: Iterable[_Lead]) -> list[float]:
     return [lead.figure for lead in leads if lead.figure is not None]
 
 
-def _in_print(claim: Claim, pairs: Iterable[_Pair]) -> str:
-    printed = [pair.in_print for pair in pairs if pair.in_print is not None]
-    if not printed:
-        return ""
+def _printed_figures(claim: Claim, pairs: Iterable[_Pair]) -> Printed | None:
+    leads = [pair.in_print for pair in pairs if pair.in_print is not None]
+    if not leads:
+        return None
     # A printed "less than 45 %" is stored as 45, and is not above a level of 45.
-    above = sum(one > 0 or (one == 0 and claim.level is not None) for one in printed)
-    ahead = f"ahead in {above} of {_many(len(printed), 'comparison')}"
-    least = f", least {_text(claim, min(printed))}" if claim.each or claim.level is not None else ""
-    by = "" if claim.level is not None else f", by {_text(claim, fmean(printed))} on average"
-    return f"In print: {ahead}{by}{least}."
+    ahead = sum(one > 0 or (one == 0 and claim.level is not None) for one in leads)
+    return Printed(ahead=ahead, pairs=len(leads), lead=fmean(leads), least=min(leads))
 
 
-def _text(claim: Claim, advantage: float) -> str:
-    return f"{exp(advantage):.2f} times" if claim.as_ratio else measure(claim.measure).difference(advantage)
+def lead_text(claim: Claim, lead: float) -> str:
+    """`+2.10 points`; `1.44 times` of a claimed ratio, whose lead is a logarithm."""
+    return f"{exp(lead):.2f} times" if claim.as_ratio else measure(claim.measure).difference(lead)
 
 
 def _names(claim: Claim, pair: _Pair) -> str:

@@ -1,14 +1,10 @@
 """Environments with a version of Flower each, and `unstale` in them."""
 
-import fcntl
 import json
 import os
 import string
 import subprocess
-import sys
-import tempfile
 import threading
-import venv
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from support.environments import ROOT, cache, python_with
 from unstale.training import datasets
 from unstale_proto import codec
 from unstale_proto.messages import Hello, Message
@@ -25,26 +22,12 @@ HERE = Path(__file__).parent
 APPS = HERE / "apps"
 VERSIONS = ("1.21.0", "1.30.0", "1.41.0", "1.42.0")
 SECONDS_MAX = 240.0
-ROOT = Path(__file__).parents[2]
 _PACKAGES = tuple(str(ROOT / folder) for folder in ("services", "proto", "client"))
-CACHE = Path(os.environ.get("FLOWER_ENVIRONMENTS", Path(tempfile.gettempdir()) / "unstale-flower"))
 
 
 def python_of(version: str) -> Path:
-    """Python of an environment with a version of Flower before our own packages, made on the first call."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    folder = CACHE / version
-    python = folder / "bin" / "python"
-    with (CACHE / f"{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            venv.create(folder, with_pip=True, clear=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", f"flwr=={version}"], check=True)
-            (folder / "complete").touch()
-        (site,) = folder.glob("lib/python*/site-packages")
-        ours = [path for path in sys.path if path.endswith("site-packages")]  # of this checkout, on each call
-        (site / "z_behind.pth").write_text("\n".join((*ours, "")))
-    return python
+    """Python of an environment with a version of Flower."""
+    return python_with(f"flower-{version}", [f"flwr=={version}"])
 
 
 @lru_cache(maxsize=1)
@@ -55,9 +38,9 @@ def images() -> Path | None:
     if not datasets.is_there("cifar10"):
         return None
     train = datasets.load("cifar10", normalise="raw").train
-    file = CACHE / f"cifar10-{os.getpid()}.npz"
+    file = cache() / f"cifar10-{os.getpid()}.npz"
     np.savez(file, x_train=train.stored_NX.permute(0, 2, 3, 1)[::50], y_train=train.labels_N[::50])
-    return file.replace(CACHE / "cifar10.npz")
+    return file.replace(cache() / "cifar10.npz")
 
 
 class Flower:

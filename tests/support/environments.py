@@ -1,5 +1,6 @@
 """Environments with libraries that the one of the tests lacks, each made once in the user's cache."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,18 +15,26 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 INSTALL_S, TESTS_S = 600, 900  # on a busy machine
 
 
+def cache() -> Path:
+    """The folder of all environments, which exists."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unstale-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def python_with(name: str, libraries: Sequence[str]) -> Path:
     """The Python of an environment with libraries before those of this one. name: of its folder."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache / "unstale-tests" / f"{name}-{version}"
+    folder = cache() / f"{name}-{version}"
     python, complete = folder / "bin/python", folder / "complete"
-    if not complete.exists() or complete.read_text() != "\n".join(libraries):
-        venv.create(folder, clear=True, with_pip=True)
-        here = sysconfig.get_path("purelib")
+    with Path(f"{folder}.lock").open("w") as lock:  # of processes that run tests at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists() or complete.read_text() != "\n".join(libraries):
+            venv.create(folder, clear=True, with_pip=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", *libraries], check=True, timeout=INSTALL_S)
+            complete.write_text("\n".join(libraries))
+        here = sysconfig.get_path("purelib")  # of this checkout, on each call
         (folder / f"lib/python{version}/site-packages/base.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-        subprocess.run([python, "-m", "pip", "install", "-q", *libraries], check=True, timeout=INSTALL_S)
-        complete.write_text("\n".join(libraries))
     return python
 
 

@@ -202,6 +202,30 @@ def export_results(
         printing.line(f"written: {file}, {count:,} results")
 
 
+@app.command()
+def claims(
+    exported: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Read the .jsonl files of this folder, which `unstale reproduce export` wrote, and not the store.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreFolder = STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Write one page of the claims of all papers with their verdicts, and a CSV file, beside the results."""
+    from unstale_papers.cli import reproduce_claims
+
+    files = [str(file) for file in reproduce_claims.write(store, exported)]
+    if as_json:
+        printing.json_line("written", {"files": files})
+    else:
+        printing.line(f"written: {', '.join(files)}")
+
+
 @app.command(name="import")
 def import_results(
     files: Annotated[

@@ -45,9 +45,13 @@ def _tables(section: Section) -> Iterator[str]:
         columns, rows = table.of_page
         if rows:
             yield from (f"**{escaped(_caption(table, columns))}**", "")
-            yield _row([column.head for column in columns])
-            yield _row(["---:" if column.is_number or column.is_stacked else "---" for column in columns], is_rule=True)
-            yield from (_row([_shown(*pair) for pair in zip(columns, row, strict=True)], is_done=True) for row in rows)
+            yield table_row([column.head for column in columns])
+            yield table_row(
+                ["---:" if column.is_number or column.is_stacked else "---" for column in columns], is_rule=True
+            )
+            yield from (
+                table_row([_shown(*pair) for pair in zip(columns, row, strict=True)], is_done=True) for row in rows
+            )
             yield ""
 
 
@@ -56,7 +60,8 @@ def _caption(table: Table, columns: list[Column]) -> str:
     return table.caption.replace("one below another", f"with {LINES.strip()} between") if is_stacked else table.caption
 
 
-def _row(cells: list[str], *, is_rule: bool = False, is_done: bool = False) -> str:
+def table_row(cells: list[str], *, is_rule: bool = False, is_done: bool = False) -> str:
+    """A line of a table. is_rule: the line below the heads. is_done: the cells are Markdown already."""
     return f"| {' | '.join(cells if is_rule or is_done else map(escaped, cells))} |"
 
 

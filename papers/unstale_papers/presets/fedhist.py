@@ -6,7 +6,7 @@ their settings are equal.
 Source: FedHist (Jiang et al., 2023), docs/methods/experiments.md#fedhist-experiments
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ CONTROLS: Mapping[str, tuple[str, str]] = {
     "FedAvg+INA": ("FedAvg", "mean-of-updates"),
     "DynSGD+INA": ("DynSGD", "mean-of-updates"),
     "REFL+INA": ("REFL", "mean-of-updates"),
-    "FedHist, lambda 0": ("FedHist, lambda 0", "none"),
+    "FedHist (lambda=0)": ("FedHist (lambda=0)", "none"),
     "FedHist": ("FedHist", "none"),
 }
 """Method and `policy.norm` of fh-controls."""
@@ -119,7 +119,7 @@ def _settings(
     learning_rate: float = 0.01,
     norm: str = "none",
 ) -> Settings:
-    published, (policy, own) = DATA[data], {**METHODS, **ABLATIONS, "FedHist, lambda 0": NO_UTILITY}[method]
+    published, (policy, own) = DATA[data], {**METHODS, **ABLATIONS, "FedHist (lambda=0)": NO_UTILITY}[method]
     training: dict[str, Any] = {"name": "sgd", "learning_rate": learning_rate, "batch_size": 32, "steps": 5}
     if policy == "fedprox":
         training.update(name="fedprox", mu=0.01)
@@ -139,13 +139,16 @@ def _settings(
     )
 
 
+def _beta(beta: str) -> dict[str, Any]:
+    return {"name": "iid"} if beta == "IID" else {"name": "dirichlet", "alpha": float(beta)}
+
+
 def _cell(data: str, beta: str, ratio: str, method: str) -> Cell:
     """A cell with its numbers of Table I."""
-    partition = {"name": "iid"} if beta == "IID" else {"name": "dirichlet", "alpha": float(beta)}
     known = ACCURACIES.get((data, beta, ratio, method))
     return Cell(
         labels={"data": data, "beta": beta, "N/K": ratio, "method": method},
-        settings=_settings(data, partition, ratio, method),
+        settings=_settings(data, _beta(beta), ratio, method),
         published={} if known is None else {"final accuracy": known},
     )
 
@@ -245,24 +248,28 @@ def fh_t2() -> Preset:
     )
 
 
+def _controlled(rate: str) -> Iterator[tuple[str, str, str]]:
+    """The better and the worse method of each claim about controls, and its text."""
+    at = f"At {rate} learning rates"
+    for method in ("FedAvg", "DynSGD", "REFL"):
+        longer = f"{method}+INA"
+        yield "FedHist", method, f"{at} FedHist is more accurate than {method}."
+        yield longer, method, f"{at} steps of FedHist's length make {method} more accurate."
+        yield "FedHist", longer, f"{at} FedHist is more accurate than {method} with steps of its length."
+    yield "FedHist", "FedHist (lambda=0)", f"{at} utilities of updates make FedHist more accurate."
+
+
 def fh_controls() -> Preset:
-    """CIFAR-10 at beta 0.3 and N/K 10: baselines with FedHist's step length, and FedHist without utilities, at the
-    shared learning rate and at one tuned for each."""
+    """Baselines with FedHist's step length, and FedHist without utilities, at a shared and at tuned learning rates."""
+    rates = {"shared": dict.fromkeys(CONTROLS, 0.01), "tuned": TUNED}
     cells = tuple(
         Cell(
             labels={"rate": rate, "method": name},
-            settings=_settings(
-                "CIFAR-10",
-                {"name": "dirichlet", "alpha": 0.3},
-                "10",
-                method,
-                norm=norm,
-                learning_rate=0.01 if rate == "shared" else TUNED[name],
-            ),
-        )  # fmt: skip
-        for rate in ("shared", "tuned")
+            settings=_settings("CIFAR-10", _beta("0.3"), "10", method, norm=norm, learning_rate=learning_rates[name]),
+        )
+        for rate, learning_rates in rates.items()
         for name, (method, norm) in CONTROLS.items()
-        if rate == "shared" or name in TUNED
+        if name in learning_rates
     )
     return Preset(
         name="fh-controls",
@@ -275,6 +282,12 @@ def fh_controls() -> Preset:
         columns=(),
         sources=(PARTITIONED, *SETUP, *FEDHIST, *BASELINES),
         curves=(Curve(title="Controls on CIFAR-10", shows="accuracy", line="method", target=0.3),),
+        claims=tuple(
+            Claim(text=text, measure="final accuracy", better={"rate": rate, "method": better}, worse={"method": worse})
+            for rate in dict.fromkeys(cell.labels["rate"] for cell in cells)
+            for better, worse, text in _controlled(rate)
+        ),
+        missing=("The paper has no controls with equal step length, and no rates tuned for each method.",),
     )
 
 

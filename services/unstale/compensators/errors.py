@@ -25,12 +25,14 @@ def measured(update: StaleUpdate, method: str, estimate_d: Tensor, staleness: in
     device = "cpu" if update.vector_d.device.type == "mps" else update.vector_d.device  # mps has no float64
     true_d = update.vector_d.to(device, torch.float64)
     estimate_d = estimate_d.to(device, torch.float64)
-    lengths = float(true_d.norm()) * float(estimate_d.norm())
-    cosine = float(true_d @ estimate_d) / lengths if lengths > NO_DIRECTION else 0.0
+    numbers = (true_d.norm(), estimate_d.norm(), true_d @ estimate_d, (estimate_d - true_d).abs().sum())
+    true_length, estimate_length, product, distance = torch.stack(numbers).tolist()  # one read of the device
+    lengths = true_length * estimate_length
+    cosine = product / lengths if lengths > NO_DIRECTION else 0.0
     return MeasuredError(
         client_id=update.client_id,
         method=method,
-        l1=update.local_rate * float((estimate_d - true_d).abs().sum()),
+        l1=update.local_rate * distance,
         cosine=1 - cosine,
         staleness=staleness,
     )

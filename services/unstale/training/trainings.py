@@ -313,13 +313,13 @@ def _directions(model: FlatModel, inputs_mX: Tensor) -> Tensor:
     for inputs_bX in torch.split(inputs_mX, _FROZEN_BATCH):
         z_bf = forward_with_z(inputs_bX)[1].flatten(1)
         length_b1 = torch.linalg.vector_norm(z_bf, dim=1, keepdim=True)
-        directions.append(torch.where(length_b1 > _ZERO, z_bf / length_b1, 0.0))
+        directions.append((z_bf / length_b1).masked_fill(~(length_b1 > _ZERO), 0.0))
     return torch.cat(directions)
 
 
 def _along(z_bf: Tensor, towards_bf: Tensor) -> Tensor:
     """z . towards / |z| [b], 0 and without a gradient where z is 0."""
     length_b = torch.linalg.vector_norm(z_bf, dim=1)
-    has_direction_b = length_b > _ZERO
-    product_b = (z_bf * towards_bf).sum(dim=1)
-    return torch.where(has_direction_b, product_b / torch.where(has_direction_b, length_b, 1.0), 0.0)
+    is_zero_b = ~(length_b > _ZERO)  # `masked_fill`, unlike `where`, copies no number to a device
+    along_b: Tensor = (z_bf * towards_bf).sum(dim=1) / length_b.masked_fill(is_zero_b, 1.0)
+    return along_b.masked_fill(is_zero_b, 0.0)
