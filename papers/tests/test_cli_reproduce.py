@@ -255,6 +255,10 @@ def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path)
             ["tiny", "--data", "mnist=mine.npz"],
             "--data has 'mnist', which none of these presets is measured on; expected one of digits",
         ),
+        (
+            ["th-wkafl", "--data", "mnist=mine.npz"],
+            "--data is 'mnist=mine.npz', but these presets are measured on no data set; leave it out",
+        ),
         (["tiny", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:<number> or mps"),
         (
             ["tiny", "--ray", "auto", "--device", "cuda:1"],

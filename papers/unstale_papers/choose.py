@@ -8,8 +8,10 @@ from typing import Any
 
 from unstale.config.keys import KEYS, OPEN_SECTIONS
 from unstale.errors import UserError, nearest
+from unstale.report.content import listed
 from unstale_papers.jobs import values
 from unstale_papers.preset import Cell, Preset
+from unstale_papers.runners import WITHOUT_DATA
 
 _ABSENT = object()
 
@@ -37,9 +39,14 @@ def chosen(presets: Sequence[Preset], text: str | None) -> list[tuple[Preset, tu
 
 def data_sets(cells: Iterable[Cell]) -> list[str]:
     """Names of the cells' data sets, as in `unstale data list`, each once."""
-    data = [cell.settings.data for cell in cells]
+    data = [cell.settings.data for cell in cells if cell.measurement not in WITHOUT_DATA]
     names = [name for one in data for name in (one.name, one.variant.name) if name is not None]
     return list(dict.fromkeys(names))
+
+
+def data_of(cells: Iterable[Cell]) -> str:
+    """The cells' data sets, or their drawn problems, for readers."""
+    return listed(data_sets(cells)) or "problems with a known optimum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from unstale.config.settings import Settings
 
-Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR", "policy guide"]
+Paper = Literal["FedHist", "WKAFL", "gradient inversion", "FedAR", "FedBuff", "FedAsync", "policy guide"]
 GUIDE: Paper = "policy guide"
 """No paper, but an experiment of unstale."""
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
 
 from unstale.errors import UserError, unknown_name
 from unstale.training.measured import MainMetric
@@ -18,11 +17,11 @@ from unstale_papers.metric_functions import FEW_HEAVY, LAST, Pair
 from unstale_papers.preset import nothing
 from unstale_papers.record import Record
 from unstale_papers.statistics import over_rounds
+from unstale_papers.theory_metrics import THEORY, Better
 
 TARGET_PERCENT = 40  # of FedHist's Table II
 AFFECTED_CLASS = 5  # the class of the stale clients in the paper on gradient inversion
 
-Better = Literal["higher", "lower"]
 Of = Callable[[Record, Record | None], float | None]
 
 
@@ -426,6 +425,7 @@ def _of_other_measurements() -> Iterable[Measure]:
         "shapley-share",
     )
     yield _found("Shapley value", "%", 2, "higher", "What client 0's last update adds to the accuracy", "shapley-share")
+    yield from (replace(_found(*row[:5], "theory"), is_ranked=row[5]) for row in THEORY)
 
 
 def _all() -> Iterable[Measure]:

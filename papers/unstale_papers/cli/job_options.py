@@ -202,6 +202,8 @@ def _files(texts: Sequence[str], wanted: "Sequence[tuple[Preset, tuple[Cell, ...
     from unstale_papers.worker import file_of
 
     used = data_sets(cell for preset, _ in wanted for cell in preset.cells)
+    if texts and not used:
+        raise UserError(f"--data is {texts[0]!r}, but these presets are measured on no data set; leave it out")
     files = {}
     for text in texts:
         name, sign, file = text.partition("=")

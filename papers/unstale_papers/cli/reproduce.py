@@ -75,7 +75,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         ("preset", "published as", "data", "cells", *(["a seed takes"] * is_known)),
         [
             (
-                *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells))),
+                *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells)) or "-"),
                 *(f"{len(preset.cells):,}", *(["-" if seconds is None else duration_text(seconds)] * is_known)),
             )
             for preset, seconds in every

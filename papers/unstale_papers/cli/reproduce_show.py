@@ -8,7 +8,7 @@ from typing import Any
 
 from unstale.cli.tables import print_table
 from unstale.config.write import as_yaml
-from unstale_papers.choose import common, data_sets, differences
+from unstale_papers.choose import common, data_of, data_sets, differences
 from unstale_papers.jobs import values
 from unstale_papers.preset import Cell, Preset
 
@@ -22,7 +22,7 @@ def show(preset: Preset) -> None:
     """Print the preset as text."""
     cells = preset.cells
     print(f"{preset.name}: {preset.paper}, {preset.item}: {preset.title}")
-    print(f"  {len(cells)} cells on {', '.join(data_sets(cells))}; measured: {', '.join(preset.measures)}")
+    print(f"  {len(cells)} cells on {data_of(cells)}; measured: {', '.join(preset.measures)}")
     print("\nIn all cells:")
     _print_wrapped(", ".join(_spelled(common(cells))))
     for one in differences(cells):

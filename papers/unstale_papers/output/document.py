@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from unstale.report.content import Cell, Column, Report, Section, Table, count, listed
-from unstale_papers.choose import data_sets
+from unstale_papers.choose import data_of
 from unstale_papers.comparison import Comparison
 from unstale_papers.output import configured, figures, findings, tables
 from unstale_papers.output.figures import Figure
@@ -46,7 +46,7 @@ def document(context: ReportContext) -> Document:
         report=Report(
             title=f"{preset.name}: {preset.title}",
             subtitle=f"{preset.origin}; {count(len(preset.cells), 'cell')} on "
-            f"{listed(data_sets(preset.cells))}; {context.own_scale}",
+            f"{data_of(preset.cells)}; {context.own_scale}",
             notes=notes(context),
             sections=[section for section in sections if section is not None],
             kind=KIND,

@@ -280,6 +280,50 @@ def draw_fit(axes: Axes, dots: Sequence[Dot], *, along: str, axis: str, slope: f
     axes.set_ylabel(axis)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Positive values over positive places, which a power law may describe. std_x: 0 with one seed."""
+
+    place: int
+    label: str
+    at_x: Floats
+    mean_x: Floats
+    std_x: Floats
+
+    @property
+    def slope(self) -> float:
+        """The measured exponent, by least squares of the logarithms."""
+        return float(np.polyfit(np.log(self.at_x), np.log(self.mean_x), 1)[0])
+
+
+def draw_powers(axes: Axes, lines: Sequence[Power], *, along: str, axis: str, bound: float) -> None:
+    """Draw values on logarithmic axes, each with a dashed line of the exponent `bound` from its first mark."""
+    for one in lines:
+        style = drawing.Style(index=one.place)
+        axes.errorbar(
+            one.at_x,
+            one.mean_x,
+            yerr=one.std_x,
+            color=style.colour,
+            linestyle=style.line,
+            marker=style.marker,
+            markersize=5,
+            linewidth=1.5,
+            capsize=2.5,
+            label=one.label,
+        )
+        bound_x = one.mean_x[0] * (one.at_x / one.at_x[0]) ** bound
+        axes.plot(one.at_x, bound_x, color=style.colour, linestyle=(0, (4, 4)), linewidth=0.9, label="_bound")
+    drawing.logarithmic(axes, "x")
+    drawing.logarithmic(axes, "y")
+    names = sorted({float(x) for one in lines for x in one.at_x})
+    axes.xaxis.set_major_locator(FixedLocator(names))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([f"{name:g}" for name in names])
+    axes.set_xlabel(along)
+    axes.set_ylabel(axis)
+
+
 def draw_surface(axes: Axes, surface_PP: Floats, *, low: float, high: float, what: str) -> None:
     """Draw the surface from above. low, high: range of the colours."""
     image = axes.imshow(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from unstale.report.content import NONE, count, listed
-from unstale_papers.choose import data_sets
+from unstale_papers.choose import data_of, data_sets
 from unstale_papers.comparison import Comparison, Entry
 from unstale_papers.preset import Cell, Number, Preset, nothing
 from unstale_papers.scale import Scale, lost, scaled
@@ -119,7 +119,7 @@ def notes(context: ReportContext) -> list[str]:
     """Sentences at the top of the document."""
     return [
         _size(context),
-        f"Data: {listed(data_sets(context.preset.cells))}. {' '.join(context.replaced)}".rstrip(),
+        f"Data: {data_of(context.preset.cells)}. {' '.join(context.replaced)}".rstrip(),
         _seeds(context),
         *context.about,
         *_time(context),

@@ -18,6 +18,8 @@ from unstale.report.drawing import VERSIONS
 from unstale_papers.metric_functions import errors_of
 from unstale_papers.record import Record
 
+STALENESS = "mean staleness so far, over N/K"
+
 Floats = NDArray[np.float64]
 Points = Sequence[tuple[float, float]]
 """Place and value, places ascending."""
@@ -115,6 +117,7 @@ SHOWS: Mapping[str, Show] = MappingProxyType(
         "training loss of all": Show(
             axis="loss over all training examples, nats", of=_loss_of_all, ends_as="training loss of all"
         ),
+        STALENESS: Show(axis=STALENESS, of=partial(_found, STALENESS), is_share=True),
         "E1": Show(axis="E1, L1", of=partial(_error, unchanged=False)),
         "E2": Show(axis="E2, L1", of=partial(_error, unchanged=True)),
     }

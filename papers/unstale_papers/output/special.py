@@ -194,8 +194,61 @@ def _staleness(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
     )
 
 
+# --- orders ---
+
+MEAN_SQUARED_GRADIENT = "mean squared gradient"
+BOUND = -0.5
+"""Exponent of 1 / sqrt(K T), in K and in T."""
+
+
+def _orders(context: ReportContext, curve: Curve) -> tuple[list[Panel], str]:
+    order = places(context.preset, curve.line)
+    found = []
+    for labels, cells in panels(context.preset, curve.line):
+        lines = []
+        over = ""
+        for cell in cells:
+            curves = [record.found["curves"][curve.shows] for record in of_cell(context, cell)]
+            points_SX2 = [[(x, y) for x, y in one["points"] if x > 0 and y > 0] for one in curves]
+            if not points_SX2 or len(points_SX2[0]) < 2:
+                continue
+            over = str(curves[0]["x"])
+            label = cell.labels[curve.line]
+            values_SX = np.array([[y for _, y in points] for points in points_SX2])
+            at_x = np.array([float(x) for x, _ in points_SX2[0]])
+            lines.append(
+                plots.Power(
+                    place=order[label],
+                    label=named(curve.line, label),
+                    at_x=at_x,
+                    mean_x=values_SX.mean(axis=0),
+                    std_x=values_SX.std(axis=0, ddof=1) if len(values_SX) > 1 else np.zeros_like(at_x),
+                )
+            )
+        if lines:
+            summary = "; ".join(f"{one.label}: slope {one.slope:.2f}" for one in lines)
+            found.append(
+                Panel(
+                    of=label_text(labels),
+                    alternative=f"{curve.shows} over {over}, both axes logarithmic. {summary}.",
+                    keys=[one.label for one in lines],
+                    draw=partial(plots.draw_powers, lines=lines, along=over, axis=curve.shows, bound=BOUND),
+                )
+            )
+    return found, (
+        "Means over seeds with one standard deviation, both axes logarithmic. Dashed lines have the exponent of the "
+        f"bound, {BOUND:g}, and start at the first mark of each line: where marks are above it, the measured order is "
+        "worse."
+    )
+
+
 SHOWS: Mapping[str, Callable[[ReportContext, Curve], tuple[list[Panel], str]]] = MappingProxyType(
-    {"client accuracy": _clients, "heavy gradients": _heavy, "staleness over aggregated gradients": _staleness}
+    {
+        "client accuracy": _clients,
+        "heavy gradients": _heavy,
+        "staleness over aggregated gradients": _staleness,
+        MEAN_SQUARED_GRADIENT: _orders,
+    }
 )
 """Panels and captions that `Curve.shows` may name beside the curves of `shows`."""
 

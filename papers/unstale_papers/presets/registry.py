@@ -4,16 +4,17 @@ from collections.abc import Callable
 
 from unstale.errors import unknown_name
 from unstale_papers.preset import Preset
-from unstale_papers.presets import fedar, fedhist, guide, inversion, wkafl
+from unstale_papers.presets import fedar, fedhist, guide, inversion, theory, wkafl
 
 PRESETS: dict[str, Callable[[], Preset]] = {
     **fedhist.PRESETS,
     **wkafl.PRESETS,
     **inversion.PRESETS,
     **fedar.PRESETS,
+    **theory.PRESETS,
     **guide.PRESETS,
 }
-"""Functions that build the presets, in the order of the papers, and of the policy guide."""
+"""Functions that build the presets: of the papers in their order, of theory, and of the policy guide."""
 
 
 def make(name: str) -> Preset:

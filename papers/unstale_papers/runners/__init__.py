@@ -20,8 +20,15 @@ MEASUREMENTS = {
     "nearest": "unstale_papers.runners.nearest",
     "warm start": "unstale_papers.runners.warm_start",
     "Shapley": "unstale_papers.runners.shapley",
+    "fixed point": "unstale_papers.runners.fixed_point",
+    "scaling": "unstale_papers.runners.scaling",
+    "mean staleness": "unstale_papers.runners.mean_staleness",
+    "linear rate": "unstale_papers.runners.linear_rate",
 }
 """Modules, each with a function `measure`."""
+
+WITHOUT_DATA = frozenset({"fixed point", "scaling", "mean staleness", "linear rate"})
+"""Measurements on problems with a known optimum: they ignore the settings of data, model and partition."""
 
 
 def measure(

@@ -6,7 +6,7 @@ Legend: K updates of a round.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import fsum, nan
 from typing import Any
@@ -104,13 +104,7 @@ class _Curves(Watcher):
 
     def acted(self, _: events.Event, acts: Iterable[actions.Action]) -> None:
         """Count refused updates in the coordinator's actions."""
-        self.refused.update(
-            act.reason
-            for act in acts
-            if isinstance(act, actions.Acknowledge)
-            and act.outcome is actions.Outcome.REJECTED
-            and act.reason is not None
-        )
+        self.refused.update(refusals(acts))
 
     @override
     def round_applied(self, result: RoundResult, updates: Sequence[RoundUpdate]) -> None:
@@ -169,6 +163,13 @@ class _Curves(Watcher):
             for part_n in torch.split(torch.arange(len(dataset.train.labels_N)), _EXAMPLES_AT_A_TIME)
         ]
         return fsum(losses) / len(dataset.train.labels_N)
+
+
+def refusals(acts: Iterable[actions.Action]) -> Iterator[str]:
+    """Reasons of the refused updates among the coordinator's actions."""
+    for act in acts:
+        if isinstance(act, actions.Acknowledge) and act.outcome is actions.Outcome.REJECTED and act.reason is not None:
+            yield act.reason
 
 
 def _rounded(value: float) -> float:
