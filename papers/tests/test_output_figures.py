@@ -191,6 +191,17 @@ def test_diverged_runs_do_not_change_the_axis_range() -> None:
     assert alone.get_yscale() == "log" and alone.get_ylim()[1] > 1e23
 
 
+def test_a_band_on_a_logarithmic_axis_ends_above_0() -> None:
+    mean_x = np.array([1e4, 1.0, 1e-4])
+    curve = Curve(n=3, at_x=np.arange(3.0), mean_x=mean_x, low_x=mean_x - [1, 2, 5e-5], high_x=mean_x + 2, left_out=0)
+    axes = MatplotlibFigure().subplots()
+    lines = [plots.Line(place=0, label="one", curve=curve, printed=[], diverged=False)]
+    plots.draw_lines(axes, lines, along="version", axis="loss", target=None, is_share=False)
+    ends = axes.collections[0].get_paths()[0].vertices
+    assert axes.get_yscale() == "log"
+    assert [min(y for x, y in ends if x == at) for at in range(3)] == pytest.approx([1e4 - 1, 1.0, 5e-5])
+
+
 def test_losses_over_decades_are_drawn_with_plain_numbers(tmp_path: Path) -> None:
     """matplotlib's default is mathematical text, which conflicts with a dollar sign in a name."""
     output.write(comparison("gi-t1", range(1)), tmp_path, scale=Scale(), about=())

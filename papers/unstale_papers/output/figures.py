@@ -27,7 +27,10 @@ PAIRS_MIN = 4  # printed and measured numbers, for a picture of one against the 
 LABELS_MIN = 3  # of an axis that has numbers, for a picture over it
 SMOOTHED = f"Lines of many points are means of the last {plots.SMOOTH}; faint behind them are the points."
 DIVERGED = "Lines of runs that diverged leave the frame where they are off the others' scale."
-BAND = "Lines are means over seeds, bands one standard deviation."
+BAND = (
+    "Lines are means over seeds, bands one standard deviation; on a logarithmic axis a band that would reach 0 has its "
+    "upper half alone."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

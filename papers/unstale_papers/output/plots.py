@@ -64,23 +64,25 @@ def draw_lines(
     """Draw means with bands, smooth where `is_smooth`, published numbers as open marks, and a target as a dashed line.
     Diverged lines may leave the frame, which fits the others, if any, and all published numbers.
     """
+    kept = [one for one in lines if not one.diverged] or lines
+    values = np.concatenate(
+        [one.curve.mean_x for one in kept] + [np.array([value for _, value in one.printed]) for one in lines]
+    )
+    finite = values[np.isfinite(values)]
+    is_log = not is_share and len(finite) > 0 and finite.min() > 0 and finite.max() > LOG_FROM * finite.min()
     for one in lines:
-        if is_smooth(one.curve):
+        curve = smooth(one.curve) if is_smooth(one.curve) else one.curve
+        if curve is not one.curve:
             colour = drawing.Style(index=one.place).colour
             axes.plot(one.curve.at_x, one.curve.mean_x, color=colour, linewidth=0.5, alpha=0.3, label="_each")
-        drawing.line(axes, smooth(one.curve) if is_smooth(one.curve) else one.curve, one.place, one.label)
+        drawing.line(axes, _above_0(curve) if is_log else curve, one.place, one.label)
         for at, value in one.printed:
             _mark(axes, at, value, one.place)
     if target is not None:
         axes.axhline(target, color=drawing.INK, linestyle=(0, (4, 4)), linewidth=0.8, zorder=1)
     axes.set_xlabel(along)
     axes.set_ylabel(axis)
-    kept = [one for one in lines if not one.diverged] or lines
-    values = np.concatenate(
-        [one.curve.mean_x for one in kept] + [np.array([value for _, value in one.printed]) for one in lines]
-    )
-    finite = values[np.isfinite(values)]
-    if not is_share and len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
+    if is_log:
         drawing.logarithmic(axes, "y")
         if len(kept) < len(lines):
             axes.set_ylim(float(finite.min()) / 1.2, 1.2 * float(finite.max()))
@@ -88,6 +90,11 @@ def draw_lines(
         axes.set_ylim(0, 1.08 * max(float(finite.max()), target or 0.0, 1e-9))
     if along == drawing.VERSIONS:
         drawing.whole_numbers(axes)
+
+
+def _above_0(curve: Curve) -> Curve:
+    """The curve with the upper half of its band alone where the lower one reaches 0, which has no logarithm."""
+    return replace(curve, low_x=np.where(curve.low_x <= 0, curve.mean_x, curve.low_x))
 
 
 def _mark(axes: Axes, at: float, value: float, place: int) -> None:
