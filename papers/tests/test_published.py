@@ -152,12 +152,17 @@ def test_the_stored_results_of_the_project_can_be_imported(path: Path, tmp_path:
 SCALES = {
     "ar-f2": Scale(rounds=0.25),
     "ar-t3": Scale(rounds=0.25),
-    "fh-t1": Scale(rounds=0.12),
+    "fh-controls": Scale(rounds=0.08),
+    "fh-t1": Scale(rounds=0.08),
     "gi-f11": Scale(rounds=0.25, data=0.2, iterations=0.005),
     "gi-t3": Scale(rounds=0.25, data=0.2, iterations=0.005),
 }
 """The scales of papers/results/README.md; other presets are at full size."""
-OF_CELLS = {"ar-f2": 9, "ar-t3": 7, "fh-t1": 4, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12, "wk-t2": 18, "wk-t3": 18}
+OF_CELLS = {
+    **{"ar-f2": 9, "ar-t3": 7, "fh-controls": 42, "fh-t1": 12, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12},
+    **{"wk-t2": 18, "wk-t3": 18},
+    **{"th-fedar": 48, "th-fedhist": 60, "th-wkafl": 18, "th-fedbuff": 12, "th-fedasync": 18},
+}
 """Number of results of preset cells; the others belong to searches."""
 FORMER: dict[str, dict[str, Any]] = {"FedAvg (S=50)": {"share": None}}
 """Policy settings, by method, with which results of an earlier rule were computed; null for settings that it lacked."""
@@ -165,7 +170,7 @@ FORMER: dict[str, dict[str, Any]] = {"FedAvg (S=50)": {"share": None}}
 
 def as_computed(cell: Cell) -> Cell:
     """The cell with the policy's settings at the time of its result."""
-    before = FORMER.get(cell.labels["method"], {})
+    before = FORMER.get(cell.labels.get("method", ""), {})
     policy = cell.settings.policy
     settings = {key: value for key, value in {**policy.settings, **before}.items() if value is not None}
     policy = policy.model_copy(update={"settings": settings if before else policy.settings})
@@ -182,13 +187,13 @@ def test_each_result_of_a_cell_is_found_by_the_digest_of_its_job(path: Path) -> 
         cell_name, _, seed = rest.rpartition(", seed ")
         preset = make(preset_name)
         (cell,) = (cell for cell in preset.cells if cell.name == cell_name)
-        sha256 = one["configuration"]["settings"]["data.path"]
-        file = File(path="/somewhere.npz", sha256=sha256, size=1, modified_ns=1)
+        sha256 = one["configuration"]["settings"].get("data.path")  # problems with a known optimum have no data
+        file = None if sha256 is None else File(path="/somewhere.npz", sha256=sha256, size=1, modified_ns=1)
         (job,) = jobs(
             preset,
             [as_computed(cell)],
             seeds=[int(seed)],
             scale=SCALES.get(path.stem, Scale()),
-            place=Place(cache="/data", files={cell.settings.data.name: file}),
+            place=Place(cache="/data", files={} if file is None else {cell.settings.data.name: file}),
         )
         assert job.digest == one["digest"], one["name"]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import floor
 from typing import Any
 
 from unstale.config.settings import Settings
@@ -169,13 +170,23 @@ def _candidates(cell: Cell, configuration: Mapping[str, Any]) -> Iterator[Scale]
         data = own.get("partition.budget", full.partition.budget) / full.partition.budget * clients
     iterations = next((ratio for key in cell.in_iterations for ratio in _ratio(cell, configuration, key)), 1.0)
     # With `--scale` clients and data have one factor, and that of the data is exact.
-    for factors in product(_near(rounds), [*_near(clients), *_near(data)], _near(data), _near(iterations)):
+    between = _between(own.get("rounds", default.rounds) - 1, full.rounds)
+    for factors in product([*_near(rounds), *between], [*_near(clients), *_near(data)], _near(data), _near(iterations)):
         yield Scale(**dict(zip(("rounds", "clients", "data", "iterations"), factors, strict=True)))
 
 
 def _near(ratio: float) -> list[float]:
     """Factors that a user may have given: the ratio with three digits, and itself."""
     return [factor for factor in dict.fromkeys((float(f"{ratio:.3g}"), ratio)) if 0 < factor <= 1]
+
+
+def _between(below: int, full: int) -> list[float]:
+    """The shortest factor with which a full number is rounded up to the one above `below`."""
+    for digits in range(1, 7):
+        factor = (floor(below / full * 10**digits) + 1) / 10**digits
+        if below / full < factor < (below + 1) / full:
+            return [factor]
+    return []
 
 
 def _ratio(cell: Cell, configuration: Mapping[str, Any], key: str) -> Iterator[float]:

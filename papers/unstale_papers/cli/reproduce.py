@@ -75,7 +75,7 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         ("preset", "published as", "data", "cells", *(["a seed takes"] * is_known)),
         [
             (
-                *(preset.name, f"{preset.paper}, {preset.item}", ", ".join(data_sets(preset.cells)) or "-"),
+                *(preset.name, f"{preset.paper}, {preset.item}", _data_of(preset)),
                 *(f"{len(preset.cells):,}", *(["-" if seconds is None else duration_text(seconds)] * is_known)),
             )
             for preset, seconds in every
@@ -86,6 +86,11 @@ def list_all(store: StoreFolder = STORE, as_json: AsJson = False) -> None:
         print(f"A seed takes so long at full size on one core, by what jobs like its own took that {store} keeps.")
     print("One with its settings and published numbers: unstale reproduce show fh-t2")
     print("A quick look at it: unstale reproduce run fh-t2 --seeds 1 --scale 0.01")
+
+
+def _data_of(preset: "Preset") -> str:
+    """The names of its data sets, of one that a function makes without its module."""
+    return ", ".join(name.rpartition(":")[2] for name in data_sets(preset.cells)) or "-"
 
 
 def _seconds_of(preset: "Preset", known: "Durations") -> float | None:
