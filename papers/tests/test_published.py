@@ -159,9 +159,20 @@ SCALES = {
 }
 """The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {
-    **{"ar-f2": 9, "ar-t3": 7, "fh-controls": 42, "fh-t1": 12, "fh-t2": 24, "gi-f11": 2, "gi-t3": 12},
-    **{"wk-t2": 18, "wk-t3": 18},
-    **{"th-fedar": 48, "th-fedhist": 60, "th-wkafl": 18, "th-fedbuff": 12, "th-fedasync": 18},
+    "ar-f2": 9,
+    "ar-t3": 7,
+    "fh-controls": 42,
+    "fh-t1": 12,
+    "fh-t2": 24,
+    "gi-f11": 2,
+    "gi-t3": 12,
+    "th-fedar": 48,
+    "th-fedasync": 18,
+    "th-fedbuff": 12,
+    "th-fedhist": 60,
+    "th-wkafl": 18,
+    "wk-t2": 18,
+    "wk-t3": 18,
 }
 """Number of results of preset cells; the others belong to searches."""
 FORMER: dict[str, dict[str, Any]] = {"FedAvg (S=50)": {"share": None}}
