@@ -129,11 +129,12 @@ def test_fedhist_without_utilities_differs_in_their_weight_alone() -> None:
     assert without.model_copy(update={"policy": full.policy}) == full
 
 
-def test_tuned_controls_differ_from_the_shared_ones_in_the_learning_rate_alone() -> None:
+def test_tuned_controls_differ_from_the_shared_ones_in_their_rates_alone() -> None:
     for cell in fh_controls().cells:
         shared = at(fh_controls(), rate="shared", method=cell.labels["method"]).settings
         training = cell.settings.training.model_copy(update={"learning_rate": 0.01})
-        assert cell.settings.model_copy(update={"training": training}) == shared
+        policy = cell.settings.policy.model_copy(update={"server_multiplier": 1.0})
+        assert cell.settings.model_copy(update={"training": training, "policy": policy}) == shared
 
 
 def test_the_fairness_figure_has_the_methods_of_table_1_on_two_data_sets() -> None:

@@ -87,15 +87,17 @@ CONTROLS: Mapping[str, tuple[str, str]] = {
 }
 """Method and `policy.norm` of fh-controls."""
 
-TUNED: Mapping[str, float] = {
-    "FedAvg": 0.1,
-    "DynSGD": 0.1,
-    "REFL": 0.1,
-    "DynSGD+INA": 0.02,
-    "REFL+INA": 0.02,
-    "FedHist": 0.02,
+RATES: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "shared": dict.fromkeys(CONTROLS, (0.01, 1.0)),
+    "tuned": {
+        **dict.fromkeys(("FedAvg", "DynSGD", "REFL"), (0.1, 1.0)),
+        **dict.fromkeys(("DynSGD+INA", "REFL+INA", "FedHist"), (0.02, 1.0)),
+    },
+    "both tuned": {"FedHist": (0.1, 0.3)},
 }
-"""Learning rates of fh-controls by a search on a validation split. For FedAvg+INA it found the shared one."""
+"""Learning rates and server multipliers of fh-controls: shared, with a tuned learning rate, and with both tuned. The
+searches found the shared rate for FedAvg+INA, and a multiplier of 1 for those without INA.
+"""
 
 SLOW_HOLDERS = """\
 # Who holds the tenth class takes twice as long; tasks take exponential times of mean 1 s.
@@ -125,6 +127,7 @@ def _settings(
     *,
     learning_rate: float = 0.01,
     norm: str = "none",
+    server_multiplier: float = 1.0,
 ) -> Settings:
     published, (policy, own) = DATA[data], {**METHODS, **ABLATIONS, "FedHist (lambda=0)": NO_UTILITY}[method]
     training: dict[str, Any] = {"name": "sgd", "learning_rate": learning_rate, "batch_size": 32, "steps": 5}
@@ -140,7 +143,7 @@ def _settings(
         data={"name": published.name, "normalise": "standard"},
         partition={**partition, "min_examples": 8},
         training=training,
-        policy={"name": policy, "settings": dict(own), "norm": norm},
+        policy={"name": policy, "settings": dict(own), "norm": norm, "server_multiplier": server_multiplier},
         trigger={"name": "k-async", "k": 10},
         scenario={"name": scenario},
     )
@@ -255,29 +258,45 @@ def fh_t2() -> Preset:
     )
 
 
-def _controlled(rate: str) -> Iterator[tuple[str, str, str]]:
-    """The better and the worse method of each claim about controls, and its text."""
-    at = f"At {rate} learning rates"
-    for method in ("FedAvg", "DynSGD", "REFL"):
-        longer = f"{method}+INA"
-        yield "FedHist", method, f"{at} FedHist is more accurate than {method}."
-        yield longer, method, f"{at} steps of FedHist's length make {method} more accurate."
-        yield "FedHist", longer, f"{at} FedHist is more accurate than {method} with steps of its length."
-    yield "FedHist", "FedHist (lambda=0)", f"{at} utilities of updates make FedHist more accurate."
+_BASE = ("FedAvg", "DynSGD", "REFL")
+
+
+def _controlled() -> Iterator[tuple[tuple[str, str], tuple[str, str], str]]:
+    """Rate and method of the better and of the worse cell of each claim about controls, and its text."""
+    for rate, at in (("shared", "At one learning rate"), ("tuned", "With a learning rate tuned for each")):
+        for method in _BASE:
+            longer = f"{method}+INA"
+            yield (rate, "FedHist"), (rate, method), f"{at} FedHist is more accurate than {method}."
+            yield (rate, longer), (rate, method), f"{at} steps of FedHist's length make {method} more accurate."
+            yield (rate, "FedHist"), (rate, longer), f"{at} FedHist is more accurate than {longer}."
+        without = "FedHist (lambda=0)"
+        yield (rate, "FedHist"), (rate, without), f"{at} utilities of updates make FedHist more accurate."
+    for method in _BASE:
+        both = f"With learning rate and server multiplier tuned FedHist is more accurate than {method}."
+        yield ("both tuned", "FedHist"), ("both tuned" if method in RATES["both tuned"] else "tuned", method), both
 
 
 def fh_controls() -> Preset:
-    """Baselines with FedHist's step length, and FedHist without utilities, at a shared and at tuned learning rates."""
-    rates: Mapping[str, Mapping[str, float]] = {"shared": dict.fromkeys(CONTROLS, 0.01), "tuned": TUNED}
+    """Baselines with FedHist's step length, and FedHist without utilities, at shared and at tuned rates."""
     cells = tuple(
         Cell(
             labels={"rate": rate, "method": name},
-            settings=_settings("CIFAR-10", _beta("0.3"), "10", method, norm=norm, learning_rate=learning_rates[name]),
+            settings=_settings(
+                "CIFAR-10",
+                _beta("0.3"),
+                "10",
+                method,
+                norm=norm,
+                learning_rate=by_method[name][0],
+                server_multiplier=by_method[name][1],
+            ),
         )
-        for rate, learning_rates in rates.items()
+        for rate, by_method in RATES.items()
         for name, (method, norm) in CONTROLS.items()
-        if name in learning_rates
+        if name in by_method
     )
+    tuned = ", ".join(f"{name} {learning_rate:g}" for name, (learning_rate, _) in RATES["tuned"].items())
+    both = ", ".join(f"{name} {one:g} and {other:g}" for name, (one, other) in RATES["both tuned"].items())
     return Preset(
         name="fh-controls",
         paper="FedHist",
@@ -290,7 +309,7 @@ def fh_controls() -> Preset:
         sources=(
             Source(
                 key="rate",
-                value="shared: 0.01 for all; tuned: " + ", ".join(f"{name} {rate:g}" for name, rate in TUNED.items()),
+                value=f"shared: learning rate 0.01; tuned: {tuned}; both tuned, with the server multiplier: {both}",
                 tag="[P]",
                 why="The best of a search for each method, on a validation split of the training set.",
             ),
@@ -301,10 +320,14 @@ def fh_controls() -> Preset:
         ),
         curves=(Curve(title="Controls on CIFAR-10", shows="accuracy", line="method", target=0.3),),
         claims=tuple(
-            Claim(text=text, measure="final accuracy", better={"rate": rate, "method": better}, worse={"method": worse})
-            for rate in rates
-            for better, worse, text in _controlled(rate)
-            if {better, worse} <= rates[rate].keys()
+            Claim(
+                text=text,
+                measure="final accuracy",
+                better={"rate": better[0], "method": better[1]},
+                worse={"rate": worse[0], "method": worse[1]},
+            )
+            for better, worse, text in _controlled()
+            if better[1] in RATES[better[0]] and worse[1] in RATES[worse[0]]
         ),
         missing=("The paper has no controls with equal step length, and no rates tuned for each method.",),
     )
