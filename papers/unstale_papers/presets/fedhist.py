@@ -93,10 +93,10 @@ RATES: Mapping[str, Mapping[str, tuple[float, float]]] = {
         **dict.fromkeys(("FedAvg", "DynSGD", "REFL"), (0.1, 1.0)),
         **dict.fromkeys(("DynSGD+INA", "REFL+INA", "FedHist"), (0.02, 1.0)),
     },
-    "both tuned": {"FedHist": (0.1, 0.3)},
+    "both tuned": dict.fromkeys(("FedAvg", "DynSGD", "REFL+INA", "FedHist"), (0.1, 0.3)),
 }
 """Learning rates and server multipliers of fh-controls: shared, with a tuned learning rate, and with both tuned. The
-searches found the shared rate for FedAvg+INA, and a multiplier of 1 for those without INA.
+searches found the shared rate for FedAvg+INA, and a multiplier of 1 for REFL; others were not searched.
 """
 
 SLOW_HOLDERS = """\
@@ -271,7 +271,7 @@ def _controlled() -> Iterator[tuple[tuple[str, str], tuple[str, str], str]]:
             yield (rate, "FedHist"), (rate, longer), f"{at} FedHist is more accurate than {longer}."
         without = "FedHist (lambda=0)"
         yield (rate, "FedHist"), (rate, without), f"{at} utilities of updates make FedHist more accurate."
-    for method in _BASE:
+    for method in (*_BASE, "REFL+INA"):
         both = f"With learning rate and server multiplier tuned FedHist is more accurate than {method}."
         yield ("both tuned", "FedHist"), ("both tuned" if method in RATES["both tuned"] else "tuned", method), both
 
