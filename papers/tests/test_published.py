@@ -161,7 +161,7 @@ SCALES = {
 OF_CELLS = {
     "ar-f2": 9,
     "ar-t3": 7,
-    "fh-controls": 42,
+    "fh-controls": 54,
     "fh-t1": 12,
     "fh-t2": 24,
     "gi-f11": 2,
