@@ -27,9 +27,9 @@ from unstale_papers.table_metrics import Measure, measure, of_main
 PUBLISHED: Literal["published"] = "published"
 
 RULE = """\
-A candidate that lacks its number in a larger share of its runs comes later, regardless of the other runs: they missed
-the target, diverged or failed. Of equal shares the better mean over seeds comes first. The next candidate is told apart
-from the best one when it is behind by more than the seeds' spread (paired t-test over seeds, p < 0.05)."""
+Candidates are sorted by the share of their runs without a number, the smallest first, then by the mean over seeds. A
+run has no number if it missed the target, diverged or failed. The second candidate differs from the best one if it is
+behind by more than the spread of the seeds (paired t-test over seeds, p < 0.05)."""
 """Explanation of the order of candidates, for readers."""
 
 
