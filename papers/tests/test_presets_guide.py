@@ -3,10 +3,13 @@
 from collections import Counter
 from math import e
 
+import numpy as np
 import pytest
 import torch
 
+from unstale.training.datasets import with_validation
 from unstale.training.initialise import seeded
+from unstale.training.partition import Examples, create
 from unstale_papers.choose import chosen
 from unstale_papers.guide.tasks import CONTEXT, GROUPS, NextByte, friedman, help_texts, regressor
 from unstale_papers.preset import Preset
@@ -72,6 +75,16 @@ def test_the_regression_targets_are_friedmans_rounded() -> None:
     assert float(noise.mean()) == pytest.approx(0, abs=0.05)
     assert float(noise.var()) == pytest.approx(1 + 1 / 12, rel=0.1)
     assert regressor()(data.train_examples()[:3]).shape == (3, 1)
+
+
+def test_each_client_has_a_passage_also_where_passages_are_kept_for_validation() -> None:
+    groups_n = with_validation(help_texts(), 0.2).train.groups_N
+    assert groups_n is not None
+    (partition,) = {
+        cell.settings.partition for cell in make("guide-text").cells if cell.labels["heterogeneity"] != "iid"
+    }
+    examples = Examples(labels_n=np.zeros(len(groups_n), dtype=np.int64), groups_n=groups_n.numpy())
+    create(partition).check(examples, CLIENTS)
 
 
 def test_the_next_byte_follows_its_context() -> None:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from unstale.training.datasets import Dataset, Split
 
 EXAMPLES, TEST_EXAMPLES, FEATURES = 6000, 1500, 10
-CONTEXT, STRIDE, GROUPS, TEST_EVERY = 12, 12, 150, 8
+CONTEXT, STRIDE, GROUPS, TEST_EVERY = 12, 12, 200, 8
 BYTES = 128  # of ASCII; other characters of the texts are replaced
 EMBEDDED, HIDDEN = 12, 96
 
@@ -50,7 +50,7 @@ def regressor() -> nn.Module:
 def help_texts() -> Dataset:
     """The next byte of the texts of Python's own `help`, from the twelve before it.
 
-    The texts are cut into 150 passages, the groups of the data: a client of partition `natural` has one passage. Every
+    The texts are cut into 200 passages, the groups of the data: a client of partition `natural` has one passage. Every
     eighth example of a passage is a test example. The texts differ a little between versions of Python.
     """
     text = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
