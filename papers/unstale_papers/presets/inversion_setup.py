@@ -35,8 +35,8 @@ _FIRST = "The clients that hold class {label} and none before it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A learning task. label: the class of the late clients. staleness: rounds. variant: data.variant.
-    one_class_each: partition 3.8, else 3.3 with alpha. momentum: of the clients.
+    """A learning task. label: the class of the late clients. staleness: rounds. variant: data.variant. share:
+    data.share. one_class_each: partition 3.8, else 3.3 with alpha. epochs, learning_rate, momentum: of the clients.
     """
 
     data: str = "mnist"
@@ -47,6 +47,9 @@ class Task:
     alpha: float = 0.1
     one_class_each: bool = False
     variant: Mapping[str, Any] = field(default_factory=nothing)
+    share: float = 1.0
+    epochs: int = 5
+    learning_rate: float = 0.01
     momentum: float = 0.0
 
     @property
@@ -67,9 +70,15 @@ class Task:
             rounds=self.rounds,
             evaluate_every=1,  # 7.4 takes the mean of ten rounds, in which each client has a turn
             model={"name": self.model},
-            data={"name": self.data, "variant": dict(self.variant)},
+            data={"name": self.data, "variant": dict(self.variant), "share": self.share},
             partition=partition,
-            training={"name": "sgd", "epochs": 5, "batch_size": 600, "learning_rate": 0.01, "momentum": self.momentum},
+            training={
+                "name": "sgd",
+                "epochs": self.epochs,
+                "batch_size": 600,
+                "learning_rate": self.learning_rate,
+                "momentum": self.momentum,
+            },
             policy={"name": policy},
             compensator=compensator,
             trigger={"name": "sync", "k": None},

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 from unstale.errors import unknown_name
 from unstale_papers.preset import Preset
-from unstale_papers.presets import fedar, fedhist, guide, inversion, theory, wkafl
+from unstale_papers.presets import fedar, fedhist, guide, inversion, inversion_controls, theory, wkafl
 
 PRESETS: dict[str, Callable[[], Preset]] = {
     **fedhist.PRESETS,
     **wkafl.PRESETS,
     **inversion.PRESETS,
+    **inversion_controls.PRESETS,
     **fedar.PRESETS,
     **theory.PRESETS,
     **guide.PRESETS,
