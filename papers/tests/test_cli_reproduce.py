@@ -149,6 +149,18 @@ def test_a_page_shows_all_stored_results_after_a_partial_run(tmp_path: Path) -> 
     ]
 
 
+def test_pages_are_written_without_computing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran(tmp_path, "", "--seeds", "1", "--cells", "method=alpha", "--device", "cpu")
+    where = tmp_path / "unstale-reproduction/full/tiny.md"
+    before = where.read_text()
+    where.unlink()
+    assert printed(capsys, "run", "tiny", "--seeds", "1", "--device", "cpu", "--pages-only") == f"{WRITTEN}\n"
+    assert where.read_text() == before
+    assert len(stand_in.calls(tmp_path)) == 1
+    assert refusal(capsys, ["tiny", "--pages-only", "--store", "none"]).startswith("there is no store in none, ")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_failed_job_exits_with_1_and_prints_its_traceback(tmp_path: Path) -> None:
     out, err = ran(tmp_path, "alpha=fails gamma=refuses", "--seeds", "1", "--device", "cpu", code=1)
     assert "tiny: method=alpha, seed 0: failed: ZeroDivisionError: as instructed" in out

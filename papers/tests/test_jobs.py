@@ -181,3 +181,15 @@ def test_jobs_of_every_preset_survive_serialization_and_are_distinct(name: str) 
             assert order["options"] == json.loads(json.dumps(dict(one.options)))
         if scale.is_full:
             assert len({one.digest for one in planned}) == 2 * len(preset.cells)
+
+
+def test_a_job_that_is_not_done_is_reported_from_another_device() -> None:
+    of = stand_in.preset(WHERE)
+
+    def at(place: Place) -> list[Job]:
+        return jobs(of, of.cells, seeds=[0, 1], scale=Scale(), place=place)
+
+    here, vmap, cuda = at(HERE), at(replace(HERE, backend="vmap")), at(replace(HERE, device="cuda:0"))
+    done = {here[0].digest, cuda[0].digest, cuda[1].digest, vmap[2].digest, cuda[2].digest}
+    found = made.reported(of, here, scale=Scale(), place=HERE, is_done=done.__contains__)
+    assert [one.digest for one in found] == [one.digest for one in (here[0], cuda[1], vmap[2], *here[3:])]

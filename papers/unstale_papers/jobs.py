@@ -4,8 +4,8 @@ Jobs are independent. Two that compute the same have one digest, also in differe
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,9 @@ Earlier results are then computed again."""
 
 GROUP = "group"
 """Column of a substituted data file that names the owner of an example, where clients are people."""
+
+ELSEWHERE = (("cpu", "loop"), ("cpu", "vmap"), ("cuda", "auto"), ("cuda", "vmap"), ("cuda", "loop"), ("mps", "auto"))
+"""Devices and backends whose results are equally good, in order of preference."""
 
 _OF_THE_RECORD = frozenset({"evaluate_every", "evaluate_clients_every", "simulation.backend", "data.path"})
 """Keys that do not affect the model's bits, or name a location, but affect the results."""
@@ -103,6 +106,29 @@ def jobs(preset: Preset, cells: Iterable[Cell], *, seeds: Sequence[int], scale: 
     """
     smaller = [scaled(cell, scale) for cell in cells]
     return [_job(preset, cell, seed, place) for seed in seeds for cell in smaller]
+
+
+def reported(
+    preset: Preset, own: Sequence[Job], *, scale: Scale, place: Place, is_done: Callable[[str], bool]
+) -> list[Job]:
+    """These jobs; in place of each that is not done, the same one on another device or backend, if done there.
+
+    Args:
+        preset: Preset of the jobs.
+        own: Jobs at this scale and place.
+        is_done: Whether the job with a digest is done.
+    """
+    found = {(job.cell, job.seed): job for job in own}
+    seeds = sorted({job.seed for job in own})
+    for device, backend in ELSEWHERE:
+        missing = {key for key, job in found.items() if not is_done(job.digest)}
+        names = {name for name, _ in missing}
+        there = replace(place, device=device, backend=backend)
+        cells = [cell for cell in preset.cells if cell.name in names]
+        for job in jobs(preset, cells, seeds=seeds, scale=scale, place=there):
+            if (job.cell, job.seed) in missing and is_done(job.digest):
+                found[job.cell, job.seed] = job
+    return list(found.values())
 
 
 def canonical(configuration: Mapping[str, Any]) -> str:

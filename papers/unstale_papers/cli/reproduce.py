@@ -40,9 +40,13 @@ if TYPE_CHECKING:
     from unstale_papers.jobs import Job, Place
     from unstale_papers.preset import Preset
     from unstale_papers.scale import Scale
+    from unstale_papers.store import Store
 
 app = App(help="Compute the tables and figures of the papers again.")
 
+PagesOnly = Annotated[
+    bool, typer.Option("--pages-only", help="Compute nothing; write the pages of what the store has.")
+]
 Names = Annotated[
     list[str],
     typer.Argument(metavar="PRESET...", help="Names that `unstale reproduce list` prints.", show_default=False),
@@ -141,6 +145,7 @@ def run(
     processes: Processes = None,
     ray: Ray = None,
     store: StoreFolder = STORE,
+    pages_only: PagesOnly = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute presets, cell by cell. It can be ended at any time: the same command goes on, and computes nothing twice.
@@ -152,12 +157,15 @@ def run(
     from unstale_papers.scale import lost
 
     wanted = chosen([make(name) for name in dict.fromkeys(names)], cells)
-    first = job_options.begin(wanted, ray)
+    first = None if pages_only else job_options.begin(wanted, ray)
     size = job_options.scale(
         scale, rounds=scale_rounds, clients=scale_clients, data=scale_data, iterations=scale_iterations
     ).at(cell for preset, _ in wanted for cell in preset.cells)
     place = job_options.place(wanted, cache=cache, device=device, data=data or (), ray=ray, backend=backend)
     whole = [(preset, jobs(preset, preset.cells, seeds=range(seeds), scale=size, place=place)) for preset, _ in wanted]
+    if pages_only:
+        _write(whole, seeds, size, place, store, as_json=as_json)
+        return
     here = {(preset.name, cell.name) for preset, some in wanted for cell in some}
     code = job_options.compute(
         [job for _, own in whole for job in own if (job.preset, job.cell) in here],
@@ -191,15 +199,9 @@ def export_results(
     """Write the store's results as text, to publish them or to take them to another machine."""
     from unstale_papers import published
     from unstale_papers.presets.registry import make
-    from unstale_papers.store import Store
 
     presets = [make(name).name for name in names or ()]
-    kept = Store.look(store)
-    if kept is None:
-        raise UserError(
-            f"there is no store in {store}, expected one that `unstale reproduce run` made; name it with --store"
-        )
-    with kept:
+    with _existing(store) as kept:
         count = published.write(kept, file, presets)
     if as_json:
         printing.json_line("exported", {"results": count, "file": str(file)})
@@ -252,6 +254,18 @@ def import_results(
         printing.line(f"taken into {store}: {new:,} results; it had {had:,} more of these")
 
 
+def _existing(folder: Path) -> "Store":
+    """The store of a folder, to read. Raises UserError."""
+    from unstale_papers.store import Store
+
+    kept = Store.look(folder)
+    if kept is None:
+        raise UserError(
+            f"there is no store in {folder}, expected one that `unstale reproduce run` made; name it with --store"
+        )
+    return kept
+
+
 def _write(
     whole: "Sequence[tuple[Preset, Sequence[Job]]]",
     seeds: int,
@@ -261,18 +275,20 @@ def _write(
     *,
     as_json: bool,
 ) -> None:
-    """Write the store's results of the presets as pages, Markdown, CSV and pictures. whole: with all jobs."""
+    """Write the store's results of the presets as pages, Markdown, CSV and pictures. whole: with all jobs.
+
+    Results of other devices are there where this one has none; the pages name each machine.
+    """
     from unstale.report.content import count
     from unstale_papers import output
     from unstale_papers.comparison import Comparison
-    from unstale_papers.store import Store
+    from unstale_papers.jobs import reported
 
     folder = store / size.slug
     comparisons = []
-    kept = Store.look(store)
-    assert kept is not None, "it was opened to compute"
-    with kept:
-        for preset, own in whole:
+    with _existing(store) as kept:
+        for preset, planned in whole:
+            own = reported(preset, planned, scale=size, place=place, is_done=kept.has)
             comparison = Comparison(preset=preset, records=kept.records(own))
             comparisons.append(comparison)
             output.write(
