@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gateways presets swarm crash power hostile fuzz device replay check bench clean
+.PHONY: help demo test test-slow test-gateways test-flower presets swarm crash power hostile fuzz device replay check bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -22,6 +22,9 @@ test-slow: $(VENV)/.installed-test  ## Run the tests of whole runs: killed proce
 
 test-gateways: $(VENV)/.installed-test  ## Run the tests of real servers with their connections in gateway processes
 	GATEWAYS=1 $(BIN)/python -m pytest $(AT_ONCE) tests/server tests/keys tests/hostile tests/backbone tests/client tests/join
+
+test-flower: $(VENV)/.installed-test  ## Run the slow tests of Flower's apps with four versions of flwr, not only the oldest and newest
+	FLOWER=all $(BIN)/python -m pytest $(AT_ONCE) -m slow tests/flower
 
 swarm: $(VENV)/.installed-test  ## Play seeded runs: SEEDS=10000, or SEED=17 with its transcript
 	PYTHONPATH=tests $(BIN)/python -m swarm $(if $(SEED),--seed $(SEED) --verbose,--seeds $(or $(SEEDS),1000))

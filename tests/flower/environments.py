@@ -20,7 +20,10 @@ from unstale_proto.messages import Hello, Message
 
 HERE = Path(__file__).parent
 APPS = HERE / "apps"
-VERSIONS = ("1.21.0", "1.30.0", "1.41.0", "1.42.0")
+EVERY_VERSION = ("1.21.0", "1.30.0", "1.41.0", "1.42.0")
+VERSIONS = EVERY_VERSION if os.environ.get("FLOWER") == "all" else (EVERY_VERSION[0], EVERY_VERSION[-1])
+"""The oldest and the newest one that are supported; with `make test-flower` also some between."""
+
 SECONDS_MAX = 240.0
 _PACKAGES = tuple(str(ROOT / folder) for folder in ("services", "proto", "client"))
 

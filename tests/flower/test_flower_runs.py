@@ -1,4 +1,4 @@
-"""Apps of Flower in simulations and over sockets, with four versions of flwr."""
+"""Apps of Flower in simulations and over sockets, with several versions of flwr."""
 
 import shutil
 from contextlib import ExitStack
