@@ -164,6 +164,7 @@ OF_CELLS = {
     "fh-controls": 54,
     "fh-t1": 12,
     "fh-t2": 30,
+    "gi-controls": 42,
     "gi-f11": 2,
     "gi-t3": 12,
     "th-fedar": 48,
