@@ -11,7 +11,7 @@ import pytest
 import unstale
 from support import line
 from support.line import IN_ROUNDS, STEP
-from support.running import PATIENCE_S
+from support.running import PATIENCE_S, until
 
 SERVER = {"address": "tcp://127.0.0.1:0", "http_address": None, "linger_s": 0.1}
 ARGUMENTS = {name: value for name, value in IN_ROUNDS.items() if name != "scenario"} | {"server": SERVER}
@@ -57,6 +57,27 @@ def test_an_error_is_raised_where_the_server_was_started(tmp_path: Path) -> None
         unstale.serve(line.central, **ARGUMENTS, directory=tmp_path / "run")
     with pytest.raises(unstale.UserError, match="argument clients: clients is 0"):
         unstale.serve(line.central, clients=0)
+
+
+def test_an_interrupt_of_the_start_ends_the_server_and_its_run_can_be_resumed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "serve":
+            until(lambda: "protocol" in [one.name for one in threading.enumerate()])
+            raise KeyboardInterrupt
+
+    arguments = {**ARGUMENTS, "directory": str(tmp_path / "run")}
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            unstale.serve(line.central, **arguments)
+    with unstale.serve(line.central, **arguments, background=True) as server:
+        server.stop()
+        assert len(server.wait().rounds) == 0
 
 
 def test_an_interrupt_ends_the_server_and_its_run_can_be_resumed(tmp_path: Path) -> None:

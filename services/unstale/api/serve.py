@@ -1,7 +1,9 @@
 """`serve`: the server of a run, in this process."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -14,6 +16,8 @@ from unstale.config.workspace import make_workspace
 from unstale.server.service import Server
 from unstale.training import model_file
 from unstale.training.app import App
+
+CHECK_S = 1.0  # between looks at whether the run is over, where an interrupt took the message of its end
 
 
 class Serving:
@@ -35,8 +39,17 @@ class Serving:
         self._bar.first = f"waits for clients at {self.address}{http}"
         self._error: BaseException | None = None
         self._run: Run | None = None
-        self._ended = threading.Event()  # an interrupt of `Thread.join` loses the thread
-        threading.Thread(target=self._serve, name="serve", daemon=True).start()
+        # An interrupt may leave `Thread.join` and `Event.wait` locked for ever; it cannot leave this queue so.
+        self._end: SimpleQueue[None] = SimpleQueue()
+        self._is_over = False
+        thread = threading.Thread(target=self._serve, name="serve", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self.stop()
+            if thread.ident is not None:
+                self._wait_for_end()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -45,13 +58,13 @@ class Serving:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._ended.wait()
+        self._wait_for_end()
         if error is None and self._error is not None:
             raise self._error
 
     def wait(self) -> Run:
         """Wait for the end of the run, and return it. Raises the error that ended it."""
-        self._ended.wait()
+        self._wait_for_end()
         if self._error is not None:
             raise self._error
         assert self._run is not None
@@ -60,6 +73,11 @@ class Serving:
     def stop(self) -> None:
         """End the run soon. A server with the same settings resumes it."""
         self._server.stop()
+
+    def _wait_for_end(self) -> None:
+        while not self._is_over:
+            with suppress(Empty):
+                self._end.get(timeout=CHECK_S)
 
     def _serve(self) -> None:
         try:
@@ -72,7 +90,8 @@ class Serving:
         except BaseException as error:  # noqa: BLE001  (raised by `wait`)
             self._error = error
         finally:
-            self._ended.set()
+            self._is_over = True
+            self._end.put(None)
 
 
 @overload
