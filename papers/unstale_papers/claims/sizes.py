@@ -16,7 +16,7 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale_papers.comparison import Comparison
-from unstale_papers.jobs import File, Place, jobs
+from unstale_papers.jobs import ELSEWHERE, File, Place, jobs, reported
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.record import Record
 from unstale_papers.scale import Scale
@@ -44,8 +44,6 @@ class _Run:
     scale: Scale
     is_inverted: bool
     seed: int
-    device: str
-    backend: str
     files: frozenset[tuple[str, str]]
 
 
@@ -105,17 +103,13 @@ class _Records:
     def of(
         self, preset: Preset, scale: Scale, runs: Sequence[_Run], files: Mapping[str, str]
     ) -> dict[tuple[str, int], Record]:
-        """Records of the preset by cell and seed. runs: of that scale. Where one was computed on several devices, that
-        of the first by name counts.
+        """Records of the preset by cell and seed. runs: of that scale. Of several devices the first one of `ELSEWHERE`
+        counts.
         """
-        found: dict[tuple[str, int], Record] = {}
-        seeds = sorted({run.seed for run in runs})
-        for device, backend in sorted({(run.device, run.backend) for run in runs}):
-            place = _place(device, backend, files)
-            for job in jobs(preset, preset.cells, seeds=seeds, scale=scale, place=place):
-                if job.digest in self._by_digest:
-                    found.setdefault((job.cell, job.seed), self._record(job.digest))
-        return found
+        seeds, place = sorted({run.seed for run in runs}), _place(*ELSEWHERE[0], files)
+        own = jobs(preset, preset.cells, seeds=seeds, scale=scale, place=place)
+        found = reported(preset, own, scale=scale, place=place, is_done=self._by_digest.__contains__)
+        return {(job.cell, job.seed): self._record(job.digest) for job in found if job.digest in self._by_digest}
 
     def _record(self, digest: str) -> Record:
         if digest not in self._parsed:
@@ -148,12 +142,7 @@ def _run(result: StoredResult, cells: Mapping[tuple[str, str], tuple[Preset, Cel
         (job,) = jobs(preset, [cell], seeds=[seed], scale=scale, place=place)
         if job.digest == result.digest:
             return _Run(
-                scale=scale.at([cell]),
-                is_inverted=bool(cell.in_iterations),
-                seed=seed,
-                device=device,
-                backend=backend,
-                files=frozenset(files.items()),
+                scale=scale.at([cell]), is_inverted=bool(cell.in_iterations), seed=seed, files=frozenset(files.items())
             )
     return None
 

@@ -39,7 +39,7 @@ class Serving:
         self._bar.first = f"waits for clients at {self.address}{http}"
         self._error: BaseException | None = None
         self._run: Run | None = None
-        # An interrupt may leave `Thread.join` and `Event.wait` locked for ever; it cannot leave this queue so.
+        # Not `Thread.join` or `Event.wait`: an interrupt inside them may leave their lock held.
         self._end: SimpleQueue[None] = SimpleQueue()
         self._is_over = False
         thread = threading.Thread(target=self._serve, name="serve", daemon=True)
