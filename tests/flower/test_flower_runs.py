@@ -88,6 +88,7 @@ def test_a_kill_of_server_and_client_changes_no_bit(folder: Path) -> None:
         clients = [flower.client(stack, folder, address, client, *app) for client in range(2)]
         reaches(server, 4)
         clients[0].kill()
+        clients[0].wait()
         flower.client(stack, folder, address, 0, *app)
         reaches(server, 8)
         server.kill()
