@@ -8,6 +8,10 @@ import torch
 from unstale.learner.learner import Learner
 from unstale.learner.updates import RoundUpdate
 from unstale.policies import Policy, PolicyContext, PolicySettings, Step, UpdateBatch, create
+from unstale.policies.stages import wrapped
+from unstale.settings.learning import OptimiserSettings
+
+ADAM = OptimiserSettings(name="adam")
 
 
 class Scripted(Policy[PolicySettings]):
@@ -111,9 +115,10 @@ def test_buffers_that_overflow_float32_are_unchanged_and_reported() -> None:
     assert subject.sent.buffers_b.tolist() == [torch.tensor(3e38).item()]
 
 
+@pytest.mark.parametrize("stages", [{}, {"clip_norm": 1.0}, {"norm": "mean-of-updates"}, {"optimiser": ADAM}])
 @pytest.mark.parametrize("name", ["coordinate-median", "trimmed-mean", "geometric-median", "krum"])
-def test_under_a_robust_policy_one_client_cannot_drag_the_buffers_away(name: str) -> None:
-    subject = learner(create(name, dimension=2, clients=5), 0.0)
+def test_under_a_robust_policy_one_client_cannot_drag_the_buffers_away(name: str, stages: dict[str, Any]) -> None:
+    subject = learner(wrapped(create(name, dimension=2, clients=5), **stages), 0.0)
     gradients = torch.tensor([[1.0, 2.0], [1.1, 2.0], [1.0, 2.1], [0.9, 2.0], [1e6, -1e6]])
     buffers = torch.tensor([[5.0], [5.1], [4.9], [5.0], [1e30]])
     subject.apply_round(torch.cat((gradients, buffers), dim=1), updates(5))

@@ -63,6 +63,9 @@ class Stage(Policy[S]):
     def give_away(self, direction_d: Tensor) -> bool:
         return super().give_away(direction_d) or self.inner.give_away(direction_d)
 
+    def buffers_change(self, changes_Kb: Tensor, weights_K: Tensor) -> Tensor:
+        return self.inner.buffers_change(changes_Kb, weights_K)
+
     def state_dict(self) -> dict[str, Any]:
         return {"inner": self.inner.state_dict()}
 
