@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from support.scrape import get
 from support.wandb_file import rows
 from unstale.cli import main
 from unstale.trackers import Round
+from unstale.trackers.mlflow import MlflowTracker
 from unstale.trackers.reader import JournalReader, Point
 
 pytest.importorskip("mlflow")
@@ -129,6 +131,22 @@ def test_a_run_and_its_export_have_the_numbers_of_the_journal() -> None:
         assert main.run(["export", "run", "--to", name]) == 0
     assert [*of_mlflow("run")] == [series, series]
     assert of_tensorboard(Path("tensorboard/run-2")) == as_float32(series)
+
+
+def test_mlflow_has_metrics_whose_names_it_refuses() -> None:
+    """Clients choose names of metrics. MLflow refuses all numbers of a request for an empty part or a dot in one."""
+    unstale.simulate(line.app, **{**IN_ROUNDS, "rounds": 1}, directory="run", progress=False)
+    reader = JournalReader(Path("run"), "run")
+    (one,) = [point for point in reader.read(is_last=True) if isinstance(point, Round)]
+    tracker = MlflowTracker()
+    tracker.on_start(reader.run)
+    tracker.on_round(replace(one, training={"a//b": 1.0, "../central/value": 2.0, "c/./d/": 3.0, "e..f": 4.0}))
+    tracker.flush()
+    tracker.on_finish(reader.finish())
+    (series,) = of_mlflow("run")
+    found = {name: points for name, points in series.items() if not name.startswith(("round/", "policy/"))}
+    names = ("training/a/b", "training/central/value", "training/c/d", "training/e..f")
+    assert found == {name: [(1, float(value))] for value, name in enumerate(names, 1)}
 
 
 def test_the_commands_of_the_page_run() -> None:

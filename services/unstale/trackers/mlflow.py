@@ -70,7 +70,7 @@ class MlflowTracker(Tracker):
             [
                 self._entities.Metric(name, value, self._start_ms + round(1000 * point.elapsed_s), point.version)
                 for point in self._points
-                for name, value in point.numbers.items()
+                for name, value in ((_accepted(given), value) for given, value in point.numbers.items())
                 if point.version > last.get(name, -1)
             ]
         )
@@ -88,3 +88,8 @@ class MlflowTracker(Tracker):
     def on_finish(self, finish: Finish) -> None:
         self._client.set_terminated(self._id, "KILLED" if finish.reason == "shutdown" else "FINISHED")
         self._id = self._last = None
+
+
+def _accepted(name: str) -> str:
+    """The name without its parts `.`, `..` and "", with which MLflow refuses the whole request."""
+    return "/".join(part for part in name.split("/") if part not in ("", ".", ".."))
