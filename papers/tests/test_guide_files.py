@@ -1,22 +1,19 @@
-"""The data of the policy guide: searches, results of a store, and agreement of rates, evidence and page."""
+"""The files of the policy guide: rates, results of a store, and their agreement with evidence and page."""
 
 from collections.abc import Mapping
-from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
 from unstale.errors import UserError
-from unstale_papers.choose import chosen
 from unstale_papers.guide import document, experiment
 from unstale_papers.guide.evidence import Evidence, Result, TaskMeasure, load
 from unstale_papers.jobs import Job, Place, jobs
 from unstale_papers.presets import guide
-from unstale_papers.presets.guide import METHODS, TASKS, Found, found_rates, preset
+from unstale_papers.presets.guide import METHODS, Found, found_rates, preset
 from unstale_papers.record import Record
 from unstale_papers.scale import Scale
-from unstale_papers.search import candidates, overs, search
 from unstale_papers.store import Result as StoredRun
 from unstale_papers.store import Store
 
@@ -25,39 +22,19 @@ PLACE = Place(cache="/data")
 RATE, MULTIPLIER, ALPHA = "training.learning_rate", "policy.server_multiplier", "policy.settings.alpha"
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_searches_of_a_task_are_of_each_method_at_both_levels_of_staleness(task: str) -> None:
-    searched = []
-    for words in experiment.searches(task):
-        options = dict(zip(words[2::2], words[3::2], strict=True))
-        assert words[:2] == ["sweep", f"guide-{task}"]
-        ((_, cells),) = chosen([preset(task)], options["--cells"])
-        tried = candidates(overs([words[index + 1] for index, word in enumerate(words) if word == "--over"]))
-        found = search(preset(task), cells, tried, validation=float(options["--validation"]))
-        assert len(found.trials) == len(cells) * len(tried)
-        searched += [(cell.labels["staleness"], cell.labels["method"]) for cell in cells]
-    assert sorted(searched) == sorted((level, method) for level in ("low", "high") for method in METHODS)
-
-
-@pytest.mark.slow
-def test_tuning_finds_a_searched_value_for_each_method_and_staleness(tmp_path: Path) -> None:
-    scale = ("--scale-rounds", "0.01", "--scale-clients", "0.1", "--scale-data", "0.3")
-    found = experiment.tune("digits", [*scale, "--store", str(tmp_path), "--device", "cpu", "--processes", "1"])
-    assert {level: set(rates) for level, rates in found.rates.items()} == {"low": set(METHODS), "high": set(METHODS)}
-    for level, method in product(found.rates, METHODS):
-        key, values = METHODS[method].server
-        rates = found.rates[level][method]
-        assert set(rates) == {RATE, key}
-        assert rates[RATE] in TASKS["digits"].rates
-        assert rates[key] in values
-    assert [command.split()[:3] for command in found.commands] == [["unstale", "sweep", "guide-digits"]] * 2
-
-
 def test_written_rates_replace_those_of_their_task_alone(tmp_path: Path) -> None:
-    found = Found(commands=("a command",), rates={"low": {"FedAvg": {RATE: 0.5}}})
+    found = Found(
+        commands=("a command",),
+        rates={"low": {"FedAvg": {RATE: 0.5}}},
+        searched={"low": {"FedAvg": {RATE: (0.5, 1.0)}}},
+    )
     experiment.write_rates({"text": found}, tmp_path / "rates.yaml")
     written = yaml.safe_load((tmp_path / "rates.yaml").read_text(encoding="utf-8"))
-    assert written.pop("text") == {"commands": ["a command"], "rates": {"low": {"FedAvg": {RATE: 0.5}}}}
+    assert written.pop("text") == {
+        "commands": ["a command"],
+        "rates": {"low": {"FedAvg": {RATE: 0.5}}},
+        "searched": {"low": {"FedAvg": {RATE: [0.5, 1.0]}}},
+    }
     before = yaml.safe_load(guide.RATES_FILE.read_text(encoding="utf-8"))
     before.pop("text", None)
     assert written == before
@@ -181,17 +158,27 @@ def synthetic(values: Mapping[str, float | None] | None = None) -> Evidence:
 def test_the_page_has_a_decision_for_each_condition_and_every_value() -> None:
     found = {"digits": Found(commands=("unstale sweep guide-digits",))}
     text = document.text(synthetic({"REFL": 0.75, "WKAFL": None}), found)
+    assert "In 0 of 18 searches the best rate is at the edge" in text  # 0.5 is in the middle of 0.1, 0.3 and 1
     assert "**The figures are of 1 task: digits, with 1 seed.**" in text
     others = "FedAvg, FedAsync, FedBuff, DynSGD, FedHist, FedVARP and FedAR"
-    assert text.count(f" | REFL | 0.00 | – | {others} |") == 9  # eight conditions, and all together
+    assert text.count(f" | REFL | 1.0 | 0.00 | – | {others} |") == 10  # eight conditions, all together, and the task
     assert text.count("| REFL | 1.0 | 0.00 | – | – | 75.00 |") == 8
     assert text.count("| FedAvg | 2.0 | 25.00 | – | – | 50.00 |") == 8
     assert text.count("| WKAFL | 9.0 | – | – | – | diverged (1 of 1) |") == 8
 
 
+def test_the_page_marks_rates_at_an_edge_of_what_was_searched() -> None:
+    """0.5 is the highest rate that was searched for FedAR at low staleness, and for no other policy."""
+    every = {level: {method: {RATE: (0.1, 0.5, 1.0)} for method in METHODS} for level in ("low", "high")}
+    every["low"]["FedAR"] = {RATE: (0.1, 0.5)}
+    text = document.text(synthetic(), {"digits": Found(searched=every)})
+    assert "In 1 of 18 searches the best rate is at the edge" in text
+    assert "| FedAR | 0.5* | 0.5 |" in text
+
+
 def test_the_page_says_where_there_is_no_evidence() -> None:
     text = document.text(synthetic(dict.fromkeys(METHODS)), {"digits": Found()})
-    assert text.count("| no evidence | – | – | – |") == 9
+    assert text.count("| no evidence | – | – | – | – |") == 10
     assert text.count("no policy has a number from every run") == 8
 
 

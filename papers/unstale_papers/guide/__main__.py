@@ -11,7 +11,7 @@ from unstale.cli.printing import line
 from unstale.errors import UserError
 from unstale_papers.cli import job_options
 from unstale_papers.cli.job_options import CACHE, STORE, Cache, Data, Device, Processes, StoreFolder
-from unstale_papers.guide import document, evidence, experiment
+from unstale_papers.guide import document, evidence, experiment, tuning
 from unstale_papers.presets.guide import RATES_FILE, found_rates, preset
 
 GUIDE = Path("docs/policy-guide.md")
@@ -36,7 +36,7 @@ def tune(
     options += [] if processes is None else ["--processes", str(processes)]
     for task in tasks:
         own = [word for one in data or () if one.startswith(f"{task}=") for word in ("--data", one)]
-        found = experiment.tune(task, [*options, *own])
+        found = tuning.tune(task, tuning.searches([*options, *own]))
         experiment.write_rates({task: found}, RATES_FILE)
         line(f"written: {RATES_FILE}, rates of {task}")
 

@@ -161,7 +161,7 @@ def sentences(found: Advice) -> Iterator[str]:
         yield f"Runner-up: {second.method}, {regret_text(second)}{_told_apart(second)}."
     others = [one.method for one in found.alike if one is not found.standings[1]]
     if others:
-        yield f"No difference from {found.first.method} either: {listed(others, most=len(others))}."
+        yield f"Not told apart from {found.first.method} either: {listed(others, most=len(others))}."
     if found.absent_tasks:
         yield f"There is no evidence yet of {listed(found.absent_tasks)}."
 

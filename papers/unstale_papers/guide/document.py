@@ -11,7 +11,7 @@ from unstale.errors import UserError
 from unstale.report.content import NONE, count, listed
 from unstale_papers.guide.advice import Advice, advice, interval_text, named
 from unstale_papers.guide.evidence import Evidence, Result, Standing
-from unstale_papers.presets.guide import CLIENTS, METHODS, RATE, TASKS, UPDATES_OF_A_ROUND, Found
+from unstale_papers.presets.guide import CLIENTS, METHODS, TASKS, UPDATES_OF_A_ROUND, Found, start_grid
 from unstale_papers.table_metrics import measure
 
 WIDTH = 120  # of a line of text
@@ -44,19 +44,20 @@ _AXES = """\
 | | half | half of the clients are away half of the time, for three mean task times on average |"""
 
 _READING = """\
-**Regret** is how far a policy is behind the best one of the same task, condition and seed, in points: percentage points
-of accuracy, per cent of the best policy's mean for other measures. It is the mean over tasks, with the 95 % interval of
-the mean over seeds (Student's t). **Rank** is the mean rank over tasks. **p** is of the paired t-test over seeds
-against the first policy. Policies with p >= 0.05 have no significant difference: these seeds do not tell them
-from the first one. The tests are not corrected for their number, and with few seeds a large difference may remain
-undetected."""
+**Regret** is how far a policy is behind the best one of the same task and condition, with the same seed, in points:
+percentage points of accuracy, per cent of the best policy's mean for other measures. The best one has the best mean
+over seeds; in a single seed another one may be ahead of it, with a regret below 0. The regret is the mean over tasks,
+with the 95 % interval of the mean over seeds (Student's t). **Rank** is the mean rank over tasks, 1 for the best.
+**Not told apart** are policies with p >= 0.05 in the paired t-test over seeds of the regrets (two-sided): these seeds
+do not tell them from the recommended one, which does not say that the difference is small. The tests are not corrected
+for their number."""
 
 _LIMITS = """\
 ## Limits
 
 - All runs are short and simulated, with small models. Absolute numbers are not comparable with the literature.
 - Each policy has its default settings. Only the learning rate of clients and the size of the server's step were
-  searched (`policy.settings.alpha` for FedAsync, `policy.server_multiplier` for the others), once for each task and
+  searched (`policy.settings.alpha` for FedAsync, `policy.server_multiplier` for the others), for each task and
   staleness, on a validation split of non-iid data without absence, with one seed. Other conditions have these rates.
 - Staleness begins at 0, and a client contributes only 4 (regression) to 30 times (language model) in a run, so the mean
   staleness is below the N/K - 1 of a long run, above all at the high level.
@@ -73,11 +74,13 @@ def text(evidence: Evidence, found: Mapping[str, Found]) -> str:
     parts = [
         _INTRODUCTION,
         _basis(evidence),
-        "\n\n".join(["## Recommendations", _READING, _decisions(evidence)]),
+        "\n\n".join(
+            ["## Recommendations", _READING, _decisions(evidence), _edges(evidence, found), _by_task(evidence)]
+        ),
         _AXES.format(**_numbers()),
         _tasks(evidence),
         *_conditions(evidence),
-        _rates(evidence),
+        _rates(evidence, found),
         _commands(evidence, found),
         _LIMITS,
     ]
@@ -102,17 +105,34 @@ def _decisions(evidence: Evidence) -> str:
     axes = evidence.axes
     every = [dict(zip(axes, labels, strict=True)) for labels in product(*axes.values())]
     rows = [_decision(evidence, condition, list(axes)) for condition in [*every, {}]]
-    return _table([*axes, "policy", "regret", "interval", "no significant difference"], rows)
+    return _table([*axes, *_DECISION], rows)
+
+
+_DECISION = ("policy", "rank", "regret", "interval", "not told apart")
 
 
 def _decision(evidence: Evidence, condition: Mapping[str, str], axes: Sequence[str]) -> list[str]:
-    labels = [condition.get(axis, "any") for axis in axes]
+    return [*(condition.get(axis, "any") for axis in axes), *_decided(evidence, condition)]
+
+
+def _decided(evidence: Evidence, condition: Mapping[str, str], task: str | None = None) -> list[str]:
+    """The columns of _DECISION."""
     try:
-        found = advice(evidence, condition)
+        found = advice(evidence, condition, task)
     except UserError:
-        return [*labels, "no evidence", NONE, NONE, NONE]
-    alike = [one.method for one in found.alike]
-    return [*labels, found.first.method, *_regret(found.first), listed(alike, most=len(alike)) or NONE]
+        return ["no evidence", NONE, NONE, NONE, NONE]
+    first, alike = found.first, [one.method for one in found.alike]
+    return [first.method, f"{first.rank:.1f}", *_regret(first), listed(alike, most=len(alike)) or NONE]
+
+
+def _by_task(evidence: Evidence) -> str:
+    rows = [[one.title, *_decided(evidence, {}, name)] for name, one in evidence.tasks.items()]
+    return "\n\n".join([_BY_TASK, _table(["task", *_DECISION], rows)])
+
+
+_BY_TASK = """\
+A recommendation is a compromise between tasks that prefer different policies. Over all conditions the least regret has,
+by task (`--task` shows the conditions of one):"""
 
 
 def _regret(one: Standing) -> tuple[str, str]:
@@ -123,16 +143,21 @@ def _regret(one: Standing) -> tuple[str, str]:
 
 def _tasks(evidence: Evidence) -> str:
     rows = [
-        [task.title, f"`{task.data}`", f"`{task.model}`", task.measure, f"{task.updates:,}", "yes" if has else "no"]
+        [
+            *(task.title, f"`{task.data}`", f"`{task.model}`", task.measure, f"{task.updates:,}"),
+            " and ".join(f"{task.updates // k:,}" for k in UPDATES_OF_A_ROUND.values()),
+            "yes" if has else "no",
+        ]
         for task, has in ((task, name in evidence.tasks) for name, task in TASKS.items())
     ]
-    heads = ["task", "data", "model", "measure", "updates of a run", "results"]
+    heads = ["task", "data", "model", "measure", "updates of a run", "rounds at low and high staleness", "results"]
     return "\n\n".join(["## Tasks", _table(heads, rows), _TASKS])
 
 
 _TASKS = """\
 Regression is Friedman's first problem, whose targets are rounded to whole numbers. The language model predicts the next
-byte of the texts of Python's `help` from the twelve before it. MNIST and CIFAR-10 use a fifth of the examples.
+byte of the texts of Python's `help` from the twelve before it. MNIST and CIFAR-10 use a fifth of the examples. A final
+number is the mean of the last ten evaluations, which are in the last third of a run, at low staleness in the last half.
 `unstale reproduce show guide-digits` prints all settings of a task."""
 
 
@@ -174,23 +199,37 @@ def _value(one: Result) -> str:
     return measure(TASKS[one.task].measure).text(one.mean)
 
 
-def _rates(evidence: Evidence) -> str:
+def _rates(evidence: Evidence, found: Mapping[str, Found]) -> str:
     columns = [(task, level) for task in evidence.tasks for level in evidence.axes["staleness"]]
-    of_results = {(one.task, one.condition["staleness"], one.method): one.rates for one in evidence.results}
+    texts = {place: _rates_text(of_place) for place, of_place in _by_place(evidence, found).items()}
     heads = ["policy", *(f"{evidence.tasks[task].title}, {level}" for task, level in columns)]
-    rows = [
-        [method, *(_rates_text(task, method, of_results[task, level, method]) for task, level in columns)]
-        for method in METHODS
-    ]
+    rows = [[method, *(texts[task, level, method] for task, level in columns)] for method in METHODS]
     return "\n\n".join(["## Rates", _RATES, _table(heads, rows)])
 
 
-def _rates_text(task: str, method: str, rates: Mapping[str, float]) -> str:
+def _by_place(evidence: Evidence, found: Mapping[str, Found]) -> dict[tuple[str, str, str], list[tuple[float, bool]]]:
+    """Each rate, and whether it is at an edge of what was searched, by task, staleness and method."""
+    places = {}
+    for one in evidence.results:
+        level, searched = one.condition["staleness"], found[one.task].searched
+        grid = searched[level][one.method] if searched else start_grid(one.task, one.method)
+        rates = [(value, value in (grid[key][0], grid[key][-1])) for key, value in one.rates.items()]
+        places[one.task, level, one.method] = rates
+    return places
+
+
+def _rates_text(rates: Iterable[tuple[float, bool]]) -> str:
     """`0.3 / 1*`."""
-    key, values = METHODS[method].server
-    searched = {RATE: TASKS[task].rates, key: values}
-    return " / ".join(
-        f"{value:g}{'*' if value in (min(searched[key]), max(searched[key])) else ''}" for key, value in rates.items()
+    return " / ".join(f"{value:g}{'*' if is_edge else ''}" for value, is_edge in rates)
+
+
+def _edges(evidence: Evidence, found: Mapping[str, Found]) -> str:
+    places = _by_place(evidence, found).values()
+    at_edge = sum(any(is_edge for _, is_edge in rates) for rates in places)
+    return fill(
+        f"In {at_edge} of {len(places)} searches the best rate is at the edge of what was searched ([Rates](#rates)): "
+        "a better one, and another order of the policies, is possible.",
+        WIDTH,
     )
 
 
@@ -209,7 +248,7 @@ def _commands(evidence: Evidence, found: Mapping[str, Found]) -> str:
     ]
     searches = [command for task in evidence.tasks for command in found[task].commands]
     block = "\n".join(["```sh", *lines, "```"])
-    sentence = "The first command runs these searches and writes the rates that they find:"
+    sentence = "The first command runs these searches, after narrower ones, and writes the rates that they find:"
     return "\n\n".join(["## The same again", block, sentence, "\n".join(["```text", *searches, "```"])])
 
 

@@ -1,9 +1,6 @@
-"""The two steps that make the policy guide's data: searches of rates, and the results of a store as evidence."""
+"""The files of the policy guide's data: the rates that searches found, and the results of a store as evidence."""
 
 import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,6 @@ from unstale_papers.scale import Scale
 from unstale_papers.store import Store
 from unstale_papers.table_metrics import measure
 
-VALIDATION = 0.2
-SEARCHED = {"heterogeneity": "non-iid", "absence": "none"}
-"""The conditions of a search. The rates that it finds hold at all others of the same staleness."""
-
 _HEAD = """\
 # Rates of the policy guide by task, staleness and policy: the best candidates of `commands`, measured on a validation
 # split. `python -m unstale_papers.guide tune` writes this file.
@@ -38,60 +31,20 @@ def check_tasks(names: Sequence[str]) -> None:
             raise unknown_name("task", name, TASKS)
 
 
-def searches(task: str) -> list[list[str]]:
-    """The arguments of `unstale` that search the rates of a task: one search for each key of the server's step."""
-    by_server: dict[tuple[str, tuple[float, ...]], list[str]] = {}
-    for name, method in METHODS.items():
-        by_server.setdefault(method.server, []).append(name)
-    shared = " ".join(f"{axis}={label}" for axis, label in SEARCHED.items())
-    return [
-        [
-            *("sweep", f"guide-{task}", "--cells", f"{shared} {METHOD}={','.join(names)}"),
-            *("--over", f"{RATE}={_listed(TASKS[task].rates)}", "--over", f"{key}={_listed(values)}"),
-            *("--validation", str(VALIDATION)),
-        ]
-        for (key, values), names in by_server.items()
-    ]
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ",".join(map(str, values))
-
-
-def tune(task: str, options: Sequence[str]) -> Found:
-    """Run the searches of a task in processes of their own. options: further ones, of the machine.
-
-    Raises UserError for a search that fails, and where no candidate of a policy has a number.
-    """
-    rates: dict[str, dict[str, dict[str, float]]] = {}
-    commands = searches(task)
-    for words in commands:
-        for cell, best in _searched([*words, *options, "--json"]):
-            rates.setdefault(cell.labels["staleness"], {})[cell.labels[METHOD]] = best
-    return Found(commands=tuple(shlex.join(["unstale", *words]) for words in commands), rates=rates)
-
-
-def _searched(words: Sequence[str]) -> Iterator[tuple[Cell, dict[str, float]]]:
-    """Yield each cell of a search with its best candidate."""
-    program = [sys.executable, "-m", "unstale", *words]
-    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603  (a module of ours)
-    if done.returncode:
-        raise UserError(f"the search ended with exit code {done.returncode}: {shlex.join(['unstale', *words])}")
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    (found,) = (event for event in events if event["event"] == "found")
-    cells = {cell.name: cell for cell in preset(words[1].removeprefix("guide-")).cells}
-    for group in found["groups"]:
-        (name,) = group["cells"]
-        if not group["best"]:
-            raise UserError(f"{group['says']} Name other values in unstale_papers/presets/guide.py")
-        yield cells[name], group["best"][0]
-
-
 def write_rates(found: Mapping[str, Found], file: Path) -> None:
     """Write the rates of these tasks, and of the others as they were."""
     every = {**found_rates(), **found}
     plain = {
-        task: {"commands": list(every[task].commands), "rates": every[task].rates} for task in TASKS if task in every
+        task: {
+            "commands": list(every[task].commands),
+            "rates": every[task].rates,
+            "searched": {
+                level: {method: {key: list(values) for key, values in grid.items()} for method, grid in grids.items()}
+                for level, grids in every[task].searched.items()
+            },
+        }
+        for task in TASKS
+        if task in every
     }
     file.write_text(_HEAD + yaml.safe_dump(plain, sort_keys=False, width=10_000), encoding="utf-8")
 

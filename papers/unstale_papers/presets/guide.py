@@ -17,8 +17,14 @@ import yaml
 from unstale.config.settings import Settings
 from unstale_papers.preset import GUIDE, Cell, Preset, Source
 
-METHOD = "method"
+METHOD, STALENESS = "method", "staleness"
 RATE, MULTIPLIER, ALPHA = "training.learning_rate", "policy.server_multiplier", "policy.settings.alpha"
+LADDERS: Mapping[str, tuple[float, ...]] = {
+    RATE: (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    MULTIPLIER: (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    ALPHA: (0.002, 0.006, 0.02, 0.05, 0.2, 0.6, 1.0),
+}
+"""All values that a search can reach, by key."""
 RATES_FILE = Path(__file__).parent / "guide-rates.yaml"
 
 CLIENTS = 150
@@ -48,7 +54,7 @@ groups:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A learning task. data, model, objective: names. measure: of its table. skewed: partition of `non-iid`. updates:
-    of all clients in a run, at every staleness. share: data.share. rates: learning rates to search.
+    of all clients in a run, at every staleness. share: data.share. rates: learning rates that a search begins with.
     """
 
     title: str
@@ -111,7 +117,9 @@ TASKS: Mapping[str, Task] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A policy with its settings. server: values to search of a key that sets the size of the server's step."""
+    """A policy with its settings. server: a key that sets the size of the server's step, and the values that a search
+    begins with.
+    """
 
     policy: str
     settings: Mapping[str, Any]
@@ -137,10 +145,14 @@ Rates = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The rates that a search found for a task. commands: the searches. rates: by staleness and method."""
+    """The rates that searches found for a task.
+
+    commands: the searches. rates: by staleness and method. searched: all values that were searched, in the same order.
+    """
 
     commands: tuple[str, ...] = ()
     rates: Rates = field(default_factory=dict)
+    searched: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]] = field(default_factory=dict)
 
 
 @cache
@@ -148,9 +160,22 @@ def found_rates() -> Mapping[str, Found]:
     """The rates of guide-rates.yaml, by task. A task that was not searched is absent."""
     text = RATES_FILE.read_text(encoding="utf-8")
     return {
-        task: Found(commands=tuple(found["commands"]), rates=found["rates"])
+        task: Found(
+            commands=tuple(found["commands"]),
+            rates=found["rates"],
+            searched={
+                level: {method: {key: tuple(values) for key, values in grid.items()} for method, grid in grids.items()}
+                for level, grids in found["searched"].items()
+            },
+        )
         for task, found in (yaml.safe_load(text) or {}).items()
     }
+
+
+def start_grid(task: str, method: str) -> dict[str, tuple[float, ...]]:
+    """The values that a search begins with, by key."""
+    key, values = METHODS[method].server
+    return {RATE: TASKS[task].rates, key: values}
 
 
 def cell(task: str, method: str, condition: Mapping[str, str]) -> Cell:
