@@ -81,13 +81,44 @@ def test_comparisons_without_a_number_are_counted_and_explained(tmp_path: Path) 
         ({"at_least": 0.03}, "+15.00 points", "at least +3.00 points"),
         # 0.6 / 0.5 and 0.6 / 0.4: the geometric mean is sqrt(1.8).
         ({"at_least": 1.2, "as_ratio": True}, "1.34 times", "at least 1.20 times"),
-        ({"level": 0.55}, "least +5.00 points", "level 55.00 %"),
+        # A claimed ratio near 1 has three digits.
+        ({"at_least": 1.002, "as_ratio": True}, "1.34 times", "at least 1.002 times"),
+        # A is the only cell of `better`, and is above the level; so is B of `worse`, beside which C is below it.
+        ({"level": 0.45}, "60.00 %", "level 45.00 %"),
+        ({"level": 0.45, "worse": {"method": "B"}}, "50.00 %", "level 45.00 %"),
+        ({"level": 0.7}, "60.00 %", "level 70.00 %"),
     ],
 )
 def test_kinds_of_claims(tmp_path: Path, claimed: Mapping[str, float], ours: str, in_print: str) -> None:
     of = preset(replace(A_IS_BEST, **claimed), methods="ABC")
     page = claims_page.text(rows_of(of, results(of, {"A": [0.6], "B": [0.5], "C": [0.4]})), tmp_path)
     assert table(page)["A is best."][2:4] == [ours, in_print]
+
+
+def test_a_lead_that_is_smaller_than_claimed_is_called_so(tmp_path: Path) -> None:
+    """By 11 points, where 20 are claimed, and once where B is ahead in a second comparison."""
+    of = preset(replace(A_IS_BEST, at_least=0.2), methods="ABC")
+    ahead = claims_page.text(
+        rows_of(of, results(of, {**THREE, "C": [0.5] * 3}), headline("does not hold", "So.")), tmp_path
+    )
+    assert table(ahead)["best"][0] == "**does not hold**, ahead by less, 3 seeds"
+    behind = claims_page.text(rows_of(of, results(of, {**THREE, "C": [0.7] * 3}), headline()), tmp_path)
+    assert table(behind)["best"][0] == "**does not hold**, 3 seeds"
+
+
+def test_a_caveat_is_beside_the_verdict_that_it_belongs_to(tmp_path: Path) -> None:
+    of = preset()
+    for verdict, shown in (("holds", "**holds**, but B is broken, 3 seeds"), ("does not hold", "**holds**, 3 seeds")):
+        first = headline(verdict, "So.").model_copy(update={"caveat": "but B is broken"})
+        assert table(claims_page.text(rows_of(of, results(of, THREE), first), tmp_path))["best"][0] == shown
+
+
+def test_the_printed_lead_is_of_the_comparisons_that_were_measured(tmp_path: Path) -> None:
+    """In print A leads B by 8 points and C by 30; without a run of C it is 8, and 19 without any."""
+    of = preset(methods="ABC", printed={"A": 0.58, "B": 0.5, "C": 0.28})
+    assert table(claims_page.text(rows_of(of, results(of, THREE)), tmp_path))["A is best."][3] == "+8.00 points"
+    assert table(claims_page.text(rows_of(of, [], headline()), tmp_path))["best"][3] == "+19.00 points"
+    assert claims_page.of_programs(rows_of(of, results(of, THREE))).rows[0][15:17] == (0.08, 0.08)
 
 
 def test_a_run_that_missed_its_target_bounds_the_lead(tmp_path: Path) -> None:
@@ -137,6 +168,13 @@ def test_sizes_name_only_what_is_smaller() -> None:
     )
 
 
+def test_headlines_of_smaller_runs_are_counted(tmp_path: Path) -> None:
+    of = preset()
+    page = claims_page.text(rows_of(of, results(of, THREE, QUARTER), headline()), tmp_path)
+    assert "1 verdict is of shorter or smaller runs than the paper's, " in page
+    assert "smaller runs" not in claims_page.text(rows_of(of, results(of, THREE), headline()), tmp_path)
+
+
 # Explanations, links and claims that are not run
 
 
@@ -160,6 +198,21 @@ def test_links_are_to_files_that_exist(tmp_path: Path) -> None:
     assert "It is. ([search](search.md))" in page
     (tmp_path / "tiny/tiny.md").unlink()
     assert "| [tiny](full/tiny.md), full size |" in claims_page.text(every, tmp_path)
+
+
+def test_a_link_is_to_the_page_of_the_preset_that_the_runs_were_computed_for(tmp_path: Path) -> None:
+    """`other` has the runs of `tiny`, until it has one of its own."""
+    tiny, other = preset(), preset(name="other", methods="ABC")
+    for name in ("tiny", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.md").touch()
+
+    def link(stored: list[StoredResult]) -> str:
+        every = rows([other], comparisons(stored, [tiny, other]), {})
+        return table(claims_page.text(every, tmp_path))["A is best."][-1]
+
+    assert link(results(tiny, THREE)) == "[tiny](tiny/tiny.md), full size"
+    assert link([*results(tiny, THREE), *results(other, {"C": [0.1]})]) == "[other](other/other.md), full size"
 
 
 def test_claims_without_results_are_listed_by_preset(tmp_path: Path) -> None:

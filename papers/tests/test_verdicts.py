@@ -384,5 +384,5 @@ def test_the_printed_numbers_are_consistent(name: str) -> None:
 
 def test_the_rule_is_explained_in_prose() -> None:
     text = " ".join(RULE.split())
-    assert "p < 0.05 divided by the number of" in text and "that seed alone" in text
-    assert "no average makes up for one" in text and "seeds that this pair has" in text
+    assert "p < 0.05 divided by the number of" in text and "another seed may turn it" in text
+    assert "no average makes up for one" in text and "over all seeds that it has" in text

@@ -17,20 +17,21 @@ from unstale_papers.table_metrics import measure
 RULE = """\
 A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its
 pairs have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above
-what is claimed by more than the seeds' spread (paired t-test over seeds, p < 0.05). It does not hold when the average
-is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the number
-of pairs, because one of many is easily behind by chance), over all seeds that this pair has. Otherwise, and where a
-comparison is missing that could still turn it, it cannot be told. With one seed there is no spread: the verdict is of
-that seed alone, and another seed may turn it. Where more is claimed of every comparison, such as "more than 3 points
-above every baseline", no average makes up for one: it holds when each pair's advantage is above what is claimed by
-more than the spread (p < 0.05 for each), and does not hold when that of one is below it by more than the spread (p <
-0.05 divided by the number of pairs). A run that ended before its target counts as if one more round had reached it,
-which flatters it: so it may show that a claim holds of which it is the worse side, and that one does not hold of which
-it is the better, but never the other way round; the spread is then that of such bounds. A run that diverged before its
-target counts as one that ended there. Where both ended before, where a run that diverged is asked for what it has at
-its end, and where a number is missing for another reason, nothing is known, and a claim that this could still turn
-cannot be told. Where a level is claimed, such as "it alone is above 70 %", each cell is compared with that level, and
-no average makes up for one. Ratios are averaged as geometric means."""
+what is claimed by more than the seeds' spread (two-sided paired t-test over seeds, p < 0.05). It does not hold when the
+average is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the
+number of pairs, because one of many is easily behind by chance); this pair is tested over all seeds that it has, which
+may be more than those of all pairs. Otherwise, and where a comparison is missing that could still turn it, it cannot be
+told. With one seed there is no spread: it holds when every pair is ahead and the average is above what is claimed, does
+not hold when one is behind or the average is below, and another seed may turn it. Where more is claimed of every
+comparison, such as "more than 3 points above every baseline", no average makes up for one: it holds when each pair's
+advantage is above what is claimed by more than the spread (p < 0.05 for each), and does not hold when that of one is
+below it by more than the spread (p < 0.05 divided by the number of pairs). A run that ended before its target counts as
+if the round after its last one had reached it, which flatters it: so it may show that a claim holds of which it is the
+worse side, and that one does not hold of which it is the better, but never the other way round; the spread is then that
+of such bounds. A run that diverged before its target counts as one that ended there. Where both ended before, where a
+run that diverged is asked for what it has at its end, and where a number is missing for another reason, nothing is
+known, and a claim that this could still turn cannot be told. Where a level is claimed, such as "it alone is above 70
+%", each cell is compared with that level, and no average makes up for one. Ratios are averaged as geometric means."""
 """The rule of verdicts, for readers."""
 
 
@@ -46,7 +47,7 @@ class Figures:
     ahead: number of pairs that are ahead in the mean over seeds. pairs: number of pairs with a number. missing: number
     of those without. lead: average over pairs, by seed; its interval is None with one seed, where some leads are
     bounds, and where a level is claimed. bound: of the average. least: lead of the least pair, and the names of its
-    cells.
+    cells. nearest: where a level is claimed, the measured value of that pair; else None.
     """
 
     ahead: int
@@ -55,6 +56,7 @@ class Figures:
     lead: Spread
     bound: Bound
     least: tuple[float, str]
+    nearest: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,8 @@ class Verdict:
     """The verdict on a claim.
 
     seeds: used by it. why: a sentence with the deciding figures. is_run: whether both sides of a pair were computed,
-    with or without a number. figures: of why, None without a number. printed: the same of the published numbers, None
-    without any.
+    with or without a number. figures: of why, None without a number. printed: the same of the published numbers of
+    these pairs, of all pairs without figures; None without any.
     """
 
     claim: Claim
@@ -167,7 +169,7 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
         why=why,
         is_run=any(pair.by_seed for pair in pairs),
         figures=figures,
-        printed=_printed_figures(claim, pairs),
+        printed=_printed_figures(claim, pairs if figures is None else run),
     )
 
 
@@ -345,7 +347,14 @@ def _figures(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], *, miss
         lead=average,
         bound=bound,
         least=(least, _names(claim, pair)),
+        nearest=None if claim.level is None else _measured(claim, claim.level, pair, least),
     )
+
+
+def _measured(claim: Claim, level: float, pair: _Pair, lead: float) -> float:
+    """The value with this lead in a pair with the level."""
+    is_above = (measure(claim.measure).better == "higher") == (pair.better is not None)
+    return level + lead if is_above else level - lead
 
 
 def _bound(leads: Iterable[_Lead]) -> Bound:
@@ -390,8 +399,10 @@ def _printed_figures(claim: Claim, pairs: Iterable[_Pair]) -> Printed | None:
 
 
 def lead_text(claim: Claim, lead: float) -> str:
-    """`+2.10 points`; `1.44 times` of a claimed ratio, whose lead is a logarithm."""
-    return f"{exp(lead):.2f} times" if claim.as_ratio else measure(claim.measure).difference(lead)
+    """`+2.10 points`; `1.44 times` of a claimed ratio, whose lead is a logarithm, `0.995 times` near 1."""
+    if not claim.as_ratio:
+        return measure(claim.measure).difference(lead)
+    return f"{exp(lead):.{3 if 0 < abs(lead) < 0.01 else 2}f} times"
 
 
 def _names(claim: Claim, pair: _Pair) -> str:

@@ -19,7 +19,8 @@ class Headline(BaseModel):
         preset: name of the preset that tests it.
         claim: its text there.
         short: the claim in a few words.
-        verdict: that `why` explains; with another one `why` is left out. None without `why`.
+        verdict: that `why` explains; with another one `why` and `caveat` are left out. None without `why`.
+        caveat: a few words beside the verdict.
         why: one or a few sentences.
         evidence: Markdown files in the folder of the published results.
     """
@@ -30,6 +31,7 @@ class Headline(BaseModel):
     claim: Text
     short: Text
     verdict: Answer | None = None
+    caveat: str = ""
     why: str = ""
     evidence: list[Text] = []
 

@@ -30,11 +30,16 @@ _DATA = {"data.path": ("data", "name"), "data.variant.path": ("data", "variant",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedComparison:
-    """A preset and its results of one size. files: SHA-256 of the file by the data set that it replaces."""
+    """A preset and its results of one size.
+
+    files: SHA-256 of the file by the data set that it replaces. computed_for: names of the presets that the results
+    were computed for first, as presets share runs.
+    """
 
     comparison: Comparison
     scale: Scale
     files: Mapping[str, str]
+    computed_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,14 @@ def comparisons(results: Iterable[StoredResult], presets: Sequence[Preset]) -> l
     runs = [run for result in by_digest.values() if (run := _run(result, cells)) is not None]
     records = _Records(by_digest)
     return [
-        SizedComparison(comparison=Comparison(preset=preset, records=found), scale=scale, files=files)
+        SizedComparison(
+            comparison=Comparison(
+                preset=preset, records={key: records.parsed(digest) for key, digest in found.items()}
+            ),
+            scale=scale,
+            files=files,
+            computed_for=tuple(sorted({by_digest[digest].name.partition(":")[0] for digest in found.values()})),
+        )
         for scale in sorted(_scales(runs), key=_work, reverse=True)
         for of_scale in [[run for run in runs if _is_of(run, scale)]]
         for files in [_files(of_scale)]
@@ -102,16 +114,16 @@ class _Records:
 
     def of(
         self, preset: Preset, scale: Scale, runs: Sequence[_Run], files: Mapping[str, str]
-    ) -> dict[tuple[str, int], Record]:
-        """Records of the preset by cell and seed. runs: of that scale. Of several devices the first one of `ELSEWHERE`
-        counts.
+    ) -> dict[tuple[str, int], str]:
+        """Digests of the preset's results by cell and seed. runs: of that scale. Of several devices the first one of
+        `ELSEWHERE` counts.
         """
         seeds, place = sorted({run.seed for run in runs}), _place(*ELSEWHERE[0], files)
         own = jobs(preset, preset.cells, seeds=seeds, scale=scale, place=place)
         found = reported(preset, own, scale=scale, place=place, is_done=self._by_digest.__contains__)
-        return {(job.cell, job.seed): self._record(job.digest) for job in found if job.digest in self._by_digest}
+        return {(job.cell, job.seed): job.digest for job in found if job.digest in self._by_digest}
 
-    def _record(self, digest: str) -> Record:
+    def parsed(self, digest: str) -> Record:
         if digest not in self._parsed:
             self._parsed[digest] = Record.from_json(self._by_digest[digest].result.record)
         return self._parsed[digest]

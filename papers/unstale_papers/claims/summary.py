@@ -13,16 +13,19 @@ from unstale_papers.verdicts import Printed, Verdict, compared, verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedVerdict:
-    """A verdict on results of one size. scale: of the cells that the claim compares. run_scale: as the user gave it."""
+    """A verdict on results of one size. scale: of the cells that the claim compares. run_scale: as the user gave it.
+    computed_for: as in `SizedComparison`.
+    """
 
     verdict: Verdict
     scale: Scale
     run_scale: Scale
+    computed_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """A claim. headline: None for one that is no headline claim. printed: figures of the published numbers, None
+    """A claim. headline: None for one that is no headline claim. printed: figures of all published numbers, None
     without any. results: the largest size first; empty if not run.
     """
 
@@ -69,4 +72,4 @@ def rows(
 
 def _sized(one: SizedComparison, preset: Preset, verdict: Verdict) -> SizedVerdict:
     cells = [cell for pair in compared(preset, verdict.claim) for cell in pair if cell is not None]
-    return SizedVerdict(verdict=verdict, scale=one.scale.at(cells), run_scale=one.scale)
+    return SizedVerdict(verdict=verdict, scale=one.scale.at(cells), run_scale=one.scale, computed_for=one.computed_for)

@@ -12,21 +12,26 @@ from unstale_papers.output.markdown import escaped, table_row
 from unstale_papers.preset import Claim
 from unstale_papers.scale import Scale
 from unstale_papers.table_metrics import measure
-from unstale_papers.verdicts import RULE, Figures, Verdict, claimed, lead_text
+from unstale_papers.verdicts import RULE, Figures, Printed, Verdict, claimed, lead_text
 
 NAME = "claims"
 NOT_RUN = "not run"
+FULL_SIZE = "full size"
 _ANSWERS = ("holds", "does not hold", "cannot be told", NOT_RUN)
 _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
     "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds only "
-    "with a lead in every comparison.",
+    "with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison, by less than "
+    "is claimed.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
     "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
-    "ended before their target.",
-    "**In print**: the same lead of the printed numbers, or the lead that is claimed where none are printed.",
-    "**Results**: page of the preset, and the size of its runs; of several sizes the largest, `claims.csv` has all.",
+    "ended before their target. `Least` is the comparison with the smallest lead. Where a level is claimed, it is the "
+    "measured value, of several the one nearest to the level or farthest beyond it.",
+    "**In print**: the same lead of the printed numbers, in the same comparisons, or the claimed lead where none are "
+    "printed.",
+    "**Results**: page with the runs, and their size; of several sizes the largest, `claims.csv` has all. Some rows "
+    "are of the same runs, because tables and figures of a paper share them.",
     "N/K and P/K are clients per update of a round, which determines the staleness. The smaller beta, the more the "
     "clients' data differ.",
 )
@@ -85,6 +90,10 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     if alone:
         words = ("is", "it") if alone == 1 else ("are", "them")
         yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
+    small = sum(one.largest is not None and size(one.largest.scale) != FULL_SIZE for one in rows)
+    if small:
+        is_of = f"{'is' if small == 1 else 'are'} of shorter or smaller runs than the paper's"
+        yield f"{count(small, 'verdict')} {is_of}, where an effect of long ones may be absent."
 
 
 def _answer(one: SummaryRow) -> str:
@@ -101,17 +110,28 @@ def _cells(one: SummaryRow, folder: Path) -> list[str]:
     claim = escaped(one.headline.short if one.headline is not None else one.claim.text)
     result = one.largest
     if result is None:
-        return [claim, NOT_RUN, NONE, NONE, _in_print(one), one.preset.name]
+        return [claim, NOT_RUN, NONE, NONE, _in_print(one.claim, one.printed), one.preset.name]
     verdict = result.verdict
     figures = verdict.figures
     return [
         claim,
-        f"**{verdict.answer}**{', ' if verdict.seeds else ''}{_seeds(verdict)}",
+        _verdict(one, verdict),
         NONE if figures is None else _ahead(figures),
         NONE if figures is None else _ours(one.claim, figures),
-        _in_print(one),
+        _in_print(one.claim, verdict.printed),
         f"{_preset_link(one, result, folder)}, {size(result.scale)}",
     ]
+
+
+def _verdict(one: SummaryRow, verdict: Verdict) -> str:
+    """`**holds**, 3 seeds`; `**does not hold**, ahead by less, one seed`."""
+    of, parts = verdict.figures, [f"**{verdict.answer}**"]
+    is_ahead = of is not None and of.ahead == of.pairs and one.claim.level is None
+    if verdict.answer == "does not hold" and is_ahead:
+        parts.append("ahead by less")
+    if one.headline is not None and one.headline.verdict == verdict.answer and one.headline.caveat:
+        parts.append(escaped(one.headline.caveat))
+    return ", ".join([*parts, *([_seeds(verdict)] if verdict.seeds else [])])
 
 
 def _seeds(verdict: Verdict) -> str:
@@ -127,10 +147,11 @@ def _ahead(figures: Figures) -> str:
 
 
 def _ours(claim: Claim, figures: Figures) -> str:
-    """`+1.42 points (+0.90 to +1.94)`; the least of the comparisons where each counts."""
+    """`+1.42 points (+0.90 to +1.94)`; the least of the comparisons where each counts; the value beside a level."""
     least = lead_text(claim, figures.least[0])
-    if claim.level is not None:
-        return f"least {least}"
+    if figures.nearest is not None:
+        of = measure(claim.measure)
+        return f"{of.text(figures.nearest)} {of.unit}".rstrip()
     lead = figures.lead
     parts = [f"{figures.bound}{lead_text(claim, lead.mean)}"]
     if lead.low is not None and lead.high is not None:
@@ -141,8 +162,7 @@ def _ours(claim: Claim, figures: Figures) -> str:
     return "".join(parts)
 
 
-def _in_print(one: SummaryRow) -> str:
-    claim, printed = one.claim, one.printed
+def _in_print(claim: Claim, printed: Printed | None) -> str:
     if claim.level is not None:
         unit = measure(claim.measure)
         return f"level {unit.text(claim.level)} {unit.unit}".rstrip()
@@ -157,15 +177,18 @@ def _in_print(one: SummaryRow) -> str:
 def size(scale: Scale) -> str:
     """`full size`; `rounds x 0.25, data x 0.2`."""
     factors = {"rounds": scale.rounds, "clients": scale.clients, "data": scale.data, "iterations": scale.iterations}
-    return ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items() if factor < 1) or "full size"
+    return ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items() if factor < 1) or FULL_SIZE
 
 
 def _preset_link(one: SummaryRow, result: SizedVerdict, folder: Path) -> str:
-    """A link to the page of the preset: of published results, or of a store's results of that size."""
-    name = one.preset.name
-    scale = result.run_scale.at(one.preset.cells)
-    return next(
-        (link for place in (name, scale.slug) if (link := _link(name, f"{place}/{name}.md", folder)) != name), name
+    """Links to the pages of the presets that the runs were computed for, the claim's own where it is one of them: of
+    published results, or of a store's results of that size.
+    """
+    own, slug = one.preset.name, result.run_scale.at(one.preset.cells).slug
+    names = [own] if own in result.computed_for else result.computed_for
+    return ", ".join(
+        next((link for place in (name, slug) if (link := _link(name, f"{place}/{name}.md", folder)) != name), name)
+        for name in names
     )
 
 
@@ -217,6 +240,7 @@ def of_programs(rows: Sequence[SummaryRow]) -> Table:
 def _of_size(one: SummaryRow, result: SizedVerdict | None) -> tuple[Cell, ...]:
     claim, of = one.claim, measure(one.claim.measure)
     verdict = None if result is None else result.verdict
+    printed = one.printed if verdict is None else verdict.printed
     figures = None if verdict is None else verdict.figures
     lead = None if figures is None or claim.level is not None else figures.lead
     ends = (None,) * 3 if lead is None else (lead.mean, lead.low, lead.high)
@@ -228,11 +252,7 @@ def _of_size(one: SummaryRow, result: SizedVerdict | None) -> tuple[Cell, ...]:
         *(_number(claim, end) for end in ends),
         None if figures is None else _number(claim, figures.least[0]),
         "times" if claim.as_ratio else "ratio" if of.unit == "%" else of.unit,
-        *(
-            (None,) * 2
-            if one.printed is None
-            else (_number(claim, one.printed.lead), _number(claim, one.printed.least))
-        ),
+        *((None,) * 2 if printed is None else (_number(claim, printed.lead), _number(claim, printed.least))),
         *(_number(claim, claimed(claim)) if claimed(claim) else None, claim.measure),
         *((None,) * 4 if scale is None else (scale.rounds, scale.clients, scale.data, scale.iterations)),
         "" if verdict is None else verdict.why,
