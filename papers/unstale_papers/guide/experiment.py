@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import yaml
@@ -34,19 +35,20 @@ def check_tasks(names: Sequence[str]) -> None:
 def write_rates(found: Mapping[str, Found], file: Path) -> None:
     """Write the rates of these tasks, and of the others as they were."""
     every = {**found_rates(), **found}
-    plain = {
-        task: {
-            "commands": list(every[task].commands),
-            "rates": every[task].rates,
-            "searched": {
-                level: {method: {key: list(values) for key, values in grid.items()} for method, grid in grids.items()}
-                for level, grids in every[task].searched.items()
-            },
-        }
-        for task in TASKS
-        if task in every
+    texts = [f"{task}:\n{indent(_rates_text(every[task]), '  ')}" for task in TASKS if task in every]
+    file.write_text(_HEAD + "".join(texts), encoding="utf-8")
+
+
+def _rates_text(found: Found) -> str:
+    """YAML with a line for each command, and for each policy or rate."""
+    searched = {
+        level: {method: {key: list(values) for key, values in grid.items()} for method, grid in grids.items()}
+        for level, grids in found.searched.items()
     }
-    file.write_text(_HEAD + yaml.safe_dump(plain, sort_keys=False, width=10_000), encoding="utf-8")
+    numbers = {"rates": found.rates, "searched": searched}
+    return yaml.safe_dump({"commands": list(found.commands)}, width=10_000) + yaml.safe_dump(
+        numbers, sort_keys=False, default_flow_style=None, width=10_000
+    )
 
 
 def collected(tasks: Sequence[str], store: Path, place: Place, seeds: int) -> Evidence:
