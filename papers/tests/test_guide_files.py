@@ -155,10 +155,16 @@ def synthetic(values: Mapping[str, float | None] | None = None) -> Evidence:
     )
 
 
+def searched(**low: tuple[float, ...]) -> dict[str, Found]:
+    """Searches of the rates 0.1, 0.5 and 1 for digits. low: other rates by method, at low staleness."""
+    grids = {level: {method: {RATE: (0.1, 0.5, 1.0)} for method in METHODS} for level in ("low", "high")}
+    grids["low"] |= {method: {RATE: rates} for method, rates in low.items()}
+    return {"digits": Found(commands=("unstale sweep guide-digits",), searched=grids)}
+
+
 def test_the_page_has_a_decision_for_each_condition_and_every_value() -> None:
-    found = {"digits": Found(commands=("unstale sweep guide-digits",))}
-    text = document.text(synthetic({"REFL": 0.75, "WKAFL": None}), found)
-    assert "In 0 of 18 searches the best rate is at the edge" in text  # 0.5 is in the middle of 0.1, 0.3 and 1
+    text = document.text(synthetic({"REFL": 0.75, "WKAFL": None}), searched())
+    assert "In 0 of 18 searches the best rate is at the edge" in text
     assert "**The figures are of 1 task: digits, with 1 seed.**" in text
     others = "FedAvg, FedAsync, FedBuff, DynSGD, FedHist, FedVARP and FedAR"
     assert text.count(f" | REFL | 1.0 | 0.00 | – | {others} |") == 10  # eight conditions, all together, and the task
@@ -169,15 +175,13 @@ def test_the_page_has_a_decision_for_each_condition_and_every_value() -> None:
 
 def test_the_page_marks_rates_at_an_edge_of_what_was_searched() -> None:
     """0.5 is the highest rate that was searched for FedAR at low staleness, and for no other policy."""
-    every = {level: {method: {RATE: (0.1, 0.5, 1.0)} for method in METHODS} for level in ("low", "high")}
-    every["low"]["FedAR"] = {RATE: (0.1, 0.5)}
-    text = document.text(synthetic(), {"digits": Found(searched=every)})
+    text = document.text(synthetic(), searched(FedAR=(0.1, 0.5)))
     assert "In 1 of 18 searches the best rate is at the edge" in text
     assert "| FedAR | 0.5* | 0.5 |" in text
 
 
 def test_the_page_says_where_there_is_no_evidence() -> None:
-    text = document.text(synthetic(dict.fromkeys(METHODS)), {"digits": Found()})
+    text = document.text(synthetic(dict.fromkeys(METHODS)), searched())
     assert text.count("| no evidence | – | – | – | – |") == 10
     assert text.count("no policy has a number from every run") == 8
 

@@ -11,7 +11,7 @@ from unstale.errors import UserError
 from unstale.report.content import NONE, count, listed
 from unstale_papers.guide.advice import Advice, advice, interval_text, named
 from unstale_papers.guide.evidence import Evidence, Result, Standing
-from unstale_papers.presets.guide import CLIENTS, METHODS, TASKS, UPDATES_OF_A_ROUND, Found, start_grid
+from unstale_papers.presets.guide import CLIENTS, METHODS, TASKS, UPDATES_OF_A_ROUND, Found
 from unstale_papers.table_metrics import measure
 
 WIDTH = 120  # of a line of text
@@ -63,7 +63,8 @@ _LIMITS = """\
   staleness is below the N/K - 1 of a long run, above all at the high level.
 - Points of different measures are averaged, so a task whose measure differs more between policies has more influence on
   the mean regret. The mean rank and `--task` do not have this property.
-- A run has as many updates at both levels of staleness, and so a tenth of the rounds at the low one.
+- A run has as many updates at both levels of staleness, and so a tenth of the rounds at the low one, which favours
+  policies that learn fast in the first rounds.
 - FedAR and FedVARP are published for rounds that wait; here the senders of a round take the place of the available
   clients. FedAsync is published for K = 1.
 - Between the measured values of a condition, and beyond them, there is no evidence."""
@@ -211,8 +212,8 @@ def _by_place(evidence: Evidence, found: Mapping[str, Found]) -> dict[tuple[str,
     """Each rate, and whether it is at an edge of what was searched, by task, staleness and method."""
     places = {}
     for one in evidence.results:
-        level, searched = one.condition["staleness"], found[one.task].searched
-        grid = searched[level][one.method] if searched else start_grid(one.task, one.method)
+        level = one.condition["staleness"]
+        grid = found[one.task].searched[level][one.method]
         rates = [(value, value in (grid[key][0], grid[key][-1])) for key, value in one.rates.items()]
         places[one.task, level, one.method] = rates
     return places
