@@ -166,7 +166,7 @@ OF_CELLS = {
     "fh-t2": 30,
     "gi-controls": 42,
     "gi-f11": 2,
-    "gi-t3": 12,
+    "gi-t3": 16,
     "th-fedar": 48,
     "th-fedasync": 18,
     "th-fedbuff": 12,
