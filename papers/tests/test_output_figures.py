@@ -79,6 +79,20 @@ def test_a_line_is_the_mean_and_its_band_one_standard_deviation() -> None:
     assert line.curve.high_x - line.curve.mean_x == pytest.approx(runs.std(0, ddof=1))
 
 
+def test_lines_of_fewer_seeds_than_wanted_are_named() -> None:
+    found = comparison("fh-t2", range(3))
+    lacking = [("beta=IID method=FedAvg", 1), ("beta=IID method=FedAvg", 2)]
+    lacking += [(cell.name, 2) for cell in found.preset.cells if cell.labels["beta"] == "1.0"]
+    records = {key: one for key, one in found.records.items() if key not in lacking}
+
+    def caption(of: Comparison) -> str:
+        return figures(ReportContext(comparison=of, scale=Scale()))[0].caption
+
+    said = "Lines of fewer than 3 seeds: beta 1.0: all (2 seeds); beta IID: FedAvg (1 seed)."
+    assert said in caption(replace(found, records=records))
+    assert "Lines of fewer" not in caption(found)
+
+
 # Curves of a record
 
 

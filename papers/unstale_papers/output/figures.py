@@ -11,7 +11,7 @@ from math import nan
 
 import numpy as np
 
-from unstale.report.content import Picture, Section
+from unstale.report.content import Picture, Section, count, listed
 from unstale.report.drawing import VERSIONS
 from unstale.report.statistics import Curve as Drawn
 from unstale.report.statistics import over_versions
@@ -110,14 +110,14 @@ def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel
         return special.SHOWS[curve.shows](context, curve)
     shown = show(curve.shows)
     panels: list[special.Panel] = []
-    drawn: list[plots.Line] = []
+    by_panel: dict[str, list[plots.Line]] = {}
     for labels, cells in special.panels(context.preset, curve.line):
         records = [record for cell in cells for record in special.of_cell(context, cell)]
         lines = list(_lines(context, curve, shown, cells))
         if not lines:
             continue
         what = along(curve.shows, records)
-        drawn += lines
+        by_panel[label_text(labels)] = lines
         panels.append(
             special.Panel(
                 of=label_text(labels),
@@ -133,9 +133,25 @@ def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel
                 ),
             )
         )
+    drawn = [line for lines in by_panel.values() for line in lines]
     smoothed = SMOOTHED if any(plots.is_smooth(line.curve) for line in drawn) else ""
     diverged = DIVERGED if any(line.diverged for line in drawn) else ""
-    return panels, " ".join(filter(None, (_caption(context, curve, shown), smoothed, diverged)))
+    fewer = _fewer_seeds(by_panel, len(context.wanted))
+    return panels, " ".join(filter(None, (_caption(context, curve, shown), fewer, smoothed, diverged)))
+
+
+def _fewer_seeds(by_panel: Mapping[str, Sequence[plots.Line]], seeds: int) -> str:
+    """`Lines of fewer than 3 seeds: beta 0.3: MOON and REFL (1 seed); beta 1.0: all (1 seed).`; empty without such lines."""
+    parts = []
+    for panel, lines in by_panel.items():
+        by_seeds: dict[int, list[str]] = {}
+        for line in lines:
+            by_seeds.setdefault(line.curve.n, []).append(line.label)
+        for number, labels in by_seeds.items():
+            if number < seeds:
+                names = "all" if len(labels) == len(lines) else listed(labels, most=len(labels))
+                parts.append(f"{panel}{': ' if panel else ''}{names} ({count(number, 'seed')})")
+    return f"Lines of fewer than {count(seeds, 'seed')}: {'; '.join(parts)}." if parts else ""
 
 
 def _caption(context: ReportContext, curve: Curve, shown: Show) -> str:
