@@ -141,7 +141,7 @@ def _published(context: ReportContext, curve: Curve) -> tuple[list[special.Panel
 
 
 def _fewer_seeds(by_panel: Mapping[str, Sequence[plots.Line]], seeds: int) -> str:
-    """`Lines of fewer than 3 seeds: beta 0.3: MOON and REFL (1 seed); beta 1.0: all (1 seed).`; empty without such lines."""
+    """`Lines of fewer than 3 seeds: beta 0.3: MOON and REFL (1 seed); beta 1.0: all (1 seed).`, or nothing."""
     parts = []
     for panel, lines in by_panel.items():
         by_seeds: dict[int, list[str]] = {}
