@@ -65,6 +65,15 @@ def test_one_seed_is_named_and_has_no_interval(tmp_path: Path) -> None:
     assert "1 verdict is of one seed, and another seed may turn it." in page
 
 
+def test_a_comparison_with_more_seeds_that_decides_is_named(tmp_path: Path) -> None:
+    """A is behind B by 10, 11 and 12 points; C has the first seed alone."""
+    of = preset(methods="ABC")
+    stored = results(of, {"A": [0.50] * 3, "B": [0.60, 0.61, 0.62], "C": [0.40]})
+    page = claims_page.text(rows_of(of, stored, headline()), tmp_path)
+    assert table(page)["best"][0] == "**does not hold**, one seed, 3 of the deciding comparison"
+    assert "of one seed" not in page
+
+
 def test_comparisons_without_a_number_are_counted_and_explained(tmp_path: Path) -> None:
     of = preset(methods="ABC")
     page = claims_page.text(rows_of(of, results(of, THREE), headline()), tmp_path)

@@ -336,6 +336,7 @@ def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
     found = judged(table)
     assert (found.answer, found.seeds) == ("does not hold", (0,))
     assert found.why.endswith("; over its 10 seeds by -8.00 points, method=A against method=B.")
+    assert (len(found.seeds), found.deciding) == (1, 10)
 
 
 def test_published_numbers_are_tested_against_the_same_claim() -> None:

@@ -73,7 +73,8 @@ class Printed:
 class Verdict:
     """The verdict on a claim.
 
-    seeds: used by it. why: a sentence with the deciding figures. is_run: whether both sides of a pair were computed,
+    seeds: that all its comparisons have. deciding: number of seeds of the comparison that decides it, which may have
+    more. why: a sentence with the deciding figures. is_run: whether both sides of a pair were computed,
     with or without a number. figures: of why, None without a number. printed: the same of the published numbers of
     these pairs, of all pairs without figures; None without any.
     """
@@ -81,6 +82,7 @@ class Verdict:
     claim: Claim
     answer: Answer
     seeds: tuple[int, ...]
+    deciding: int
     why: str
     is_run: bool = False
     figures: Figures | None = None
@@ -150,7 +152,7 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
     run = [pair for pair in pairs if pair.says]
     seeds = tuple(sorted(set.intersection(*(set(pair.by_seed) for pair in run)))) if run else ()
     answer: Answer = "cannot be told"
-    figures = None
+    figures, deciding = None, len(seeds)
     if not pairs:
         why = "No cells of this preset are compared by it."
     elif not run:
@@ -161,11 +163,12 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
         why = f"{_many(len(run), 'comparison')}, and nothing to compare in the seeds that have all of them."
     else:
         figures = _figures(claim, run, seeds, missing=len(pairs) - len(run))
-        answer, why = _answer(claim, run, seeds, figures)
+        answer, why, deciding = _answer(claim, run, seeds, figures)
     return Verdict(
         claim=claim,
         answer=answer,
         seeds=seeds,
+        deciding=deciding,
         why=why,
         is_run=any(pair.by_seed for pair in pairs),
         figures=figures,
@@ -257,8 +260,8 @@ def claimed(claim: Claim) -> float:
     return round(log(claim.at_least), DECIMALS) if claim.at_least > 0 else 0.0
 
 
-def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], figures: Figures) -> tuple[Answer, str]:
-    """The answer by `RULE`. run: pairs that all have these seeds."""
+def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], figures: Figures) -> tuple[Answer, str, int]:
+    """The answer by `RULE`, why, and how many seeds decide it. run: pairs that all have these seeds."""
     limit, missing = claimed(claim), figures.missing
     leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
     every = [*leads, *([[_UNKNOWN] * len(seeds)] * missing)]
@@ -298,7 +301,8 @@ def _answer(claim: Claim, run: Sequence[_Pair], seeds: tuple[int, ...], figures:
     else:
         why.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
     over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
-    return answer, f"{over}: {'; '.join(why)}."
+    deciding = len(seeds) if behind is None or refuted else len(behind.by_seed)
+    return answer, f"{over}: {'; '.join(why)}.", deciding
 
 
 def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:

@@ -22,7 +22,8 @@ _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
     "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds only "
     "with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison, by less than "
-    "is claimed.",
+    "is claimed. Seeds are those that all comparisons have; one comparison with more can decide that a claim does not "
+    "hold.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
     "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
@@ -86,7 +87,7 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     verbs |= {"cannot be told": ("cannot be told",) * 2, NOT_RUN: ("is not run", "are not run")}
     parts = [f"{counts[answer]} {verbs[answer][counts[answer] != 1]}" for answer in _ANSWERS if counts[answer]]
     yield f"Of {count(len(rows), 'headline claim')} {listed(parts)}."
-    alone = sum(one.largest is not None and len(one.largest.verdict.seeds) == 1 for one in rows)
+    alone = sum(one.largest is not None and one.largest.verdict.deciding == 1 for one in rows)
     if alone:
         words = ("is", "it") if alone == 1 else ("are", "them")
         yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
@@ -135,9 +136,13 @@ def _verdict(one: SummaryRow, verdict: Verdict) -> str:
 
 
 def _seeds(verdict: Verdict) -> str:
-    """`one seed`, `3 seeds`; empty where no seed has a number."""
-    seeds = len(verdict.seeds)
-    return "one seed" if seeds == 1 else f"{seeds} seeds" if seeds else ""
+    """`one seed`, `3 seeds`, `one seed, 3 of the deciding comparison`; empty where no seed has a number."""
+    if not verdict.seeds:
+        return ""
+    seeds = "one seed" if len(verdict.seeds) == 1 else count(len(verdict.seeds), "seed")
+    return (
+        seeds if verdict.deciding == len(verdict.seeds) else f"{seeds}, {verdict.deciding} of the deciding comparison"
+    )
 
 
 def _ahead(figures: Figures) -> str:
