@@ -205,6 +205,14 @@ def test_diverged_runs_do_not_change_the_axis_range() -> None:
     assert alone.get_yscale() == "log" and alone.get_ylim()[1] > 1e23
 
 
+def test_bars_of_measured_numbers_are_inside_the_frame() -> None:
+    """Bars from 1 to 9 and numbers from 4 to 6, with a margin of a twentieth of 8; NaN is no bar."""
+    axes = MatplotlibFigure().subplots()
+    several = plots.Dots(place=0, label="A", published=[4.0, 6.0], measured=[5.0, 5.0], std=[4.0, float("nan")])
+    plots.draw_against(axes, [several, plots.Dots(place=1, label="B", published=[5.0], measured=[6.0])], what="loss")
+    assert axes.get_ylim() == axes.get_xlim() == pytest.approx((0.6, 9.4))
+
+
 def test_a_band_on_a_logarithmic_axis_ends_above_0() -> None:
     mean_x = np.array([1e4, 1.0, 1e-4])
     curve = Curve(n=3, at_x=np.arange(3.0), mean_x=mean_x, low_x=mean_x - [1, 2, 5e-5], high_x=mean_x + 2, left_out=0)

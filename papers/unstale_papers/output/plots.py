@@ -180,12 +180,18 @@ class Dots:
     label: str
     published: Sequence[float]
     measured: Sequence[float]
-    std: Sequence[float] = field(default=())
+    std: Sequence[float] = field(default=())  # NaN for one seed
+
+    @property
+    def std_x(self) -> Floats:
+        """0 where there is no spread."""
+        return np.nan_to_num(np.asarray(self.std)) if len(self.std) else np.zeros(len(self.measured))
 
 
 def draw_against(axes: Axes, dots: Sequence[Dots], *, what: str) -> None:
     """Draw measured over published numbers; on the diagonal they are equal."""
-    every = [value for one in dots for value in (*one.published, *one.measured)]
+    measured = [np.asarray(one.measured) + sign * one.std_x for one in dots for sign in (-1, 1)]
+    every = [value for values in (*(one.published for one in dots), *measured) for value in values]
     low, high = min(every), max(every)
     margin = 0.05 * (high - low) or 1.0
     ends = [low - margin, high + margin]
@@ -195,7 +201,7 @@ def draw_against(axes: Axes, dots: Sequence[Dots], *, what: str) -> None:
         axes.errorbar(
             one.published,
             one.measured,
-            yerr=np.nan_to_num(np.asarray(one.std)) if len(one.std) else None,
+            yerr=one.std_x if len(one.std) else None,
             color=style.colour,
             linestyle="",
             marker=style.marker,
