@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from unstale.errors import UserError
-from unstale_papers.guide import document, experiment
+from unstale_papers.guide import __main__, document, experiment, tuning
 from unstale_papers.guide.evidence import Evidence, Result, TaskMeasure, load
 from unstale_papers.jobs import Job, Place, jobs
 from unstale_papers.presets import guide
@@ -38,6 +38,14 @@ def test_written_rates_replace_those_of_their_task_alone(tmp_path: Path) -> None
     before = yaml.safe_load(guide.RATES_FILE.read_text(encoding="utf-8"))
     before.pop("text", None)
     assert written == before
+
+
+def test_the_command_writes_the_rates_of_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(__main__, "RATES_FILE", tmp_path / "rates.yaml")
+    monkeypatch.setattr(tuning, "tune", lambda task, _: Found(commands=(f"search {task}",)))
+    __main__.tune(["digits", "text"], store=tmp_path)
+    written = yaml.safe_load((tmp_path / "rates.yaml").read_text(encoding="utf-8"))
+    assert [written[task]["commands"] for task in ("digits", "text")] == [["search digits"], ["search text"]]
 
 
 def run(accuracy: float, *, diverged: bool = False) -> StoredRun:

@@ -34,10 +34,11 @@ def tune(
     experiment.check_tasks(tasks)
     options = ["--store", str(store), "--cache", cache, "--device", device]
     options += [] if processes is None else ["--processes", str(processes)]
+    found = {}
     for task in tasks:
         own = [word for one in data or () if one.startswith(f"{task}=") for word in ("--data", one)]
-        found = tuning.tune(task, tuning.searches([*options, *own]))
-        experiment.write_rates({task: found}, RATES_FILE)
+        found[task] = tuning.tune(task, tuning.searches([*options, *own]))
+        experiment.write_rates(found, RATES_FILE)
         line(f"written: {RATES_FILE}, rates of {task}")
 
 
