@@ -55,7 +55,8 @@ for their number."""
 _LIMITS = """\
 ## Limits
 
-- All runs are short and simulated, with small models. Absolute numbers are not comparable with the literature.
+- All runs are short and simulated, with small models. Absolute numbers are not comparable with the literature. Those of
+  CIFAR-10 end early in a training, with accuracies of 10 to 31 %.
 - Each policy has its default settings. Only the learning rate of clients and the size of the server's step were
   searched (`policy.settings.alpha` for FedAsync, `policy.server_multiplier` for the others), for each task and
   staleness, on a validation split of non-iid data without absence, with one seed. Other conditions have these rates.
