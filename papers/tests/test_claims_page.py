@@ -115,6 +115,14 @@ def test_a_lead_that_is_smaller_than_claimed_is_called_so(tmp_path: Path) -> Non
     assert table(behind)["best"][0] == "**does not hold**, 3 seeds"
 
 
+def test_a_comparison_that_is_behind_in_further_seeds_is_not_called_ahead(tmp_path: Path) -> None:
+    """A leads B and C in the first seed, the only one of C, and is behind B by 10, 11 and 12 points in the others."""
+    of = preset(methods="ABC")
+    stored = results(of, {"A": [0.51, *[0.50] * 6], "B": [0.50, *[0.60, 0.61, 0.62] * 2], "C": [0.40]})
+    page = claims_page.text(rows_of(of, stored, headline()), tmp_path)
+    assert table(page)["best"][:2] == ["**does not hold**, one seed, 7 of the deciding comparison", "2 of 2"]
+
+
 def test_a_caveat_is_beside_the_verdict_that_it_belongs_to(tmp_path: Path) -> None:
     of = preset()
     for verdict, shown in (("holds", "**holds**, but B is broken, 3 seeds"), ("does not hold", "**holds**, 3 seeds")):

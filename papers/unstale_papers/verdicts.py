@@ -74,15 +74,17 @@ class Verdict:
     """The verdict on a claim.
 
     seeds: that all its comparisons have. deciding: number of seeds of the comparison that decides it, which may have
-    more. why: a sentence with the deciding figures. is_run: whether both sides of a pair were computed,
-    with or without a number. figures: of why, None without a number. printed: the same of the published numbers of
-    these pairs, of all pairs without figures; None without any.
+    more. is_ahead: whether every comparison with a number is ahead in the mean over all of its seeds. why: a sentence
+    with the deciding figures. is_run: whether both sides of a pair were computed, with or without a number. figures: of
+    why, None without a number. printed: the same of the published numbers of these pairs, of all pairs without figures;
+    None without any.
     """
 
     claim: Claim
     answer: Answer
     seeds: tuple[int, ...]
     deciding: int
+    is_ahead: bool
     why: str
     is_run: bool = False
     figures: Figures | None = None
@@ -169,6 +171,7 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
         answer=answer,
         seeds=seeds,
         deciding=deciding,
+        is_ahead=bool(run) and all(fmean(_known(pair.by_seed.values())) > 0 for pair in run),
         why=why,
         is_run=any(pair.by_seed for pair in pairs),
         figures=figures,

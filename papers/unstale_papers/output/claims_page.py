@@ -126,9 +126,8 @@ def _cells(one: SummaryRow, folder: Path) -> list[str]:
 
 def _verdict(one: SummaryRow, verdict: Verdict) -> str:
     """`**holds**, 3 seeds`; `**does not hold**, ahead by less, one seed`."""
-    of, parts = verdict.figures, [f"**{verdict.answer}**"]
-    is_ahead = of is not None and of.ahead == of.pairs and one.claim.level is None
-    if verdict.answer == "does not hold" and is_ahead:
+    parts = [f"**{verdict.answer}**"]
+    if verdict.answer == "does not hold" and verdict.is_ahead and one.claim.level is None:
         parts.append("ahead by less")
     if one.headline is not None and one.headline.verdict == verdict.answer and one.headline.caveat:
         parts.append(escaped(one.headline.caveat))
