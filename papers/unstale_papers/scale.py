@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, gcd, sqrt
 from typing import Any
 
@@ -161,8 +162,9 @@ def _step(settings: Settings) -> int:
     return CLASSES // gcd(CLASSES, chosen.classes or 2) if chosen.name == "classes" else 1
 
 
+@cache
 def _smaller(scenario: str, scale: float) -> str:
-    """The text of a scenario with its groups `top` scaled like the clients."""
+    """The text of a scenario with its groups `top` scaled like the clients. Many cells share a text."""
     parsed = yaml.safe_load(scenario)
     for group in parsed.get("groups", ()):
         audience = group.get("clients", {})
