@@ -21,7 +21,8 @@ from benchmarks import machine, report
 
 WRITTEN = Path(__file__).parent / "results" / "goals.json"
 GENEROUS = 1.5  # a factor by which `--warn` lets a value be worse than the one written down
-WARNED = ("ingest", "simulation", "aggregation")
+WARNED: dict[str, dict[str, int]] = {"ingest": {}, "simulation": {"turns": 3, "rounds": 20}, "aggregation": {}}
+"""What `--warn` measures, with the arguments that make it short."""
 
 Values = dict[str, list[float]]  # by the name of a goal
 
@@ -52,7 +53,7 @@ class Goal:
 class Benchmark:
     """Some goals that are measured together."""
 
-    measure: Callable[[], Values]
+    measure: Callable[..., Values]
     goals: dict[str, Goal]
 
 
@@ -64,12 +65,12 @@ def _ingest() -> Values:
     return {f"ingest, {size.name}": ingest.measure(size, shape, pairs=5)["ratios"] for size in sizes}
 
 
-def _simulation() -> Values:
+def _simulation(turns: int = 5, rounds: int = 100) -> Values:
     from benchmarks import simulation
 
     torch.set_num_threads(1)
     values: Values = {}
-    for figure in simulation.run(turns=5, rounds=100, only=(simulation.BARE, simulation.LOOP)):
+    for figure in simulation.run(turns=turns, rounds=rounds, only=(simulation.BARE, simulation.LOOP)):
         seconds = figure["seconds"]
         pairs = zip(seconds[simulation.LOOP], seconds[simulation.BARE], strict=True)
         values[f"simulation, {figure['model']}"] = [ours / theirs for ours, theirs in pairs]
@@ -199,9 +200,9 @@ BENCHMARKS = {
 }
 
 
-def measured(name: str) -> Values:
+def measured(name: str, *options: str) -> Values:
     """The values of one benchmark, from a process of its own."""
-    arguments = [sys.executable, "-m", "benchmarks.goals", "--measure", name]
+    arguments = [sys.executable, "-m", "benchmarks.goals", "--measure", name, *options]
     values: Values = json.loads(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return values
 
@@ -243,13 +244,13 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.measure is not None:
-        print(json.dumps(BENCHMARKS[given.measure].measure()))
+        print(json.dumps(BENCHMARKS[given.measure].measure(**WARNED[given.measure] if given.warn else {})))
         return
     written: Values = json.loads(WRITTEN.read_text())["values"] if WRITTEN.exists() else {}
     values: Values = {}
     for name in WARNED if given.warn else given.only:
         print(f"measuring {name}", file=sys.stderr, flush=True)
-        values |= measured(name)
+        values |= measured(name, *["--warn"] if given.warn else [])
         if given.write:
             head = {"machine": machine.hardware(), "month": machine.month()}
             WRITTEN.write_text(json.dumps({**head, "values": written | values}, indent=1) + "\n")
