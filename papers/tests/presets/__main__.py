@@ -5,11 +5,14 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import NamedTuple
 
 from presets import files
 from unstale_papers.choose import data_sets
@@ -21,8 +24,10 @@ FEW = {"gi-f5": "0.005", "ar-f1": "0.05", "ar-f2": "0.008", "gi-controls": "0.1"
 FEW |= {name: "0.02" for name in PRESETS if name.startswith("gi-") and name not in FEW}
 """Share of the examples, for presets in which clients train on whole epochs or with a ResNet-18."""
 
-SOME = {"ar-f2": ("data=CIFAR-10", "data=SVHN p_min=0.1 method=FedAR,MIFA")}
+SOME = {"ar-f2": ("data=SVHN p_min=0.1 method=FedAR", "data=CIFAR-10")}
 """Cells to compute of a preset, else all: each of the 14 cells with a ResNet-18 takes a minute."""
+
+AT_ONCE = 2  # commands: some have one long job, beside which a core would be idle
 
 
 def main(names: list[str]) -> int:
@@ -32,30 +37,41 @@ def main(names: list[str]) -> int:
         print(f"there is no preset {', '.join(sorted(unknown))}; `unstale reproduce list` has them")
         return 2
     presets = [make() for name, make in PRESETS.items() if not names or name in names]
-    wrong: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
+    commands: list[_Command] = []
+    for share in dict.fromkeys((*reversed(FEW.values()), "1")):
+        chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
+        commands += [
+            _Command((preset,), share, ("--cells", cells)) for preset in chosen for cells in SOME.get(preset.name, ())
+        ]
+        if whole := tuple(preset for preset in chosen if preset.name not in SOME):
+            commands.append(_Command(whole, share))
+    with tempfile.TemporaryDirectory() as folder, ThreadPool(AT_ONCE) as pool:
         at = files.write(Path(folder))
-        for share in ("1", *dict.fromkeys(FEW.values())):
-            chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
-            whole = [preset for preset in chosen if preset.name not in SOME]
-            if whole:
-                wrong += _computed(whole, Path(folder), at, share)
-            for preset in chosen:
-                for cells in SOME.get(preset.name, ()):
-                    wrong += _computed([preset], Path(folder), at, share, "--cells", cells)
+        stores = [Path(folder) / f"store-{number}" for number in range(len(commands))]
+        tasks = [(*one, at) for one in zip(commands, stores, strict=True)]
+        wrong = [line for lines in pool.starmap(_computed, tasks, chunksize=1) for line in lines]
     print("\n".join(wrong))
     return bool(wrong)
 
 
-def _computed(presets: Sequence[Preset], folder: Path, at: Mapping[str, Path], share: str, *options: str) -> list[str]:
-    """Compute the presets and return the errors of their output. options: of the command."""
+class _Command(NamedTuple):
+    """One call of `unstale reproduce run`. share: of the examples. options: further ones."""
+
+    presets: tuple[Preset, ...]
+    share: str
+    options: tuple[str, ...] = ()
+
+
+def _computed(command: _Command, store: Path, at: Mapping[str, Path]) -> list[str]:
+    """Compute the presets and return the errors of their output."""
+    presets, share, options = command
     used = {name for preset in presets for name in data_sets(preset.cells)} & set(at)  # others are built in, or code
     data = [word for name in sorted(used) for word in ("--data", f"{name}={at[name]}")]
     done = subprocess.run(
         [
             *(sys.executable, "-m", "unstale", "reproduce", "run", *(one.name for one in presets)),
             *("--seeds", "1", "--device", "cpu", *SCALE, "--scale-data", share, *data, *options),
-            *("--store", str(folder), "--json"),
+            *("--processes", str(max(1, (os.cpu_count() or 1) // AT_ONCE)), "--store", str(store), "--json"),
         ],
         stdout=subprocess.PIPE,
         text=True,
