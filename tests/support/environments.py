@@ -8,6 +8,7 @@ import sysconfig
 import tomllib
 import venv
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,18 +24,26 @@ def cache() -> Path:
 
 
 def python_with(name: str, libraries: Sequence[str]) -> Path:
-    """The Python of an environment with libraries before those of this one. name: of its folder."""
+    """The Python of an environment with libraries before those of this one, which it has where they suffice.
+
+    name: of its folder.
+    """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     folder = cache() / f"{name}-{version}"
     python, complete = folder / "bin/python", folder / "complete"
+    here = sysconfig.get_path("purelib")  # of this checkout
+    has = sorted(f"{one.name}=={one.version}" for one in distributions(path=[here]))
+    asked = "\n".join((*libraries, "", *has))
     with Path(f"{folder}.lock").open("w") as lock:  # of processes that run tests at once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not complete.exists() or complete.read_text() != "\n".join(libraries):
+        is_complete = complete.exists() and complete.read_text() == asked
+        if not is_complete:
             venv.create(folder, clear=True, with_pip=True)
+        base = folder / f"lib/python{version}/site-packages/base.pth"
+        base.write_text(f"import site; site.addsitedir({here!r})\n")
+        if not is_complete:
             subprocess.run([python, "-m", "pip", "install", "-q", *libraries], check=True, timeout=INSTALL_S)
-            complete.write_text("\n".join(libraries))
-        here = sysconfig.get_path("purelib")  # of this checkout, on each call
-        (folder / f"lib/python{version}/site-packages/base.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+            complete.write_text(asked)
     return python
 
 
