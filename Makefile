@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 AT_ONCE := --numprocesses auto --maxprocesses 8 --dist worksteal  # a process for each core
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# On every core, where pip compiles on one. Files that are for another version of Python do not compile.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-gateways test-flower presets swarm crash power hostile fuzz device replay check bench clean
@@ -68,9 +70,11 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unstale and what it needs (PyTorch is large: a few minutes the first time) ..."
 	@$(PIP) --editable ./client --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml client/pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unstale with its '$*' extra, and the papers (PyTorch is large: a few minutes the first time) ..."
 	@$(PIP) --editable ./client --editable '.[$*]' --editable ./papers
+	@$(COMPILE)
 	@touch $@ $(VENV)/.installed
