@@ -11,7 +11,7 @@ from unstale.config.keys import KEYS
 from unstale.errors import UserError
 from unstale.training.registry import create as create_training
 from unstale_papers.comparison import Comparison
-from unstale_papers.preset import Cell, Claim, Preset
+from unstale_papers.preset import GUIDE, Cell, Claim, Preset
 from unstale_papers.presets.registry import PRESETS, make
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.table_metrics import measure
@@ -46,6 +46,13 @@ def test_an_unknown_preset_error_suggests_the_nearest_name() -> None:
 @every_preset
 def test_no_two_cells_of_a_preset_are_the_same_run(preset: Preset) -> None:
     assert len({identity(cell) for cell in preset.cells}) == len(preset.cells)
+
+
+@every_preset
+def test_a_run_of_a_paper_refuses_no_update_for_its_norm(preset: Preset) -> None:
+    # The papers have no such limit; the guide's runs are those of a user, with the default.
+    expected = "adaptive" if preset.paper == GUIDE else None
+    assert {cell.settings.server.norm_max for cell in preset.cells} == {expected}
 
 
 @every_preset

@@ -170,7 +170,7 @@ OF_CELLS = {
     "th-fedbuff": 12,
     "th-fedhist": 60,
     "th-wkafl": 18,
-    "wk-t2": 24,
+    "wk-t2": 28,
     "wk-t3": 18,
 }
 """Number of results of preset cells; the others belong to searches."""
