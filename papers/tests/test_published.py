@@ -171,7 +171,7 @@ OF_CELLS = {
     "th-fedhist": 60,
     "th-wkafl": 18,
     "wk-t2": 28,
-    "wk-t3": 23,
+    "wk-t3": 28,
 }
 """Number of results of preset cells; the others belong to searches."""
 
