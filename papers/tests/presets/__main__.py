@@ -38,13 +38,14 @@ def main(names: list[str]) -> int:
         return 2
     presets = [make() for name, make in PRESETS.items() if not names or name in names]
     commands: list[_Command] = []
-    for share in dict.fromkeys((*reversed(FEW.values()), "1")):
+    for share in ("1", *dict.fromkeys(FEW.values())):
         chosen = [preset for preset in presets if FEW.get(preset.name, "1") == share]
         commands += [
             _Command((preset,), share, ("--cells", cells)) for preset in chosen for cells in SOME.get(preset.name, ())
         ]
         if whole := tuple(preset for preset in chosen if preset.name not in SOME):
             commands.append(_Command(whole, share))
+    commands.sort(key=lambda one: len(one.presets), reverse=True)  # the longest first
     with tempfile.TemporaryDirectory() as folder, ThreadPool(AT_ONCE) as pool:
         at = files.write(Path(folder))
         stores = [Path(folder) / f"store-{number}" for number in range(len(commands))]
