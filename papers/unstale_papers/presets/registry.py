@@ -12,7 +12,7 @@ ANY_NORM = Source(
     key="server.norm_max",
     value="null",
     tag="[M]",
-    why="No paper limits the norm of an update. A server of unstale refuses those of more than 20 times the median "
+    why="No paper refuses an update for its norm. A server of unstale refuses those of more than 20 times the median "
     "norm by default, which clients of one class each do send.",
 )
 
