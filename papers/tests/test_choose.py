@@ -80,6 +80,22 @@ def test_a_combination_of_labels_without_a_cell_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("method=GI", "method=GI; put a value with a space in quotes, as in method='GI (ours)'"),
+        (
+            "method=GI (ours)",
+            "'(ours)', expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg; put a value with a space in quotes",
+        ),
+    ],
+)
+def test_a_label_cut_at_its_space_is_refused_with_advice(text: str, expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        chosen([FOUR], text)
+    assert str(caught.value) == f"--cells has {expected}"
+
+
 def test_differing_settings_are_grouped_by_the_fewest_axes_that_determine_them() -> None:
     assert common(FOUR.cells) == {"rounds": 9, "measurement": "run"}
     by = {one.axes: one.rows for one in differences(FOUR.cells)}

@@ -251,7 +251,11 @@ def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path)
         (["tiny", "--cells", "method=alhpa"], "--cells has method=alhpa; did you mean 'alpha'?"),
         (["tiny", "--cells", "method=x"], "--cells has method=x; expected one of alpha, beta, gamma"),
         (["tiny", "--cells", "beta=0.3"], "--cells has axis 'beta'; expected one of method"),
-        (["tiny", "--cells", "alpha"], "--cells has 'alpha', expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg"),
+        (
+            ["tiny", "--cells", "alpha"],
+            "--cells has 'alpha', expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg; "
+            "put a value with a space in quotes",
+        ),
         (["tiny", "--cells", "method='a"], """--cells is "method='a", in which a quote does not end"""),
         (["tiny", "--scale", "2"], "--scale is 2, expected more than 0 and at most 1, such as 0.1"),
         (

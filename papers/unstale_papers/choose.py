@@ -94,7 +94,8 @@ def _parsed(text: str, there: Mapping[str, Collection[str]]) -> dict[str, list[s
     for word in words:
         axis, sign, labels = word.partition("=")
         if not sign:
-            raise UserError(f"--cells has {word!r}, expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg")
+            expected = "expected AXIS=VALUE,VALUE, such as method=FedHist,FedAvg; put a value with a space in quotes"
+            raise UserError(f"--cells has {word!r}, {expected}")
         wanted.setdefault(axis, []).extend(_separated(labels, there.get(axis, ())))
     return wanted
 
@@ -115,7 +116,15 @@ def _check(axis: str, labels: Iterable[str], there: Mapping[str, Collection[str]
         raise UserError(f"--cells has axis {axis!r}{nearest(axis, list(there))}")
     for label in labels:
         if label not in there[axis]:
-            raise UserError(f"--cells has {axis}={label}{nearest(label, list(dict.fromkeys(there[axis])))}")
+            raise UserError(f"--cells has {axis}={label}{_advice(axis, label, list(dict.fromkeys(there[axis])))}")
+
+
+def _advice(axis: str, label: str, there: Sequence[str]) -> str:
+    """What to write for a label that is not one of those of its axis: the shell may have cut it at a space."""
+    whole = next((one for one in there if one.startswith(f"{label} ")), None)
+    if whole is None:
+        return nearest(label, there)
+    return f"; put a value with a space in quotes, as in {axis}={shlex.quote(whole)}"
 
 
 def _matches(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
