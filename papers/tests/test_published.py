@@ -170,8 +170,8 @@ OF_CELLS = {
     "th-fedbuff": 12,
     "th-fedhist": 60,
     "th-wkafl": 18,
-    "wk-t2": 28,
-    "wk-t3": 28,
+    "wk-t2": 34,
+    "wk-t3": 34,
 }
 """Number of results of preset cells; the others belong to searches."""
 
