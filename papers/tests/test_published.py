@@ -157,7 +157,7 @@ SCALES = {
 }
 """The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {
-    "ar-f2": 7,
+    "ar-f2": 9,
     "ar-t3": 11,
     "fh-controls": 54,
     "fh-t1": 12,
