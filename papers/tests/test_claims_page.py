@@ -177,14 +177,6 @@ def test_a_size_without_a_comparable_number_does_not_hide_a_smaller_one(tmp_path
     assert table(page)["A is best."][-1] == "tiny, rounds x 0.25"
 
 
-def test_sizes_name_only_what_is_smaller() -> None:
-    assert claims_page.size(FULL) == "full size"
-    assert (
-        claims_page.size(Scale(rounds=0.25, data=0.2, iterations=0.005))
-        == "rounds x 0.25, data x 0.2, iterations x 0.005"
-    )
-
-
 def test_headlines_of_smaller_runs_are_counted(tmp_path: Path) -> None:
     of = preset()
     page = claims_page.text(rows_of(of, results(of, THREE, QUARTER), headline()), tmp_path)

@@ -130,7 +130,7 @@ def test_a_run_prints_its_progress_and_results(tmp_path: Path) -> None:
 
 def test_limits_of_a_smaller_scale_are_printed_before_the_run(tmp_path: Path) -> None:
     lines = ran(tmp_path, "", "--seeds", "1", "--device", "cpu", "--scale-clients", "0.1")[0].splitlines()
-    assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, rounds x 1, clients x 0.1, data x 1, ")
+    assert lines[0].startswith("tiny: 3 cells with 1 seed are 3 jobs, clients x 0.1, ")
     assert lines[1].startswith("A round has 1 update here, 5 at full size: ")
     assert lines[2].startswith("[1/3] ")
 
@@ -235,7 +235,7 @@ def test_a_cell_of_a_real_preset_runs_on_a_substituted_data_file(tmp_path: Path)
         )[0]
     )  # fmt: skip
     assert parsed[0]["data"]["cifar10"]["path"] == str(tmp_path / "mine.npz")
-    assert parsed[0]["scale"] == "rounds x 0.0008, clients x 0.1, data x 1"
+    assert parsed[0]["scale"] == "rounds x 0.0008, clients x 0.1"
     (lost,) = parsed[0]["lost"]
     assert lost.startswith("A round has 1 update here, 10 at full size: how a policy weighs ")
     (finished,) = (one for one in parsed if one["event"] == "finished")

@@ -157,7 +157,7 @@ def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
         "0.1). The test set is not looked at.\n",
         f"- Tried: 2 candidates, every combination of {RATE}: 0.01, 2.0.\n",
         "- Best is the highest.\n",
-        "- Not full size: rounds x 0.5, clients x 1, data x 1. The keys above have their values at full size.\n",
+        "- Not full size: rounds x 0.5. The keys above have their values at full size.\n",
         "- Data: digits. digits is read from mine.npz (SHA-256 ",
         "- Seeds: 0. 1 run took 0:00:02 of computing.\n",
         f"method=one: best is {RATE} 0.01 with 80.00 %. No other candidate has a number. It has the least {RATE} of "

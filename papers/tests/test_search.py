@@ -221,7 +221,7 @@ def planned(found: Search, scale: Scale) -> list[Any]:
         ("server.lease_s=20,30", Scale(), "--over: server.lease_s changes nothing of what method=one computes, as "
          "server.lease_s 20.0 and server.lease_s 30.0 come to the same; leave it out"),
         ("rounds=69,70", Scale(rounds=0.1), "--over: rounds changes nothing of what method=one computes at rounds x "
-         "0.1, clients x 1, data x 1, as rounds 69 and rounds 70 come to the same; leave it out"),
+         "0.1, as rounds 69 and rounds 70 come to the same; leave it out"),
     ],
 )  # fmt: skip
 def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, over: str, scale: Scale, sentence: str) -> None:

@@ -71,10 +71,9 @@ class Scale:
         return self if any(cell.in_iterations for cell in cells) else replace(self, iterations=1.0)
 
     def __str__(self) -> str:
-        if self.is_full:
-            return "full size"
-        fewer = f", iterations of an inversion x {self.iterations:.3g}" if self.iterations < 1 else ""
-        return f"rounds x {self.rounds:.3g}, clients x {self.clients:.3g}, data x {self.data:.3g}{fewer}"
+        """`full size`, or the factors below 1: `rounds x 0.25, data x 0.2`."""
+        factors = {"rounds": self.rounds, "clients": self.clients, "data": self.data, "iterations": self.iterations}
+        return ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items() if factor < 1) or "full size"
 
 
 def scaled(cell: Cell, scale: Scale) -> Cell:

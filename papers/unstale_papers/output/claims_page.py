@@ -10,13 +10,11 @@ from unstale.report.content import NONE, Cell, Column, Table, count, listed
 from unstale_papers.claims.summary import SizedVerdict, SummaryRow
 from unstale_papers.output.markdown import escaped, table_row
 from unstale_papers.preset import Claim
-from unstale_papers.scale import Scale
 from unstale_papers.table_metrics import measure
 from unstale_papers.verdicts import RULE, Figures, Printed, Verdict, claimed, lead_text
 
 NAME = "claims"
 NOT_RUN = "not run"
-FULL_SIZE = "full size"
 _ANSWERS = ("holds", "does not hold", "cannot be told", NOT_RUN)
 _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
@@ -91,7 +89,7 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     if alone:
         words = ("is", "it") if alone == 1 else ("are", "them")
         yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
-    small = sum(one.largest is not None and size(one.largest.scale) != FULL_SIZE for one in rows)
+    small = sum(one.largest is not None and not one.largest.scale.is_full for one in rows)
     if small:
         is_of = f"{'is' if small == 1 else 'are'} of shorter or smaller runs than the paper's"
         yield f"{count(small, 'verdict')} {is_of}, where an effect of long ones may be absent."
@@ -120,7 +118,7 @@ def _cells(one: SummaryRow, folder: Path) -> list[str]:
         NONE if figures is None else _ahead(figures),
         NONE if figures is None else _ours(one.claim, figures),
         _in_print(one.claim, verdict.printed),
-        f"{_preset_link(one, result, folder)}, {size(result.scale)}",
+        f"{_preset_link(one, result, folder)}, {result.scale}",
     ]
 
 
@@ -176,12 +174,6 @@ def _in_print(claim: Claim, printed: Printed | None) -> str:
     if claimed(claim):
         return f"at least {lead_text(claim, claimed(claim))}{' in each' if claim.each else ''}"
     return NONE
-
-
-def size(scale: Scale) -> str:
-    """`full size`; `rounds x 0.25, data x 0.2`."""
-    factors = {"rounds": scale.rounds, "clients": scale.clients, "data": scale.data, "iterations": scale.iterations}
-    return ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items() if factor < 1) or FULL_SIZE
 
 
 def _preset_link(one: SummaryRow, result: SizedVerdict, folder: Path) -> str:
