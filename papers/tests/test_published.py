@@ -153,6 +153,7 @@ SCALES = {
     "fh-controls": Scale(rounds=0.08),
     "fh-t1": Scale(rounds=0.08),
     "gi-f11": Scale(rounds=0.25, data=0.2, iterations=0.005),
+    "gi-t1": Scale(iterations=0.1),
     "gi-t3": Scale(rounds=0.25, data=0.2, iterations=0.005),
 }
 """The scales of papers/results/README.md; other presets are at full size."""
@@ -165,6 +166,7 @@ OF_CELLS = {
     "fh-t2": 30,
     "gi-controls": 42,
     "gi-f11": 2,
+    "gi-t1": 4,
     "gi-t3": 16,
     "th-fedar": 48,
     "th-fedasync": 18,
