@@ -90,8 +90,8 @@ def test_a_sweep_prints_its_candidates_the_best_and_the_confidence(tmp_path: Pat
     lines = out.splitlines()
     assert lines[0] == f"3 candidates, every combination of {RATE}: 0.001, 0.01, 0.1"
     assert lines[1] == (
-        "Measured on the last 10 % of each class of the training set, which clients do not get (data.validation 0.1). "
-        "The test set is not looked at."
+        "Measured on the last 10 % of each class of the training set, or of each group where the test set is of the "
+        "same groups, which clients do not get (data.validation 0.1). The test set is not looked at."
     )
     assert lines[2] == "hilly: 3 cells with 2 seeds are 6 jobs, full size, on cpu by 1 process"
     # 0.01 has 0.80 and 0.81, the others 0.1 less in each seed.
@@ -153,8 +153,8 @@ def test_a_sweep_writes_a_report_to_check_in(tmp_path: Path) -> None:
     for sentence in (
         f"- The same again: unstale sweep hilly --over {RATE}=0.01,2 --cells method=one --scale-rounds 0.5 --data "
         "digits=mine.npz --device cpu\n",
-        "- Measured on the last 10 % of each class of the training set, which clients do not get (data.validation "
-        "0.1). The test set is not looked at.\n",
+        "- Measured on the last 10 % of each class of the training set, or of each group where the test set is of the "
+        "same groups, which clients do not get (data.validation 0.1). The test set is not looked at.\n",
         f"- Tried: 2 candidates, every combination of {RATE}: 0.01, 2.0.\n",
         "- Best is the highest.\n",
         "- Not full size: rounds x 0.5. The keys above have their values at full size.\n",

@@ -77,9 +77,13 @@ def test_the_regression_targets_are_friedmans_rounded() -> None:
     assert regressor()(data.train_examples()[:3]).shape == (3, 1)
 
 
-def test_each_client_has_a_passage_also_where_passages_are_kept_for_validation() -> None:
-    groups_n = with_validation(help_texts(), 0.2).train.groups_N
+def test_each_client_has_a_passage_and_validation_is_of_all_passages_as_the_test_set_is() -> None:
+    data = with_validation(help_texts(), 0.2)
+    groups_n = data.train.groups_N
     assert groups_n is not None
+    for split in (data.train, data.test):
+        assert split.groups_N is not None
+        assert len(split.groups_N.unique()) == GROUPS
     (partition,) = {
         cell.settings.partition for cell in make("guide-text").cells if cell.labels["heterogeneity"] != "iid"
     }

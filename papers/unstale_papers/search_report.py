@@ -237,8 +237,9 @@ def _notes(result: SearchReport) -> Iterator[str]:
 def split(validation: float) -> str:
     """The examples that candidates are measured on."""
     return (
-        f"Measured on the last {100 * validation:g} % of each class of the training set, which clients do not get "
-        f"(data.validation {validation:g}). The test set is not looked at."
+        f"Measured on the last {100 * validation:g} % of each class of the training set, or of each group where the "
+        f"test set is of the same groups, which clients do not get (data.validation {validation:g}). The test set is "
+        "not looked at."
     )
 
 

@@ -216,12 +216,36 @@ def part(data: Dataset, *, share: float) -> Dataset:
 def with_validation(data: Dataset, share: float) -> Dataset:
     """The last `share` of each training class as the test split, and the rest as the training split.
 
-    share: in (0, 1); the number of examples is rounded up. Raises UserError if no training example remains.
+    Where the test set is of the training groups, the last `share` of each group instead, as a group's examples may be
+    unlike those of others. share: in (0, 1); the number of examples is rounded up of a class, and down of a group, so
+    that no group is lost. Raises UserError if no example remains to train or to evaluate on.
     """
-    is_last_N = _is_first(data.train.labels_N.flip(0), data.classes, share).flip(0)
+    if _is_test_of_training_groups(data):
+        assert data.train.groups_N is not None
+        is_last_N = _is_last(data.train.groups_N, share)
+    else:
+        is_last_N = _is_first(data.train.labels_N.flip(0), data.classes, share).flip(0)
     if is_last_N.all():
         raise UserError(f"data.validation is {share:g}, which leaves no example to train on; make it smaller")
+    if not is_last_N.any():
+        raise UserError(f"data.validation is {share:g}, which leaves no example to evaluate on; make it larger")
     return replace(data, train=data.train.at(~is_last_N), test=data.train.at(is_last_N))
+
+
+def _is_test_of_training_groups(data: Dataset) -> bool:
+    """Whether the test examples have groups, and each is one of the training examples'."""
+    train_N, test_N = data.train.groups_N, data.test.groups_N
+    return train_N is not None and test_N is not None and bool(torch.isin(test_N, train_N).all())
+
+
+def _is_last(groups_N: Tensor, share: float) -> Tensor:
+    """[N] bool: whether an example belongs to the last share of its group, rounded down."""
+    _, group_N, sizes_G = np.unique(groups_N.numpy(), return_inverse=True, return_counts=True)
+    sorted_N = group_N.argsort(kind="stable")
+    rank_N = np.empty_like(group_N)  # of an example in its group
+    rank_N[sorted_N] = np.arange(len(group_N)) - (sizes_G.cumsum() - sizes_G)[group_N[sorted_N]]
+    last_G = np.floor((share * sizes_G).round(_DIGITS)).astype(np.int64)
+    return torch.from_numpy(rank_N >= (sizes_G - last_G)[group_N])
 
 
 def _is_first(labels_N: Tensor, classes: int, share: float) -> Tensor:
