@@ -87,8 +87,8 @@ class DataSettings(Section):
     )
     validation: float | None = setting(
         None,
-        "Evaluate on this share of each class of the training set, or of each group where the test set is of the "
-        "same groups. Clients lack it. null for the test set.",
+        "Evaluate on this share of the training set, which clients then lack, instead of the test set: of each class, "
+        "or of each group where the test set is of the same groups; null for the test set.",
         gt=0,
         lt=1,
     )

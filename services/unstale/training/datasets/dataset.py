@@ -220,11 +220,11 @@ def with_validation(data: Dataset, share: float) -> Dataset:
     unlike those of others. share: in (0, 1); the number of examples is rounded up of a class, and down of a group, so
     that no group is lost. Raises UserError if no example remains to train or to evaluate on.
     """
-    if _is_test_of_training_groups(data):
-        assert data.train.groups_N is not None
-        is_last_N = _is_last(data.train.groups_N, share)
-    else:
+    groups_N = _groups_of_both(data)
+    if groups_N is None:
         is_last_N = _is_first(data.train.labels_N.flip(0), data.classes, share).flip(0)
+    else:
+        is_last_N = _is_last(groups_N, share)
     if is_last_N.all():
         raise UserError(f"data.validation is {share:g}, which leaves no example to train on; make it smaller")
     if not is_last_N.any():
@@ -232,10 +232,12 @@ def with_validation(data: Dataset, share: float) -> Dataset:
     return replace(data, train=data.train.at(~is_last_N), test=data.train.at(is_last_N))
 
 
-def _is_test_of_training_groups(data: Dataset) -> bool:
-    """Whether the test examples have groups, and each is one of the training examples'."""
+def _groups_of_both(data: Dataset) -> Tensor | None:
+    """[N], the groups of the training examples, if each test example is of one of them; else None."""
     train_N, test_N = data.train.groups_N, data.test.groups_N
-    return train_N is not None and test_N is not None and bool(torch.isin(test_N, train_N).all())
+    if train_N is None or test_N is None or not torch.isin(test_N, train_N).all():
+        return None
+    return train_N
 
 
 def _is_last(groups_N: Tensor, share: float) -> Tensor:
