@@ -14,10 +14,10 @@ from unstale.config.scenario import Held, conditions
 from unstale.config.settings import ScenarioSettings
 from unstale.policies import UpdateBatch, create
 from unstale.toxics.link import ToxicLink
+from unstale_papers.pairs import compared
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.fedar import PRESETS, ar_f1, ar_f2, ar_f4, ar_f5, ar_t3
 from unstale_papers.presets.fedar_setup import METHODS, WITHOUT_S
-from unstale_papers.verdicts import compared
 
 P_VALUE = "p against FedAR"
 

@@ -11,11 +11,12 @@ from unstale.config.keys import KEYS
 from unstale.errors import UserError
 from unstale.training.registry import create as create_training
 from unstale_papers.comparison import Comparison
+from unstale_papers.pairs import compared
 from unstale_papers.preset import GUIDE, Cell, Claim, Preset
 from unstale_papers.presets.registry import PRESETS, make
 from unstale_papers.runners import MEASUREMENTS
 from unstale_papers.table_metrics import measure
-from unstale_papers.verdicts import compared, verdicts
+from unstale_papers.verdicts import verdicts
 
 MADE = {name: made() for name, made in PRESETS.items()}
 every_preset = pytest.mark.parametrize("preset", MADE.values(), ids=MADE)

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from unstale.config import build
 from unstale_papers.choose import data_of, data_sets
 from unstale_papers.output.plots import Power, draw_powers
+from unstale_papers.pairs import compared
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.presets.theory import PRESETS, th_fedar, th_fedhist
 from unstale_papers.presets.theory_rates import th_fedasync, th_fedbuff, th_wkafl
 from unstale_papers.runners import WITHOUT_DATA
 from unstale_papers.scale import Scale, scaled
-from unstale_papers.verdicts import compared
 
 
 def at(preset: Preset, **labels: str) -> Cell:

@@ -8,11 +8,12 @@ import pytest
 
 from helpers.hand_made import Records, cell, ends_with, preset, runs
 from unstale_papers.comparison import Comparison
+from unstale_papers.pairs import compared
 from unstale_papers.preset import Claim, Preset
 from unstale_papers.presets.registry import PRESETS
 from unstale_papers.record import Record
 from unstale_papers.table_metrics import measure
-from unstale_papers.verdicts import RULE, Verdict, compared, verdicts
+from unstale_papers.verdicts import RULE, Verdict, verdicts
 
 
 def judged(table: Mapping[str, list[float]], **claim: Any) -> Verdict:
@@ -335,8 +336,61 @@ def test_a_pair_is_judged_by_all_of_its_seeds() -> None:
     table = {"method=A": better, "method=B": [0.5] * 10, "method=C": [0.5]}
     found = judged(table)
     assert (found.answer, found.seeds) == ("does not hold", (0,))
-    assert found.why.endswith("; over its 10 seeds by -8.00 points, method=A against method=B.")
-    assert (len(found.seeds), found.deciding) == (1, 10)
+    # 0.6 and nine of 0.38 to 0.42: sd 6.43 points, and 2.262 * 6.43 / sqrt(10) = 4.60.
+    assert found.why.endswith(
+        "; decided by 10 seeds of method=A against method=B: -8.00 points (95 % interval -12.60 points to -3.40 "
+        "points)."
+    )
+    assert (len(found.seeds), found.seeds_n) == (1, 10)
+
+
+def test_several_seeds_outweigh_one() -> None:
+    # Over three seeds A is behind B by 1 point, sd 2, which is within the spread; C has one seed.
+    within = {"method=A": [0.49, 0.51, 0.47], "method=B": [0.50] * 3}
+    for only in (0.45, 0.55):  # of seed 0 alone A is behind B, ahead of C or behind it
+        found = judged(within | {"method=C": [only]})
+        assert (found.answer, found.seeds, found.seeds_n) == ("cannot be told", (0,), 3)
+        # 4.303 * 2 / sqrt(3) = 4.97
+        assert found.why.endswith(
+            "; decided by 3 seeds of method=A against method=B: -1.00 points (95 % interval -5.97 points to +3.97 "
+            "points)."
+        )
+    # Ahead of both in seed 0, by 3 points of B, of which it is behind by 1 point over three seeds.
+    assert judged({"method=A": [0.53, 0.49, 0.45], "method=B": [0.50] * 3, "method=C": [0.4]}).answer == (
+        "cannot be told"
+    )
+
+
+def test_one_seed_decides_where_several_support_the_claim() -> None:
+    ahead = {"method=A": [0.51, 0.53, 0.49], "method=B": [0.50] * 3}  # by 1 point, sd 2
+    for only, answer in ((0.45, "holds"), (0.55, "does not hold")):
+        found = judged(ahead | {"method=C": [only]})
+        assert (found.answer, found.seeds_n) == (answer, 1)
+
+
+def test_of_pairs_that_are_behind_the_one_with_most_seeds_decides() -> None:
+    found = judged({"method=A": [0.50] * 3, "method=B": [0.60], "method=C": [0.60, 0.61, 0.62]})
+    assert (found.answer, found.seeds_n) == ("does not hold", 3)
+    assert found.deciding is not None
+    assert found.deciding.names == "method=A against method=C"
+
+
+def test_several_seeds_outweigh_one_in_a_claim_over_each() -> None:
+    # A leads B by 3, 4 and 5 points: t of 1 point above 3 is sqrt(3), so that 3 may be the spread's.
+    table = {"method=A": [0.53, 0.54, 0.55], "method=B": [0.5] * 3, "method=C": [0.52]}
+    found = judged(table, at_least=0.03, each=True)
+    assert (found.answer, found.seeds_n) == ("cannot be told", 3)
+    # By 10 points and more of B, so that C decides in seed 0, by 1 point.
+    table["method=B"] = [0.43, 0.438, 0.446]
+    found = judged(table, at_least=0.03, each=True)
+    assert (found.answer, found.seeds_n) == ("does not hold", 1)
+
+
+def test_a_deciding_pair_with_bounds_has_no_interval() -> None:
+    # B missed the target of 40 % in seed 2, in which A is ahead by 10 rounds at least; A is behind by 1 and 12 before.
+    found = fastest({"A": [21, 32, 30], "B": [20, 20, None], "C": [30]})
+    assert (found.answer, found.seeds_n) == ("cannot be told", 3)
+    assert found.why.endswith("; decided by 3 seeds of method=A against method=B: -1 rounds.")
 
 
 def test_published_numbers_are_tested_against_the_same_claim() -> None:

@@ -160,3 +160,8 @@ class Claim:
     def __post_init__(self) -> None:
         assert self.level is None or not (self.at_least or self.as_ratio), f"{self.text}: a level or a lead"
         assert self.at_least >= 0 and not (self.as_ratio and 0 < self.at_least < 1), f"{self.text}: ahead is ahead"
+
+    @property
+    def is_of_each(self) -> bool:
+        """Whether every comparison counts, and no average makes up for one."""
+        return self.each or self.level is not None

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from unstale_papers.claims.headlines import Headline
 from unstale_papers.claims.sizes import SizedComparison
 from unstale_papers.comparison import Comparison
+from unstale_papers.pairs import compared
 from unstale_papers.preset import Claim, Preset
 from unstale_papers.scale import Scale
-from unstale_papers.verdicts import Printed, Verdict, compared, verdicts
+from unstale_papers.verdicts import Printed, Verdict, verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ from unstale.report import files
 from unstale.report.content import NONE, Cell, Column, Table, count, listed
 from unstale_papers.claims.summary import SizedVerdict, SummaryRow
 from unstale_papers.output.markdown import escaped, table_row
+from unstale_papers.pairs import claimed
 from unstale_papers.preset import Claim
+from unstale_papers.statistics import Spread
 from unstale_papers.table_metrics import measure
-from unstale_papers.verdicts import RULE, Figures, Printed, Verdict, claimed, lead_text
+from unstale_papers.verdicts import RULE, DecidingPair, Figures, Printed, Verdict, lead_text
 
 NAME = "claims"
 NOT_RUN = "not run"
@@ -21,11 +23,12 @@ _READING = (
     "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds only "
     "with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison, by less than "
     "is claimed. Seeds are those that all comparisons have; one comparison with more can decide that a claim does not "
-    "hold.",
+    "hold or cannot be told.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
     "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
-    "ended before their target. `Least` is the comparison with the smallest lead. Where a level is claimed, it is the "
+    "ended before their target. `Least` is the comparison with the smallest lead, `deciding` the one that decides by "
+    "more seeds. Where a level is claimed, it is the "
     "measured value, of several the one nearest to the level or farthest beyond it.",
     "**In print**: the same lead of the printed numbers, in the same comparisons, or the claimed lead where none are "
     "printed.",
@@ -85,7 +88,7 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     verbs |= {"cannot be told": ("cannot be told",) * 2, NOT_RUN: ("is not run", "are not run")}
     parts = [f"{counts[answer]} {verbs[answer][counts[answer] != 1]}" for answer in _ANSWERS if counts[answer]]
     yield f"Of {count(len(rows), 'headline claim')} {listed(parts)}."
-    alone = sum(one.largest is not None and one.largest.verdict.deciding == 1 for one in rows)
+    alone = sum(one.largest is not None and one.largest.verdict.seeds_n == 1 for one in rows)
     if alone:
         words = ("is", "it") if alone == 1 else ("are", "them")
         yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
@@ -116,7 +119,7 @@ def _cells(one: SummaryRow, folder: Path) -> list[str]:
         claim,
         _verdict(one, verdict),
         NONE if figures is None else _ahead(figures),
-        NONE if figures is None else _ours(one.claim, figures),
+        NONE if figures is None else _ours(one.claim, figures, verdict.deciding),
         _in_print(one.claim, verdict.printed),
         f"{_preset_link(one, result, folder)}, {result.scale}",
     ]
@@ -137,9 +140,7 @@ def _seeds(verdict: Verdict) -> str:
     if not verdict.seeds:
         return ""
     seeds = "one seed" if len(verdict.seeds) == 1 else count(len(verdict.seeds), "seed")
-    return (
-        seeds if verdict.deciding == len(verdict.seeds) else f"{seeds}, {verdict.deciding} of the deciding comparison"
-    )
+    return seeds if verdict.deciding is None else f"{seeds}, {verdict.seeds_n} of the deciding comparison"
 
 
 def _ahead(figures: Figures) -> str:
@@ -148,20 +149,27 @@ def _ahead(figures: Figures) -> str:
     return f"{figures.ahead} of {figures.pairs}{missing}"
 
 
-def _ours(claim: Claim, figures: Figures) -> str:
-    """`+1.42 points (+0.90 to +1.94)`; the least of the comparisons where each counts; the value beside a level."""
-    least = lead_text(claim, figures.least[0])
+def _ours(claim: Claim, figures: Figures, deciding: DecidingPair | None) -> str:
+    """`+1.42 points (+0.90 to +1.94)`; the least of the comparisons where each counts; the value beside a level; the
+    lead in the deciding comparison.
+    """
     if figures.nearest is not None:
         of = measure(claim.measure)
         return f"{of.text(figures.nearest)} {of.unit}".rstrip()
-    lead = figures.lead
-    parts = [f"{figures.bound}{lead_text(claim, lead.mean)}"]
-    if lead.low is not None and lead.high is not None:
-        low, high = (lead_text(claim, end).partition(" ")[0] for end in (lead.low, lead.high))
-        parts.append(f" ({low} to {high})")
+    parts = [f"{figures.bound}{_lead(claim, figures.lead)}"]
     if claim.each and figures.pairs > 1:
-        parts.append(f", least {least}")
-    return "".join(parts)
+        parts.append(f"least {lead_text(claim, figures.least[0])}")
+    if deciding is not None:
+        parts.append(f"deciding {_lead(claim, deciding.lead)}")
+    return ", ".join(parts)
+
+
+def _lead(claim: Claim, lead: Spread) -> str:
+    """`+1.42 points (+0.90 to +1.94)`."""
+    if lead.low is None or lead.high is None:
+        return lead_text(claim, lead.mean)
+    low, high = (lead_text(claim, end).partition(" ")[0] for end in (lead.low, lead.high))
+    return f"{lead_text(claim, lead.mean)} ({low} to {high})"
 
 
 def _in_print(claim: Claim, printed: Printed | None) -> str:
