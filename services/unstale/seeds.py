@@ -30,6 +30,7 @@ class Stream(IntEnum):
     AUDIENCES = 10  # group or toxic: which clients belong to a share
     SEARCH = 11  # draw, 32 bits of the key's name: a candidate of `unstale sweep`, with the seed of the search
     ATTACKS = 12  # once: which clients attack; and client, the client's task number for noise
+    RENDERED = 13  # split, image: a data set that is rendered
 
 
 def stream(seed: int, purpose: Stream, *key: int) -> Generator:
