@@ -163,7 +163,7 @@ OF_CELLS = {
     "ar-t3": 11,
     "fh-controls": 54,
     "fh-t1": 12,
-    "fh-t2": 30,
+    "fh-t2": 32,
     "gi-controls": 42,
     "gi-f11": 2,
     "gi-t1": 4,
