@@ -231,9 +231,11 @@ def test_limits_of_a_smaller_scale_are_stated_beside_the_scale() -> None:
 
     first, caption = top("fh-t2", Scale.of(0.01))
     assert "A round has 1 update here, 10 at full size" in first and "iterations" not in first + caption
+    assert "accuracies are of a shorter training, less data and fewer clients." in first
     first, caption = top("gi-t3", Scale(rounds=0.03))
     assert "Who is 40 rounds late is so after 40 rounds, and these runs have 24" in first
     assert caption == "Not full size: rounds x 0.03."
+    assert "accuracies are of a shorter training." in first
     first, caption = top("gi-t3", Scale(iterations=0.02))
     assert caption == "Not full size: iterations x 0.02."
     assert "Inversions have fewer iterations than is published" in first

@@ -190,8 +190,8 @@ def test_each_result_of_a_cell_is_found_by_the_digest_of_its_job(path: Path) -> 
         preset = make(preset_name)
         (cell,) = (cell for cell in preset.cells if cell.name == cell_name)
         computed = one["configuration"]["settings"]
-        sha256 = computed.get("data.path")  # problems with a known optimum have no data
-        file = None if sha256 is None else File(path="/somewhere.npz", sha256=sha256, size=1, modified_ns=1)
+        data = cell.settings.data
+        names = {"data.path": data.name, "data.variant.path": data.variant.name}
         (job,) = jobs(
             preset,
             [cell],
@@ -201,7 +201,11 @@ def test_each_result_of_a_cell_is_found_by_the_digest_of_its_job(path: Path) -> 
                 cache="/data",
                 device=computed["device"],
                 backend=computed.get("simulation.backend", "auto"),
-                files={} if file is None else {cell.settings.data.name: file},
+                files={  # problems with a known optimum have none
+                    name: File(path="/somewhere.npz", sha256=computed[key], size=1, modified_ns=1)
+                    for key, name in names.items()
+                    if name is not None and key in computed
+                },
             ),
         )
         assert job.digest == one["digest"], one["name"]

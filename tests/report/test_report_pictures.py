@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from report.made import curve, measured, round_of, run, small_run
@@ -105,3 +106,15 @@ def test_every_picture_of_a_report_is_drawn(batch: Batch, tmp_path: Path) -> Non
     for one in drawn:
         assert drawing.png(one).startswith(b"\x89PNG"), one.name
     assert bool(drawn) is bool(batch.evaluations)
+
+
+def test_ticks_of_a_logarithmic_axis_have_plain_numbers() -> None:
+    """matplotlib labels the ticks between powers of ten as 2e-01 below 1, and as 2 above."""
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], [0.15, 7])
+    drawing.logarithmic(axes, "y")
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in axes.get_yticklabels(which="both")]
+    assert {"0.2", "0.6", "1", "4"} <= set(labels)
+    assert not [label for label in labels if "e" in label]

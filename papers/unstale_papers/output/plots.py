@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from scipy.stats import gaussian_kde
 
 from unstale.report import drawing
@@ -90,6 +90,8 @@ def draw_lines(
         axes.set_ylim(0, 1.08 * max(float(finite.max()), target or 0.0, 1e-9))
     if along == drawing.VERSIONS:
         drawing.whole_numbers(axes)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
 
 
 def _above_0(curve: Curve) -> Curve:
@@ -352,7 +354,7 @@ def draw_surface(axes: Axes, surface_PP: Floats, *, low: float, high: float, wha
 def sheet(name: str, title: str, panels: Sequence[tuple[str, Picture]]) -> bytes:
     """Return a PNG file of several pictures with a common legend. panels: pictures, each with its title."""
     with drawing.look(name):
-        across = min(len(panels), PANELS_ACROSS)
+        across = 2 if len(panels) == 4 else min(len(panels), PANELS_ACROSS)  # two by two
         longest_first = sorted((picture.keys for _, picture in panels), key=len, reverse=True)
         keys = list(dict.fromkeys(key for keys in longest_first for key in keys))
         rows = drawing.legend_rows(keys, drawing.LEGEND_SIGNS * across)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from unstale.report.content import NONE, count, listed
@@ -135,11 +135,10 @@ def _size(context: ReportContext) -> str:
     if scale.is_full:
         return "Full size: rounds, clients and data as the settings below have them."
     text = [f"Not full size: {scale}."]
-    if replace(scale, iterations=1.0) != Scale():
-        text.append(
-            "What counts rounds cannot be compared with print, and accuracies are those of a shorter training on less "
-            "data."
-        )
+    factors = {"a shorter training": scale.rounds, "less data": scale.data, "fewer clients": scale.clients}
+    less = [what for what, factor in factors.items() if factor < 1]
+    if less:
+        text.append(f"What counts rounds cannot be compared with print, and accuracies are of {listed(less)}.")
     if scale.iterations < 1:
         text.append("Inversions have fewer iterations than is published, so that estimates of stale updates are worse.")
     return " ".join([*text, *lost(context.preset.cells, scale)])

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import LogFormatter, MaxNLocator
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from unstale.report.content import Picture, shortened
 from unstale.report.statistics import Curve
@@ -167,7 +168,15 @@ def logarithmic(axes: Axes, which: str) -> None:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(LogFormatter())
+    axis.set_minor_formatter(_PlainMinor())
+
+
+class _PlainMinor(LogFormatter):
+    """Labels the ticks that matplotlib would label, with plain numbers: `0.6`, not `6e-01`."""
+
+    @override
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def whole_numbers(axes: Axes, which: str = "x") -> None:
