@@ -164,7 +164,7 @@ SCALES = {
 }
 """The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {
-    "ar-f1": 9,
+    "ar-f1": 23,
     "ar-f2": 9,
     "ar-f2-mnist": 42,
     "ar-t3": 11,
@@ -175,6 +175,7 @@ OF_CELLS = {
     "gi-controls": 42,
     "gi-f1": 3,
     "gi-f11": 2,
+    "gi-f2": 2,
     "gi-f4": 3,
     "gi-t1": 4,
     "gi-t3": 16,
