@@ -175,6 +175,7 @@ OF_CELLS = {
     "gi-controls": 42,
     "gi-f1": 3,
     "gi-f11": 2,
+    "gi-f14": 6,
     "gi-f2": 2,
     "gi-f4": 3,
     "gi-t1": 4,
@@ -213,7 +214,7 @@ def test_each_result_of_a_cell_is_found_by_the_digest_of_its_job(path: Path) -> 
                 device=computed["device"],
                 backend=computed.get("simulation.backend", "auto"),
                 files={  # problems with a known optimum have none
-                    name: File(path="/somewhere.npz", sha256=computed[key], size=1, modified_ns=1)
+                    name: File(path=f"/{name}.npz", sha256=computed[key], size=1, modified_ns=1)
                     for key, name in names.items()
                     if name is not None and key in computed
                 },
