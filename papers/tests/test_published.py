@@ -175,7 +175,7 @@ OF_CELLS = {
     "gi-controls": 42,
     "gi-f1": 3,
     "gi-f11": 2,
-    "gi-f14": 6,
+    "gi-f14": 9,
     "gi-f2": 2,
     "gi-f4": 3,
     "gi-t1": 4,
@@ -185,6 +185,7 @@ OF_CELLS = {
     "th-fedbuff": 12,
     "th-fedhist": 60,
     "th-wkafl": 18,
+    "wk-f2": 4,
     "wk-t2": 34,
     "wk-t3": 34,
 }
