@@ -28,8 +28,8 @@ _READING = (
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
     "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
     "ended before their target. `Least` is the comparison with the smallest lead, `deciding` the one that decides by "
-    "more seeds. Where a level is claimed, it is the "
-    "measured value, of several the one nearest to the level or farthest beyond it.",
+    "more seeds. Where a level is claimed, it is the measured value, of several the one nearest to the level or "
+    "farthest beyond it.",
     "**In print**: the same lead of the printed numbers, in the same comparisons, or the claimed lead where none are "
     "printed.",
     "**Results**: page with the runs, and their size; of several sizes the largest, `claims.csv` has all. Some rows "

@@ -351,7 +351,7 @@ def fh_f4() -> Preset:
         key="w/o-HAA",
         value="equal weights",
         tag="[M]",
-        why="The paper does not say what is left; haa staleness keeps (e/2)^-tau.",
+        why="The paper does not say which weights remain. With haa at staleness they are (e/2)^-tau.",
     )
     return Preset(
         name="fh-f4",
