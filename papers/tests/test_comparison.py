@@ -113,6 +113,25 @@ def test_a_missed_target_ranks_last_and_ties_share_a_rank() -> None:
     assert (found.published, found.agreement) == ((), None)
 
 
+def test_methods_are_ordered_over_the_seeds_that_all_of_them_have() -> None:
+    made = preset(cell("method=A", accuracy=0.5), cell("method=B", accuracy=0.4), cell("method=C", accuracy=0.3))
+    table = {"method=A": [0.5, 0.1, 0.1], "method=B": [0.4, 0.6], "method=C": [0.3]}
+    comparison = Comparison(preset=made, records=runs(table))
+    (found,) = comparison.rankings
+    means = [one.spread.mean for one in comparison.entries.values() if one.spread is not None]
+    assert means == pytest.approx([0.7 / 3, 0.5, 0.3])  # over seeds of its own A would be last
+    assert (found.seeds, found.measured) == ((0,), (("A",), ("B",), ("C",)))
+    assert found.agreement is not None and found.agreement.tau == pytest.approx(1)
+
+
+def test_methods_without_a_shared_seed_have_no_order() -> None:
+    made = preset(*(cell(f"method={method}", accuracy=0.5) for method in "AB"), cell("method=C"))
+    records = {("method=A", 0): ends_with(0.5), ("method=B", 1): ends_with(0.6)}
+    (found,) = Comparison(preset=made, records=records).rankings
+    assert (found.seeds, found.measured, found.agreement) == ((), (), None)
+    assert found.published == (("A", "B"),)
+
+
 def test_a_diverged_run_has_no_final_number_but_keeps_its_earlier_target() -> None:
     made = preset(cell("method=A"), cell("method=B"), measures=("final accuracy", "rounds to 40 %"))
     dead = replace(ends_with(0.5, at=7), found={"ended": "nobody's model is finite"})

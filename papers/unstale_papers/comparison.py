@@ -11,11 +11,12 @@ from unstale_papers.statistics import Agreement, Spread, kendall, over_seeds, ra
 from unstale_papers.table_metrics import Measure, measure
 
 ORDERS = """\
-Orders are by the mean over seeds, best first, "=" between methods that are alike; a method that missed a target, or
-diverged, in a larger share of its seeds comes later; of what print says no more than that it is above or below, there
-is no order. Kendall's tau-b compares the two orders: 1 is the same, -1 the reverse, 0 no relation. Its p is exact: how
-often an order drawn at random would agree, or disagree, as much. It is left out where there are ties; tau too where
-fewer than three methods have a number both in print and here. With three methods even the same order has p = 0.33."""
+Orders are by the mean over the seeds that all measured methods of the order have, best first, "=" between methods that
+are alike; a method that missed a target, or diverged, in a larger share of these seeds comes later; of what print says
+no more than that it is above or below, there is no order. Kendall's tau-b compares the two orders: 1 is the same, -1
+the reverse, 0 no relation. Its p is exact: how often an order drawn at random would agree, or disagree, as much. It is
+left out where there are ties; tau too where fewer than three methods have a number both in print and here. With three
+methods even the same order has p = 0.33."""
 """Explanation of an order and its tau, for readers."""
 
 Order = tuple[tuple[str, ...], ...]
@@ -52,6 +53,15 @@ class Entry:
         return absent if self.measure.counts_rounds else len(self.diverged)
 
     @property
+    def seeds(self) -> frozenset[int]:
+        """Seeds whose run has the number, missed its target or diverged."""
+        return frozenset(
+            seed
+            for seed, value in self.values.items()
+            if value is not None or self.measure.counts_rounds or seed in self.diverged
+        )
+
+    @property
     def text(self) -> str:
         """`57.19 ± 0.42`; `1704 (1 of 3 seeds)`, where the others missed the target or diverged; `not reached`;
         `diverged`; nothing.
@@ -67,12 +77,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The order of methods in cells that differ only in method. labels: the shared ones. agreement: over the methods
-    with a printed and a measured number.
+    """The order of methods in cells that differ only in method. labels: the shared ones. seeds: those that all measured
+    methods have, over which they are ordered. agreement: over the methods with a printed and a measured number.
     """
 
     measure: Measure
     labels: Labels
+    seeds: tuple[int, ...]
     published: Order
     measured: Order
     agreement: Agreement | None
@@ -109,16 +120,17 @@ class Comparison:
                 shared = tuple((axis, of) for axis, of in cell.labels.items() if axis != self.preset.method)
                 groups.setdefault(shared, []).append(cell)
         found = (
-            self._ranking(dict(shared), [self.entries[cell.name, name] for cell in cells], measure(name))
+            self._ranking(dict(shared), cells, measure(name))
             for shared, cells in groups.items()
             for name in self.preset.measures
             if measure(name).is_ranked
         )
         return tuple(one for one in found if _methods(one.published) > 1 or _methods(one.measured) > 1)
 
-    def entry(self, cell: Cell, of: Measure) -> Entry:
-        """Any measure of a cell, also one outside of the table."""
-        records = {seed: self.records[cell.name, seed] for seed in self.seeds if (cell.name, seed) in self.records}
+    def entry(self, cell: Cell, of: Measure, *, seeds: Sequence[int] | None = None) -> Entry:
+        """Any measure of a cell, also one outside of the table. seeds: None takes all that it has."""
+        taken = self.seeds if seeds is None else seeds
+        records = {seed: self.records[cell.name, seed] for seed in taken if (cell.name, seed) in self.records}
         reference = self._reference(cell, of)
         pairs = {
             seed: (record, self.records.get((reference.name, seed)) if reference is not None else None)
@@ -158,22 +170,30 @@ class Comparison:
     def _by_labels(self) -> Mapping[frozenset[tuple[str, str]], Cell]:
         return {frozenset(cell.labels.items()): cell for cell in self.preset.cells}
 
-    def _ranking(self, labels: Labels, entries: Sequence[Entry], of: Measure) -> Ranking:
+    def _ranking(self, labels: Labels, cells: Sequence[Cell], of: Measure) -> Ranking:
+        seeds = self._shared_seeds(cells, of)
+        entries = [self.entry(cell, of, seeds=seeds) for cell in cells]
         sign = -1 if of.better == "higher" else 1
         published = {
             self._method(one): (sign * one.published.value,)
             for one in entries
             if one.published is not None and not one.published.is_bound
         }
-        measured = {self._method(one): _key(one, sign) for one in entries if one.spread is not None or one.missed}
+        measured = {self._method(one): _key(one, sign) for one in entries if one.seeds}
         both = [method for method in published if method in measured]
         return Ranking(
             measure=of,
             labels=labels,
+            seeds=seeds,
             published=_order(published),
             measured=_order(measured),
             agreement=kendall(ranks([published[one] for one in both]), ranks([measured[one] for one in both])),
         )
+
+    def _shared_seeds(self, cells: Sequence[Cell], of: Measure) -> tuple[int, ...]:
+        """Seeds that every cell with a measured number has: means over different seeds give no order of methods."""
+        measured = [found for cell in cells if (found := self.entry(cell, of).seeds)]
+        return tuple(sorted(frozenset[int].intersection(*measured))) if measured else ()
 
     def _method(self, entry: Entry) -> str:
         return entry.cell.labels[self.preset.method]

@@ -22,6 +22,7 @@ _ORDERS = (
     Column(name="measure", head="measure"),
     Column(name="published", head="in print, best first"),
     Column(name="measured", head="measured, best first"),
+    Column(name="seeds", head="seeds", form="d"),
     Column(name="tau", head="Kendall's tau", form=".2f"),
     Column(name="methods", head="methods", form="d"),
     Column(name="p", head="p", form=".2g"),
@@ -112,6 +113,7 @@ def _row(one: Ranking) -> tuple[str | float | int | None, ...]:
         one.measure.name,
         _order(one.published),
         _order(one.measured),
+        len(one.seeds),
         *((agreed.tau, agreed.n, agreed.p) if agreed is not None else (None,) * 3),
     )
 
