@@ -87,11 +87,13 @@ def test_comparisons_without_a_number_are_counted_and_explained(tmp_path: Path) 
     [
         # Leads by 10 and 20 points on average over seeds.
         ({"at_least": 0.03, "each": True}, "+15.00 points, least +10.00 points", "at least +3.00 points in each"),
-        ({"at_least": 0.03}, "+15.00 points", "at least +3.00 points"),
+        ({"at_least": 0.03}, "+15.00 points, least +10.00 points", "at least +3.00 points"),
         # 0.6 / 0.5 and 0.6 / 0.4: the geometric mean is sqrt(1.8).
-        ({"at_least": 1.2, "as_ratio": True}, "1.34 times", "at least 1.20 times"),
+        ({"at_least": 1.2, "as_ratio": True}, "1.34 times, least 1.20 times", "at least 1.20 times"),
         # A claimed ratio near 1 has three digits.
-        ({"at_least": 1.002, "as_ratio": True}, "1.34 times", "at least 1.002 times"),
+        ({"at_least": 1.002, "as_ratio": True}, "1.34 times, least 1.20 times", "at least 1.002 times"),
+        # A large one has three digits, too.
+        ({"at_least": 1234.0, "as_ratio": True}, "1.34 times, least 1.20 times", "at least 1,230 times"),
         # A is the only cell of `better`, and is above the level; so is B of `worse`, beside which C is below it.
         ({"level": 0.45}, "60.00 %", "level 45.00 %"),
         ({"level": 0.45, "worse": {"method": "B"}}, "50.00 %", "level 45.00 %"),
@@ -115,12 +117,19 @@ def test_a_lead_that_is_smaller_than_claimed_is_called_so(tmp_path: Path) -> Non
     assert table(behind)["best"][0] == "**does not hold**, 3 seeds"
 
 
+def test_a_lead_within_the_spread_is_not_called_ahead(tmp_path: Path) -> None:
+    """By 0, 1 and 2 points, where 20 are claimed: mean 1, sd 1, 2.484 to either side."""
+    of = preset(replace(A_IS_BEST, at_least=0.2))
+    page = claims_page.text(rows_of(of, results(of, {"A": [0.50, 0.51, 0.52], "B": [0.5] * 3}), headline()), tmp_path)
+    assert table(page)["best"][:3] == ["**does not hold**, 3 seeds", "1 of 1", "+1.00 points (-1.48 to +3.48)"]
+
+
 def test_a_comparison_that_is_behind_in_further_seeds_is_not_called_ahead(tmp_path: Path) -> None:
     """A leads B and C in the first seed, the only one of C, and is behind B by 10, 11 and 12 points in the others."""
     of = preset(methods="ABC")
     stored = results(of, {"A": [0.51, *[0.50] * 6], "B": [0.50, *[0.60, 0.61, 0.62] * 2], "C": [0.40]})
     page = claims_page.text(rows_of(of, stored, headline()), tmp_path)
-    assert table(page)["best"][:2] == ["**does not hold**, one seed, 7 of the deciding comparison", "2 of 2"]
+    assert table(page)["best"][:2] == ["**does not hold**, one seed, 7 of the deciding comparison", "1 of 2"]
 
 
 def test_a_caveat_is_beside_the_verdict_that_it_belongs_to(tmp_path: Path) -> None:
@@ -134,7 +143,9 @@ def test_the_printed_lead_is_of_the_comparisons_that_were_measured(tmp_path: Pat
     """In print A leads B by 8 points and C by 30; without a run of C it is 8, and 19 without any."""
     of = preset(methods="ABC", printed={"A": 0.58, "B": 0.5, "C": 0.28})
     assert table(claims_page.text(rows_of(of, results(of, THREE)), tmp_path))["A is best."][3] == "+8.00 points"
-    assert table(claims_page.text(rows_of(of, [], headline()), tmp_path))["best"][3] == "+19.00 points"
+    assert table(claims_page.text(rows_of(of, [], headline()), tmp_path))["best"][3] == (
+        "+19.00 points, least +8.00 points"
+    )
     assert claims_page.of_programs(rows_of(of, results(of, THREE))).rows[0][15:17] == (0.08, 0.08)
 
 
@@ -180,7 +191,12 @@ def test_a_size_without_a_comparable_number_does_not_hide_a_smaller_one(tmp_path
 def test_headlines_of_smaller_runs_are_counted(tmp_path: Path) -> None:
     of = preset()
     page = claims_page.text(rows_of(of, results(of, THREE, QUARTER), headline()), tmp_path)
-    assert "1 verdict is of shorter or smaller runs than the paper's, " in page
+    assert (
+        "1 verdict is of shorter or smaller runs than the paper's, where an effect of long ones may be absent.\n"
+        in page
+    )
+    worse = results(of, {"A": [0.4], "B": [0.5]}, QUARTER)
+    assert "may be absent; 1 of them does not hold.\n" in claims_page.text(rows_of(of, worse, headline()), tmp_path)
     assert "smaller runs" not in claims_page.text(rows_of(of, results(of, THREE), headline()), tmp_path)
 
 
@@ -207,6 +223,13 @@ def test_links_are_to_files_that_exist(tmp_path: Path) -> None:
     assert "It is. ([search](search.md))" in page
     (tmp_path / "tiny/tiny.md").unlink()
     assert "| [tiny](full/tiny.md), full size |" in claims_page.text(every, tmp_path)
+
+
+def test_the_page_names_the_text_that_says_how_results_were_made(tmp_path: Path) -> None:
+    every = rows_of(preset(), results(preset(), THREE), headline())
+    assert "](README.md)" not in claims_page.text(every, tmp_path)
+    (tmp_path / "README.md").touch()
+    assert "[How the results were made](README.md)" in claims_page.text(every, tmp_path)
 
 
 def test_a_link_is_to_the_page_of_the_preset_that_the_runs_were_computed_for(tmp_path: Path) -> None:
@@ -311,7 +334,9 @@ def test_the_published_page_is_of_the_published_results() -> None:
     stored = published.results(sorted(RESULTS.glob("*.jsonl")))
     every = rows(presets, comparisons(stored, presets), headlines.load())
     assert (RESULTS / "claims.md").read_text() == claims_page.text(every, RESULTS)
-    assert (RESULTS / "claims.csv").read_text() == files.as_csv(claims_page.of_programs(every))
+    table = claims_page.of_programs(every)
+    assert (RESULTS / "claims.csv").read_text() == files.as_csv(table)
+    assert len(set(table.rows)) == len(table.rows)  # a size of a claim's cells is there once
     # An explanation of another verdict is to be written anew.
     explained = [one for one in every if one.headline is not None and one.largest is not None]
     assert [one.headline.short for one in explained if one.headline.verdict != one.largest.verdict.answer] == []

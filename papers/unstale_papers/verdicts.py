@@ -16,26 +16,27 @@ from unstale_papers.statistics import DECIMALS, SIGNIFICANCE, Spread, over_seeds
 from unstale_papers.table_metrics import measure
 
 RULE = """\
-A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its
-pairs have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above
-what is claimed by more than the seeds' spread (two-sided paired t-test over seeds, p < 0.05). It does not hold when the
+A claim compares pairs of cells that are alike but for what it is about, seed by seed, over the seeds that all its pairs
+have. It holds when every pair is ahead in the mean over seeds, and the average advantage over all pairs is above what
+is claimed by more than the seeds' spread (two-sided paired t-test over seeds, p < 0.05). It does not hold when the
 average is below what is claimed by more than the spread, or one pair is behind by more than it (p < 0.05 divided by the
 number of pairs, because one of many is easily behind by chance); this pair is tested over all seeds that it has, which
 may be more than those of all pairs. Otherwise, and where a comparison is missing that could still turn it, it cannot be
-told. With one seed there is no spread: it holds when every pair is ahead and the average is above what is claimed, does
-not hold when one is behind or the average is below, and another seed may turn it. Several seeds outweigh one: where all
-pairs have one seed in common, and a pair with more is not ahead in the mean over them, without being behind by more
-than their spread, it cannot be told. Where more is claimed of every comparison, such as "more than 3 points above every
-baseline", no average makes up for one: it holds when each pair's advantage is above what is claimed by more than the
-spread (p < 0.05 for each), and does not hold when that of one is below it by more than the spread (p < 0.05 divided by
-the number of pairs); with one seed in common it cannot be told where a pair with more is neither. A run that ended
-before its target counts as if the round after its last one had reached it, which flatters it: so it may show that a
-claim holds of which it is the worse side, and that one does not hold of which it is the better, but never the other way
-round; the spread is then that of such bounds. A run that diverged before its target counts as one that ended there.
-Where both ended before, where a run that diverged is asked for what it has at its end, and where a number is missing
-for another reason, nothing is known, and a claim that this could still turn cannot be told. Where a level is claimed,
-such as "it alone is above 70 %", each cell is compared with that level, and no average makes up for one. Ratios are
-averaged as geometric means."""
+told. So an advantage exactly as large as claimed neither confirms nor refutes a claim. With one seed there is no
+spread: it holds when every pair is ahead and the average is above what is claimed, does not hold when the average is
+below that or below 0, and otherwise cannot be told; another seed may turn it. Where all pairs have one seed in common
+and some have more, each pair counts with the mean over its own seeds, and only a pair of several seeds that is behind
+by more than their spread refutes the claim. Where more is claimed of every comparison, such as "more than 3 points
+above every baseline", no average makes up for one: it holds when each pair's advantage is above what is claimed by more
+than the spread (p < 0.05 for each), and does not hold when that of one is below it by more than the spread (p < 0.05
+divided by the number of pairs), with one seed when their average is below it. A run that ended before its target counts
+as if the round after its last one had reached it, which flatters it: so it may show that a claim holds of which it is
+the worse side, and that one does not hold of which it is the better, but never the other way round; the spread is then
+that of such bounds. A run that diverged before its target counts as one that ended there. Where both ended before,
+where a run that diverged is asked for what it has at its end, and where a number is missing for another reason, nothing
+is known, and a claim that this could still turn cannot be told. Where a level is claimed, such as "it alone is above 70
+%", each cell is compared with that level, as where more is claimed of every comparison. Ratios are averaged as
+geometric means."""
 """The rule of verdicts, for readers."""
 
 
@@ -49,9 +50,10 @@ class Figures:
     """Leads of the pairs that a claim compares: differences, or logarithms of ratios; see `lead_text`.
 
     ahead: number of pairs that are ahead in the mean over seeds. pairs: number of pairs with a number. missing: number
-    of those without. lead: average over pairs, by seed; its interval is None with one seed, where some leads are
-    bounds, and where a level is claimed. bound: of the average. least: lead of the least pair, and the names of its
-    cells. nearest: where a level is claimed, the measured value of that pair; else None.
+    of those without. lead: average over pairs, by seed, with one seed in common over the seeds of each pair; its
+    interval is None with one seed, where some leads are bounds, and where a level is claimed. bound: of the average.
+    least: lead of the least pair, and the names of its cells. nearest: where a level is claimed, the measured value of
+    that pair; else None.
     """
 
     ahead: int
@@ -88,7 +90,8 @@ class Verdict:
     """The verdict on a claim.
 
     seeds: that all its comparisons have. deciding: None where all comparisons decide it over `seeds`. is_ahead: whether
-    every comparison with a number is ahead in the mean over all of its seeds. why: a sentence with the deciding
+    every comparison with a number is ahead in the mean over all of its seeds, and what decides by more than the spread
+    of several seeds. why: a sentence with the deciding
     figures. is_run: whether both sides of a pair were computed, with or without a number. figures: of why, None without
     a number. printed: the same of the published numbers of these pairs, of all pairs without figures; None without any.
     """
@@ -147,7 +150,7 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
         answer=answer,
         seeds=seeds,
         deciding=deciding,
-        is_ahead=bool(run) and all(fmean(known(pair.by_seed.values())) > 0 for pair in run),
+        is_ahead=figures is not None and _is_ahead(run, figures.lead if deciding is None else deciding.lead),
         why=why,
         is_run=any(pair.by_seed for pair in every),
         figures=figures,
@@ -155,43 +158,87 @@ def _verdict(comparison: Comparison, claim: Claim) -> Verdict:
     )
 
 
+def _is_ahead(run: Iterable[Pair], decides: Spread) -> bool:
+    is_beyond = decides.n == 1 or (decides.low is not None and decides.low > 0)
+    return is_beyond and all(fmean(known(pair.by_seed.values())) > 0 for pair in run)
+
+
 def _answer(
     claim: Claim, run: Sequence[Pair], seeds: tuple[int, ...], figures: Figures
 ) -> tuple[Answer, str, DecidingPair | None]:
     """The answer by `RULE`, why, and the pair that decides it. run: pairs that all have these seeds."""
     limit, missing = claimed(claim), figures.missing
-    leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
+    leads = _leads(run, seeds)
     every = [*leads, *([[UNKNOWN] * len(seeds)] * missing)]
     # The lower bounds of the leads confirm a claim, the upper bounds refute it.
     lows = [[lead.low for lead in of_pair] for of_pair in every]
     highs = [[lead.high for lead in of_pair] for of_pair in every]
     if claim.is_of_each:
         enough = all(_is_above(of_pair, limit) for of_pair in lows)  # without a correction, as all must pass
-        refuted, behind = False, _one_below(run, limit, of=len(every))
     else:
-        enough = _is_above(_by_seed(lows), limit)
-        refuted, behind = _is_below(_by_seed(highs), limit), _one_below(run, 0.0, of=len(every))
-    uncertain = _one_uncertain(claim, run) if len(seeds) == 1 else None
+        enough = _is_above(_averages(lows, seeds=len(seeds)), limit)
+    several = [pair for pair in _most_seeds_first(run) if len(pair.by_seed) > 1]
+    behind = _one_below(several, limit if claim.is_of_each else 0.0, of=len(every))
+    refuted = behind is None and _is_refuted(claim, highs, seeds=len(seeds), is_mixed=len(seeds) == 1 and bool(several))
     answer: Answer = "cannot be told"
-    if behind is not None and (len(behind.by_seed) > 1 or uncertain is None):
-        uncertain, answer = None, "does not hold"
-    elif uncertain is None and refuted:
+    if behind is not None or refuted:
         answer = "does not hold"
-    elif uncertain is None and enough and min(map(fmean, lows)) > 0:
+    elif enough and min(map(fmean, lows)) > 0:
         answer = "holds"
     why = [_figures_text(claim, figures), *_unknown_text(leads, missing=missing)]
-    deciding = _deciding(claim, uncertain or (None if refuted and len(seeds) > 1 else behind), len(seeds))
+    decides = behind
+    if answer == "cannot be told" and len(seeds) == 1:
+        decides = next((pair for pair in several if not _supports(claim, pair)), None)
+    deciding = _deciding(claim, decides, len(seeds))
     if deciding is not None:
         lead = _spread_text(claim, deciding.lead)
         why.append(f"decided by {deciding.lead.n} seeds of {deciding.names}: {lead}")
-    elif answer != "cannot be told" or len(why) > 1 or len(seeds) == 1:
-        pass  # a verdict, or reported already, or an equal pair
-    elif claim.is_of_each:
-        why.append("the least is above or below that within the seeds' spread")
-    else:
-        why.append(f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread")
-    over = f"Of seed {seeds[0]} alone" if len(seeds) == 1 else f"Over {len(seeds)} seeds"
-    return answer, f"{over}: {'; '.join(why)}.", deciding
+    elif answer == "cannot be told" and len(why) == 1:  # else a verdict, or reported already
+        why.append(_open_text(claim, seeds=len(seeds), enough=enough))
+    return answer, f"{_over_text(run, seeds)}: {'; '.join(why)}.", deciding
+
+
+def _leads(run: Iterable[Pair], seeds: tuple[int, ...]) -> list[list[Lead]]:
+    """Leads by pair and seed: of the common seeds, or where that is one of all that the pair has."""
+    return [[pair.by_seed[seed] for seed in (seeds if len(seeds) > 1 else pair.by_seed)] for pair in run]
+
+
+def _is_refuted(claim: Claim, highs: Sequence[Sequence[float]], *, seeds: int, is_mixed: bool) -> bool:
+    """Whether the average refutes a claim. highs: upper bounds of the leads. is_mixed: whether pairs have one seed in
+    common, and some more.
+    """
+    limit = claimed(claim)
+    if seeds > 1:
+        return not claim.is_of_each and _is_below(_averages(highs, seeds=seeds), limit)
+    if is_mixed:
+        return False
+    # Every pair has to be ahead, so those with a number suffice.
+    numbers = [of_pair for of_pair in highs if isfinite(fmean(of_pair))]
+    if numbers and _is_below(_averages(numbers, seeds=1), limit if claim.is_of_each else 0.0):
+        return True
+    return not claim.is_of_each and _is_below(_averages(highs, seeds=1), limit)
+
+
+def _supports(claim: Claim, pair: Pair) -> bool:
+    lows = [lead.low for lead in pair.by_seed.values()]
+    return _is_above(lows, claimed(claim)) if claim.is_of_each else fmean(lows) > 0
+
+
+def _over_text(run: Iterable[Pair], seeds: tuple[int, ...]) -> str:
+    """`Over 3 seeds`; `Over 1 to 3 seeds of each comparison`; `Of seed 0 alone`."""
+    most = max(len(pair.by_seed) for pair in run)
+    if len(seeds) > 1:
+        return f"Over {len(seeds)} seeds"
+    return f"Of seed {seeds[0]} alone" if most == 1 else f"Over 1 to {most} seeds of each comparison"
+
+
+def _open_text(claim: Claim, *, seeds: int, enough: bool) -> str:
+    """Why numbers of all comparisons give no verdict."""
+    if seeds == 1:
+        return f"{'the least' if claim.is_of_each else 'what is not ahead'} may be so by chance"
+    if claim.is_of_each:
+        return "the least is above or below that within the seeds' spread"
+    return f"{'what is behind is so' if enough else 'the average is that'} within the seeds' spread"
 
 
 def _unknown_text(leads: Sequence[Sequence[Lead]], *, missing: int) -> list[str]:
@@ -220,30 +267,20 @@ def _deciding(claim: Claim, pair: Pair | None, seeds: int) -> DecidingPair | Non
     return DecidingPair(lead=lead, names=_names(claim, pair))
 
 
-def _one_uncertain(claim: Claim, pairs: Iterable[Pair]) -> Pair | None:
-    """The pair with most seeds, of those with several, over which it does not support the claim."""
-    for pair in _most_seeds_first(pairs):
-        lows = [lead.low for lead in pair.by_seed.values()]
-        supports = _is_above(lows, claimed(claim)) if claim.is_of_each else fmean(lows) > 0
-        if len(lows) > 1 and not supports:
-            return pair
-    return None
-
-
 def _most_seeds_first(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(pairs, key=lambda pair: -len(pair.by_seed))
 
 
-def _by_seed(leads: Sequence[Sequence[float]]) -> list[float]:
-    """Average over pairs, for each seed."""
+def _averages(leads: Sequence[Sequence[float]], *, seeds: int) -> list[float]:
+    """Averages over pairs, for each seed; one with one seed in common, of the pairs' means. leads: by pair and seed."""
+    if seeds == 1:
+        return [fmean(map(fmean, leads))]
     return [fmean(of_seed) for of_seed in zip(*leads, strict=True)]
 
 
 def _one_below(pairs: Iterable[Pair], limit: float, *, of: int) -> Pair | None:
-    """The pair with most seeds of those below the limit. of: number of pairs, by which each test is corrected
-    (Bonferroni).
-    """
-    highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in _most_seeds_first(pairs))
+    """The first pair below the limit. of: number of pairs, by which each test is corrected (Bonferroni)."""
+    highs = ((pair, [lead.high for lead in pair.by_seed.values()]) for pair in pairs)
     return next((pair for pair, of_pair in highs if _is_below(of_pair, limit, tests=of)), None)
 
 
@@ -264,10 +301,13 @@ def _is_below(leads: Sequence[float], limit: float, *, tests: int = 1) -> bool:
 
 def _figures(claim: Claim, run: Sequence[Pair], seeds: tuple[int, ...], *, missing: int) -> Figures:
     """Figures of what is known in these seeds; a bound counts as its value. missing: number of further pairs."""
-    leads = [[pair.by_seed[seed] for seed in seeds] for pair in run]
+    leads = _leads(run, seeds)
     by_pair = [(pair, known(of_pair)) for pair, of_pair in zip(run, leads, strict=True)]
     means = [(fmean(figures), pair) for pair, figures in by_pair if figures]
-    average = over_seeds([fmean(known(of_seed)) for of_seed in zip(*leads, strict=True) if known(of_seed)])
+    if len(seeds) == 1:
+        average = over_seeds([fmean(mean for mean, _ in means)])
+    else:
+        average = over_seeds([fmean(known(of_seed)) for of_seed in zip(*leads, strict=True) if known(of_seed)])
     assert average is not None  # of at least one seed, and `known` has no infinite numbers
     bound = _bound([lead for of_pair in leads for lead in of_pair])
     if bound or claim.level is not None:
@@ -338,9 +378,14 @@ def _spread_text(claim: Claim, lead: Spread) -> str:
 
 
 def lead_text(claim: Claim, lead: float) -> str:
-    """`+2.10 points`; `1.44 times` of a claimed ratio, whose lead is a logarithm, `0.995 times` near 1."""
+    """`+2.10 points`; `1.44 times` of a claimed ratio, whose lead is a logarithm, `0.995 times` near 1, `152,000 times`
+    from 1,000.
+    """
     if not claim.as_ratio:
         return measure(claim.measure).difference(lead)
+    factor = float(f"{exp(lead):.3g}")
+    if factor >= 1000:
+        return f"{factor:,.0f} times"
     return f"{exp(lead):.{3 if 0 < abs(lead) < 0.01 else 2}f} times"
 
 

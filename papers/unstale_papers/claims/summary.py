@@ -55,7 +55,11 @@ def rows(
         for verdict in verdicts(one.comparison):
             if verdict.is_run:
                 preset = one.comparison.preset
-                results.setdefault((preset.name, verdict.claim.text), []).append(_sized(one, preset, verdict))
+                of_claim = results.setdefault((preset.name, verdict.claim.text), [])
+                found = _sized(one, preset, verdict)
+                # Runs without iterations to scale are of several sizes of a preset, and of one of the claim's cells.
+                if all((found.scale, verdict) != (other.scale, other.verdict) for other in of_claim):
+                    of_claim.append(found)
     every = {
         (preset.name, claim.text): SummaryRow(
             preset=preset,

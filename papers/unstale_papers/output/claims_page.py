@@ -17,19 +17,20 @@ from unstale_papers.verdicts import RULE, DecidingPair, Figures, Printed, Verdic
 
 NAME = "claims"
 NOT_RUN = "not run"
+_ABOUT = "README.md"  # of published results
 _ANSWERS = ("holds", "does not hold", "cannot be told", NOT_RUN)
 _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
-    "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds only "
-    "with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison, by less than "
-    "is claimed. Seeds are those that all comparisons have; one comparison with more can decide that a claim does not "
-    "hold or cannot be told.",
+    "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds "
+    "only with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison and, "
+    "where several seeds decide, by more than their spread, but by less than is claimed. Seeds are those that all "
+    "comparisons have; one comparison with more can decide that a claim does not hold or cannot be told.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
-    "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, with "
-    "the 95 % interval over seeds (Student's t), which needs two seeds or more. With `at most` or `at least` runs "
-    "ended before their target. `Least` is the comparison with the smallest lead, `deciding` the one that decides by "
-    "more seeds. Where a level is claimed, it is the measured value, of several the one nearest to the level or "
-    "farthest beyond it.",
+    "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, "
+    "with the 95 % interval over seeds (Student's t), which needs two seeds or more. Where all have one seed and "
+    "some more, each counts with the mean over its own. With `at most` or `at least` runs ended before their target. "
+    "`Least` is the comparison with the smallest lead, `deciding` the one that decides by more seeds. Where a level "
+    "is claimed, it is the measured value, of several the one nearest to the level or farthest beyond it.",
     "**In print**: the same lead of the printed numbers, in the same comparisons, or the claimed lead where none are "
     "printed.",
     "**Results**: page with the runs, and their size; of several sizes the largest, `claims.csv` has all. Some rows "
@@ -56,7 +57,10 @@ def text(rows: Sequence[SummaryRow], folder: Path) -> str:
 def _lines(rows: Sequence[SummaryRow], folder: Path) -> Iterator[str]:
     headlines = [one for one in rows if one.headline is not None]
     others = [one for one in rows if one.headline is None and one.results]
-    yield from ("# What four papers claim, and what was found", "", *_in_short(headlines), "")
+    yield from ("# What four papers claim, and what was found", "", *_in_short(headlines))
+    if (folder / _ABOUT).exists():
+        yield f"[How the results were made]({_ABOUT}) has their data, seeds, commands and machines."
+    yield ""
     yield from (f"- {sentence}" for sentence in _READING)
     yield ""
     for paper in _papers(headlines):
@@ -92,10 +96,12 @@ def _in_short(rows: Sequence[SummaryRow]) -> Iterator[str]:
     if alone:
         words = ("is", "it") if alone == 1 else ("are", "them")
         yield f"{count(alone, 'verdict')} {words[0]} of one seed, and another seed may turn {words[1]}."
-    small = sum(one.largest is not None and not one.largest.scale.is_full for one in rows)
+    small = [_answer(one) for one in rows if one.largest is not None and not one.largest.scale.is_full]
     if small:
-        is_of = f"{'is' if small == 1 else 'are'} of shorter or smaller runs than the paper's"
-        yield f"{count(small, 'verdict')} {is_of}, where an effect of long ones may be absent."
+        is_of = f"{'is' if len(small) == 1 else 'are'} of shorter or smaller runs than the paper's"
+        refuted = small.count("does not hold")
+        of_them = f"; {refuted} of them {verbs['does not hold'][refuted != 1]}" if refuted else ""
+        yield f"{count(len(small), 'verdict')} {is_of}, where an effect of long ones may be absent{of_them}."
 
 
 def _answer(one: SummaryRow) -> str:
@@ -150,14 +156,14 @@ def _ahead(figures: Figures) -> str:
 
 
 def _ours(claim: Claim, figures: Figures, deciding: DecidingPair | None) -> str:
-    """`+1.42 points (+0.90 to +1.94)`; the least of the comparisons where each counts; the value beside a level; the
-    lead in the deciding comparison.
+    """`+1.42 points (+0.90 to +1.94)`; the least of several comparisons; the value beside a level; the lead in the
+    deciding comparison.
     """
     if figures.nearest is not None:
         of = measure(claim.measure)
         return f"{of.text(figures.nearest)} {of.unit}".rstrip()
     parts = [f"{figures.bound}{_lead(claim, figures.lead)}"]
-    if claim.each and figures.pairs > 1:
+    if figures.pairs > 1:
         parts.append(f"least {lead_text(claim, figures.least[0])}")
     if deciding is not None:
         parts.append(f"deciding {_lead(claim, deciding.lead)}")
@@ -177,7 +183,7 @@ def _in_print(claim: Claim, printed: Printed | None) -> str:
         unit = measure(claim.measure)
         return f"level {unit.text(claim.level)} {unit.unit}".rstrip()
     if printed is not None:
-        least = f", least {lead_text(claim, printed.least)}" if claim.each and printed.pairs > 1 else ""
+        least = f", least {lead_text(claim, printed.least)}" if printed.pairs > 1 else ""
         return f"{lead_text(claim, printed.lead)}{least}"
     if claimed(claim):
         return f"at least {lead_text(claim, claimed(claim))}{' in each' if claim.each else ''}"
