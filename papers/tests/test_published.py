@@ -186,7 +186,7 @@ OF_CELLS = {
     "th-fedhist": 60,
     "th-wkafl": 18,
     "wk-f2": 4,
-    "wk-t2": 38,
+    "wk-t2": 48,
     "wk-t3": 34,
 }
 """Number of results of preset cells; the others belong to searches."""
