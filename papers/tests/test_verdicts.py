@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.hand_made import Records, cell, ends_with, preset, runs
+from helpers.stored import A_IS_BEST
 from unstale_papers.comparison import Comparison
 from unstale_papers.pairs import compared
 from unstale_papers.preset import Claim, Preset
@@ -409,6 +410,21 @@ def test_where_one_pair_has_several_seeds_each_counts_with_its_mean() -> None:
     )
     assert found.figures is not None
     assert (found.figures.lead.low, found.figures.lead.high) == (None, None)
+
+
+def test_pairs_of_two_seeds_with_one_in_common_are_named_so() -> None:
+    made = preset(*map(cell, ("method=A", "method=B", "method=C")), claims=(A_IS_BEST,))
+    accuracies = {
+        ("A", 0): 0.5,
+        ("A", 1): 0.5,
+        ("A", 2): 0.5,
+        ("B", 0): 0.4,
+        ("B", 1): 0.4,
+        ("C", 0): 0.3,
+        ("C", 2): 0.3,
+    }
+    found = verdict_of(made, {(f"method={m}", seed): ends_with(value) for (m, seed), value in accuracies.items()})
+    assert found.why.startswith("Over 2 seeds of each comparison: ahead in 2 of 2 comparisons, by +15.00 points ")
 
 
 def test_of_pairs_that_are_behind_the_one_with_most_seeds_decides() -> None:

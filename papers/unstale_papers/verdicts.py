@@ -224,12 +224,14 @@ def _supports(claim: Claim, pair: Pair) -> bool:
     return _is_above(lows, claimed(claim)) if claim.is_of_each else fmean(lows) > 0
 
 
-def _over_text(run: Iterable[Pair], seeds: tuple[int, ...]) -> str:
+def _over_text(run: Sequence[Pair], seeds: tuple[int, ...]) -> str:
     """`Over 3 seeds`; `Over 1 to 3 seeds of each comparison`; `Of seed 0 alone`."""
-    most = max(len(pair.by_seed) for pair in run)
     if len(seeds) > 1:
         return f"Over {len(seeds)} seeds"
-    return f"Of seed {seeds[0]} alone" if most == 1 else f"Over 1 to {most} seeds of each comparison"
+    counts = sorted({len(pair.by_seed) for pair in run})
+    if counts == [1]:
+        return f"Of seed {seeds[0]} alone"
+    return f"Over {' to '.join(map(str, {counts[0]: None, counts[-1]: None}))} seeds of each comparison"
 
 
 def _open_text(claim: Claim, *, seeds: int, enough: bool) -> str:
