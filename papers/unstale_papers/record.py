@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MAIN_METRIC = "main_metric"  # in `Record.found`: name and values_E, if that is not the accuracy
@@ -51,7 +51,8 @@ class Record:
 
     def to_json(self) -> str:
         """One line; NaN and infinities as in JavaScript, which Python's reader accepts."""
-        return json.dumps(asdict(self))
+        # `asdict` copies each number of the curves, which takes four times as long.
+        return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})
 
     @classmethod
     def from_json(cls, text: str) -> "Record":

@@ -16,7 +16,7 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale_papers.comparison import Comparison
-from unstale_papers.jobs import ELSEWHERE, File, Place, jobs, reported
+from unstale_papers.jobs import ELSEWHERE, File, Job, Place, canonical, jobs, reported
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.record import Record
 from unstale_papers.scale import Scale
@@ -26,6 +26,9 @@ _NAME = re.compile(r"(?P<preset>[^:]+): (?P<cell>.*), seed (?P<seed>\d+)")  # Jo
 _CACHE = "cache"  # where data sets lie affects no digest
 _DATA = {"data.path": ("data", "name"), "data.variant.path": ("data", "variant", "name")}
 """Keys that have the SHA-256 of a file, and where a cell's settings have the name of the data set that it replaces."""
+
+_VARIED = ("seed", "device", "simulation.backend")
+"""Keys whose values differ between the results of one cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,7 @@ class _Records:
     def __init__(self, by_digest: Mapping[str, StoredResult]) -> None:
         self._by_digest = by_digest
         self._parsed: dict[str, Record] = {}
+        self._shared = {_shared(result.configuration) for result in by_digest.values()}
 
     def of(
         self, preset: Preset, scale: Scale, runs: Sequence[_Run], files: Mapping[str, str]
@@ -119,14 +123,26 @@ class _Records:
         `ELSEWHERE` counts.
         """
         seeds, place = sorted({run.seed for run in runs}), _place(*ELSEWHERE[0], files)
-        own = jobs(preset, preset.cells, seeds=seeds, scale=scale, place=place)
+        first = jobs(preset, preset.cells, seeds=seeds[:1], scale=scale, place=place)
+        cells = [cell for cell, job in zip(preset.cells, first, strict=True) if self._has(job)]
+        own = jobs(preset, cells, seeds=seeds, scale=scale, place=place)
         found = reported(preset, own, scale=scale, place=place, is_done=self._by_digest.__contains__)
         return {(job.cell, job.seed): job.digest for job in found if job.digest in self._by_digest}
+
+    def _has(self, job: Job) -> bool:
+        """Whether there is a result of the job's cell: to compute the digests of all seeds and devices takes long."""
+        return _shared(job.configuration) in self._shared
 
     def parsed(self, digest: str) -> Record:
         if digest not in self._parsed:
             self._parsed[digest] = Record.from_json(self._by_digest[digest].result.record)
         return self._parsed[digest]
+
+
+def _shared(configuration: str) -> str:
+    """What the configurations of a cell's results have in common."""
+    parts = json.loads(configuration)
+    return canonical({**parts, "settings": {key: of for key, of in parts["settings"].items() if key not in _VARIED}})
 
 
 def _place(device: str, backend: str, files: Mapping[str, str]) -> Place:
