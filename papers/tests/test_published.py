@@ -165,7 +165,7 @@ SCALES = {
 """The scales of papers/results/README.md; other presets are at full size."""
 OF_CELLS = {
     "ar-f1": 23,
-    "ar-f2": 9,
+    "ar-f2": 15,
     "ar-f2-mnist": 42,
     "ar-t3": 11,
     "fh-controls": 54,

@@ -23,8 +23,8 @@ _HEADS = ["claim", "verdict", "ahead in", "ours", "in print", "results"]
 _READING = (
     "**Verdict**: by the rule [below](#how-verdicts-are-reached). A claim about several methods or settings holds "
     "only with a lead in every comparison. `Ahead by less`: the paper's method is ahead in every comparison and, "
-    "where several seeds decide, by more than their spread, but by less than is claimed. Seeds are those that all "
-    "comparisons have; one comparison with more can decide that a claim does not hold or cannot be told.",
+    "where several seeds decide, on average by more than their spread, but by less than is claimed. Seeds are those "
+    "that all comparisons have; one comparison with more can decide that a claim does not hold or cannot be told.",
     "**Ahead in**: comparisons in which the paper's method is ahead, of those with a number on both sides.",
     "**Ours**: mean lead of the paper's method over these comparisons, above 0 or 1.00 times where it is better, "
     "with the 95 % interval over seeds (Student's t), which needs two seeds or more. Where all have one seed and "
