@@ -171,7 +171,7 @@ OF_CELLS = {
     "fh-controls": 54,
     "fh-f4": 15,
     "fh-t1": 12,
-    "fh-t2": 32,
+    "fh-t2": 34,
     "gi-controls": 42,
     "gi-f1": 3,
     "gi-f11": 2,
