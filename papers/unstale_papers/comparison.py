@@ -192,7 +192,7 @@ class Comparison:
 
     def _shared_seeds(self, cells: Sequence[Cell], of: Measure) -> tuple[int, ...]:
         """Seeds that every cell with a measured number has: means over different seeds give no order of methods."""
-        measured = [found for cell in cells if (found := self.entry(cell, of).seeds)]
+        measured = [found for cell in cells if (found := self.entries[cell.name, of.name].seeds)]
         return tuple(sorted(frozenset[int].intersection(*measured))) if measured else ()
 
     def _method(self, entry: Entry) -> str:

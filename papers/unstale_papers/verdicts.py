@@ -90,10 +90,10 @@ class Verdict:
     """The verdict on a claim.
 
     seeds: that all its comparisons have. deciding: None where all comparisons decide it over `seeds`. is_ahead: whether
-    every comparison with a number is ahead in the mean over all of its seeds, and what decides by more than the spread
-    of several seeds. why: a sentence with the deciding
-    figures. is_run: whether both sides of a pair were computed, with or without a number. figures: of why, None without
-    a number. printed: the same of the published numbers of these pairs, of all pairs without figures; None without any.
+    every comparison with a number is ahead in the mean over all of its seeds, and with several seeds the deciding lead,
+    or the average, is above the spread. why: a sentence with the deciding figures. is_run: whether both sides of a pair
+    were computed, with or without a number. figures: of why, None without a number. printed: the same of the published
+    numbers of these pairs, of all pairs without figures; None without any.
     """
 
     claim: Claim
@@ -231,7 +231,8 @@ def _over_text(run: Sequence[Pair], seeds: tuple[int, ...]) -> str:
     counts = sorted({len(pair.by_seed) for pair in run})
     if counts == [1]:
         return f"Of seed {seeds[0]} alone"
-    return f"Over {' to '.join(map(str, {counts[0]: None, counts[-1]: None}))} seeds of each comparison"
+    number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
+    return f"Over {number} seeds of each comparison"
 
 
 def _open_text(claim: Claim, *, seeds: int, enough: bool) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from unstale.config.settings import Settings
 from unstale_papers.comparison import Comparison
-from unstale_papers.jobs import ELSEWHERE, File, Job, Place, canonical, jobs, reported
+from unstale_papers.jobs import ELSEWHERE, File, Place, canonical, jobs, reported
 from unstale_papers.preset import Cell, Preset
 from unstale_papers.record import Record
 from unstale_papers.scale import Scale
@@ -114,7 +114,7 @@ class _Records:
     def __init__(self, by_digest: Mapping[str, StoredResult]) -> None:
         self._by_digest = by_digest
         self._parsed: dict[str, Record] = {}
-        self._shared = {_shared(result.configuration) for result in by_digest.values()}
+        self._results_of = {_shared(result.configuration) for result in by_digest.values()}
 
     def of(
         self, preset: Preset, scale: Scale, runs: Sequence[_Run], files: Mapping[str, str]
@@ -124,14 +124,12 @@ class _Records:
         """
         seeds, place = sorted({run.seed for run in runs}), _place(*ELSEWHERE[0], files)
         first = jobs(preset, preset.cells, seeds=seeds[:1], scale=scale, place=place)
-        cells = [cell for cell, job in zip(preset.cells, first, strict=True) if self._has(job)]
+        # The digests of all seeds and devices take long, so cells without a result are left out by what is shared.
+        with_first = zip(preset.cells, first, strict=True)
+        cells = [cell for cell, job in with_first if _shared(job.configuration) in self._results_of]
         own = jobs(preset, cells, seeds=seeds, scale=scale, place=place)
         found = reported(preset, own, scale=scale, place=place, is_done=self._by_digest.__contains__)
         return {(job.cell, job.seed): job.digest for job in found if job.digest in self._by_digest}
-
-    def _has(self, job: Job) -> bool:
-        """Whether there is a result of the job's cell: to compute the digests of all seeds and devices takes long."""
-        return _shared(job.configuration) in self._shared
 
     def parsed(self, digest: str) -> Record:
         if digest not in self._parsed:
